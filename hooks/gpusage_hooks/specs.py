@@ -1,0 +1,131 @@
+"""Every hook, and nothing else: this file is the product's table of contents.
+
+A hook may return ``None`` ("not mine"). Where it says *first answer wins*, the built-in plugins are asked last, so a
+site's own plugin is always heard before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pluggy
+
+from gpusage_hooks.types import (
+    Activity,
+    Case,
+    Cluster,
+    Colocation,
+    Decision,
+    DecisionRecord,
+    Gpu,
+    GpuNeed,
+    Interval,
+    Job,
+    ModelGraph,
+    Rendered,
+    Submission,
+    Workload,
+)
+
+hookspec = pluggy.HookspecMarker("gpusage")
+hookimpl = pluggy.HookimplMarker("gpusage")
+
+
+@hookspec(firstresult=True)
+def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Read a model's graph from a path or a name; first answer wins.
+
+    Args:
+        source: A path, or a name with a prefix such as ``timm:resnet50``.
+        shape: Sizes of free dimensions, batch left out: ``{"input": (3, 224, 224)}`` for a whole input, or
+            ``{"seq": (128,)}`` for a named dimension.
+
+    Returns:
+        The graph, or ``None`` where the format is another plugin's.
+
+    Raises:
+        GraphError: The model is of this plugin's format and cannot be read.
+    """
+
+
+@hookspec
+def describe_gpus() -> Sequence[Gpu] | None:
+    """Return GPUs for the catalogue; all answers count, a later row replaces one of the same name."""
+
+
+@hookspec(firstresult=True)
+def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
+    """Predict the seconds of one step on each GPU, in the order of *gpus*; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
+    """Predict the peak bytes of device memory on each GPU, context included; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity] | None:
+    """Predict how busy the workload keeps each GPU when alone; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
+    """Predict what jobs, each given by its need on *gpu*, do to each other under MPS; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def decide_eligibility(case: Case) -> Decision | None:
+    """Decide whether the request may be changed at all; first answer wins, ``None`` goes on."""
+
+
+@hookspec(firstresult=True)
+def decide_fit(case: Case, draft: Decision) -> Decision | None:
+    """Decide where the workload fits, by the pessimistic end of its memory; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def decide_generation(case: Case, draft: Decision) -> Decision | None:
+    """Decide which GPU generation to prefer; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def decide_sharing(case: Case, draft: Decision) -> Decision | None:
+    """Decide what share of a GPU is enough; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def decide_slo(case: Case, draft: Decision) -> Decision | None:
+    """Decide what an inference job's promise still needs; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def parse_submission(submission: Submission) -> Job | None:
+    """Understand one workload manager's submission; first answer wins.
+
+    Raises:
+        RequestError: The user's words to us are malformed.
+    """
+
+
+@hookspec(firstresult=True)
+def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+    """Put a decision into the workload manager's own words; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def observe_cluster(manager: str) -> Cluster | None:
+    """Ask a workload manager what it has; may take seconds; first answer wins.
+
+    Raises:
+        RequestError: The manager does not answer.
+    """
+
+
+@hookspec
+def add_commands() -> Sequence[object] | None:
+    """Return click commands that belong under ``gpusage``; all answers count."""
+
+
+@hookspec
+def decision_made(record: DecisionRecord) -> None:
+    """Hear of a decision, before its answer leaves; an exception here is logged and nothing more."""

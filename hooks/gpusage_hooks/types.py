@@ -1,0 +1,376 @@
+"""The values that travel: request, need, decision, and what they are made from.
+
+Invariants:
+
+1. Every value is frozen; a change is a new value (`dataclasses.replace`).
+2. Inside, memory is in bytes, time in seconds, work in FLOP (a multiply-add is 2), shares are 0 to 1.
+3. Unknown is ``None``, never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Literal
+
+Dim = int
+"""One size of a tensor: ``n >= 0`` is fixed, ``-k`` stands for k times the batch size."""
+
+Shape = tuple[Dim, ...]
+Attribute = int | float | str | tuple[int, ...]
+Mode = Literal["train", "infer"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
+ElementType = Literal["float", "int64", "int32", "int8", "bool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A predicted figure: the point, and the ends between which 90 % of the truths should lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operation of a model, named as in the ONNX operator set.
+
+    Nodes carry no edges, so that equal operations are equal values and can be shared.
+
+    Attributes:
+        op_type: ONNX operator, for example ``Conv``, ``MatMul``, ``Gemm``, ``Softmax``.
+        inputs: Shapes of the activations that it reads, in order, weights left out.
+        outputs: Shapes of what it writes.
+        parameters: Shapes of the weights that it reads; never depends on the batch.
+        attributes: What changes its cost, sorted by name (``group``, ``strides``, ``transB``, ``hidden_size`` ...).
+        element_type: Of its first output; ``float`` means that the workload's precision decides.
+    """
+
+    op_type: str
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    parameters: tuple[Shape, ...] = ()
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+    element_type: ElementType = "float"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGraph:
+    """A model's forward computation for any batch size, without its weights.
+
+    Attributes:
+        name: For people, for example ``resnet50``.
+        source: Where it was read from: a path or a name such as ``timm:resnet50``.
+        nodes: In an order in which they can run.
+        producers: For each node, for each of its ``inputs``, the index of the node that made it;
+            ``-1 - i`` stands for the model's input i.
+        inputs: Name and shape of each model input.
+        parameter_count: Elements of all weights, those used twice counted once.
+        batch_follows: False where the file has a fixed batch size; ``fixed_batch_size`` says which.
+        unknown_op_types: Operators that no rule describes, with how often each occurs.
+        notes: What a reader should know, one sentence each.
+    """
+
+    name: str
+    source: str
+    nodes: tuple[Node, ...]
+    producers: tuple[tuple[int, ...], ...]
+    inputs: tuple[tuple[str, Shape], ...]
+    parameter_count: int
+    fixed_batch_size: int | None = None
+    unknown_op_types: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What an inference job promises: a latency, and the rate at which requests come."""
+
+    latency_s: float
+    rate_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """How a model is run."""
+
+    batch_size: int = 1
+    mode: Mode = "train"
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "momentum"
+    shape: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    steps: int | None = None
+    slo: Slo | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """What a user wrote about the model: the comment, or the command's options."""
+
+    model: str
+    workload: Workload = Workload()
+    batch_given: bool = False
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU model of the catalogue; rates are the vendor's dense peaks.
+
+    Attributes:
+        name: Lower-case, model-form-memory where it matters, for example ``v100-sxm2-16gb``.
+        aliases: Other names: short form, Slurm type names, NVML names (lower-case).
+        generation: Nvidia's name of the architecture, for example ``volta``.
+        compute_capability: Major and minor, for example ``(7, 0)``.
+        peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
+        launch_year: When it came out: orders generations.
+        source: Where the row is from.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    generation: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    clock_hz: float
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    l2_bytes: int
+    power_limit_w: float
+    launch_year: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """How busy a workload keeps one GPU, alone on it; shares of 0 to 1."""
+
+    gpu_utilization: Interval
+    sm_activity: Interval
+    dram_activity: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNeed:
+    """What one replica of a workload needs on one GPU."""
+
+    gpu: str
+    step_time_s: Interval
+    memory_bytes: Interval
+    gpu_utilization: Interval
+    sm_activity: Interval
+    dram_activity: Interval
+    throughput_samples_per_s: Interval
+    fits: bool
+    familiar: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colocation:
+    """What jobs on one GPU do to each other under MPS; throughputs are relative to running alone."""
+
+    gpu: str
+    normalised_throughput: tuple[Interval, ...]
+    mps_thread_percent: tuple[int, ...]
+    memory_cap_bytes: tuple[int, ...]
+    throughput_sum: Interval
+    fits: bool
+    recommended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """A job's GPU request, in no workload manager's words.
+
+    Attributes:
+        gpu_count: Whole GPUs of the whole job; 0 where it asks for none.
+        gpu_type: The catalogue or site name that the user insists on.
+        mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
+        memory_cap_bytes: Device memory that the share may use.
+        preferred_gpus: Site types to try first, best first; any of the others will do.
+        obstacles: What the adapter found that a share would break, one clause each, in the user's words.
+    """
+
+    gpu_count: int
+    gpu_type: str | None = None
+    mps_thread_percent: int | None = None
+    memory_cap_bytes: int | None = None
+    preferred_gpus: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPool:
+    """The GPUs of one type in one cluster.
+
+    Attributes:
+        gpu: Catalogue name, ``None`` where the site's type name is not understood.
+        site_type: The site's own name of the type (Slurm GRES type, YARN node label).
+        mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
+        feature: What a job must ask for to be sent here (a Slurm feature), ``None`` where there is none.
+    """
+
+    gpu: str | None
+    site_type: str
+    gpu_count: int
+    free_gpu_count: int
+    mps_per_gpu: int | None = None
+    feature: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a workload manager has, as last seen."""
+
+    manager: str
+    version: str
+    pools: tuple[GpuPool, ...]
+    observed_at_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRules:
+    """When a whole GPU may become a share."""
+
+    enabled: bool = True
+    maximum_percent: int = 80
+    minimum_percent: int = 10
+    step_percent: int = 5
+    headroom: float = 0.10
+    maximum_partners: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRules:
+    """When a generation is preferred."""
+
+    enabled: bool = True
+    minimum_speedup: float = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloRules:
+    """How an inference job's latency promise is protected."""
+
+    enabled: bool = True
+    latency_margin: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The site's settings that policies act on."""
+
+    sharing: SharingRules = SharingRules()
+    generation: GenerationRules = GenerationRules()
+    slo: SloRules = SloRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What one workload manager handed over, untouched.
+
+    Attributes:
+        manager: ``slurm`` or ``yarn``.
+        fields: The job's fields in the manager's own words.
+        script: The job script's text, where that is all there is (offline validation).
+        origin: For people: a script's path, or ``uid 1000``.
+    """
+
+    manager: str
+    fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    script: str | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submission that was understood.
+
+    Attributes:
+        request: What it asks for.
+        request_text: The same in the manager's own words, for people, for example ``gres/gpu:1``.
+        model_request: ``None`` where the user said nothing to us.
+        card: The model's card, where one travelled with the job.
+    """
+
+    submission: Submission
+    request: GpuRequest
+    request_text: str
+    model_request: ModelRequest | None = None
+    card: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Everything that a policy may look at."""
+
+    request: GpuRequest
+    workload: Workload
+    needs: tuple[tuple[GpuPool, GpuNeed], ...]
+    cluster: Cluster
+    rules: Rules
+
+
+class Code(Enum):
+    """What is to be done with a request."""
+
+    REWRITE = "REWRITE"
+    """Put the decision's request in place of the user's."""
+    KEEP = "KEEP"
+    """The user's request is right, or cannot safely be changed."""
+    DECLINE = "DECLINE"
+    """Not ours: the user said nothing to us, or opted out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to become of a request, with reasons that a user understands.
+
+    Attributes:
+        plugin: Who decided, for example ``gpusage.policies.sharing``.
+        need: What was predicted on the GPU that the decision rests on.
+        final: No later policy is asked.
+    """
+
+    code: Code
+    request: GpuRequest
+    reasons: tuple[str, ...]
+    plugin: str
+    need: GpuNeed | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A decision in a workload manager's own words.
+
+    Attributes:
+        before: The request as asked, one line.
+        after: The request as decided, one line.
+        fields: What to set in the job, by the manager's own field names.
+    """
+
+    before: str
+    after: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision with its circumstances, as the store keeps it."""
+
+    decided_at_s: float
+    manager: str
+    origin: str
+    mode: str
+    decision: Decision
+    rendered: Rendered
+    model: str | None = None
+    workload: Workload | None = None

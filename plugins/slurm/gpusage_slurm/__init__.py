@@ -1,0 +1,1 @@
+"""gpusage for Slurm."""

@@ -1,0 +1,1 @@
+"""What gpusage's Slurm adapter answers when the core asks."""

@@ -1,0 +1,26 @@
+"""The facade over pluggy."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from gpusage import plugins
+from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import PluginError
+
+
+def test_built_in_and_installed_plugins_load() -> None:
+    """What is installed here implements only hooks that exist."""
+    assert plugins.load_plugins().hook.read_model is not None
+
+
+def test_a_misspelt_hook_is_refused_with_the_plugins_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo in a site's plugin fails at start-up, not silently at the first job."""
+    site = types.ModuleType("site_plugin")
+    site.decide_fitt = hookimpl(lambda case: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
+    monkeypatch.setitem(__import__("sys").modules, "site_plugin", site)
+    with pytest.raises(PluginError, match="site_plugin"):
+        plugins.load_plugins(entry_points=False)
