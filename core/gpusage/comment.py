@@ -1,0 +1,165 @@
+"""The words that a user writes to us: `model=resnet50.onnx,batch=64`, in a job's comment or on a command line.
+
+A comment is ours when it is a model alone, when it begins with `model=` or `gpusage=`, or from a word `gpusage:` up to
+the next `;`. Any other comment belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn, get_args
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+
+MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
+MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
+KEYS = ("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate", "gpusage")
+
+_MAXIMUM_COUNT = 10**9
+_OURS = re.compile(r"(?:^|[\s;,])gpusage:\s*([^;]*)")
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
+_SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
+
+
+def parse_comment(text: str) -> ModelRequest | None:
+    """Return what a job's comment tells us, or ``None`` where it is not addressed to us.
+
+    Raises:
+        RequestError: It is addressed to us and malformed.
+    """
+    marked = _OURS.search(text)
+    if marked:
+        return parse_model(marked.group(1))
+    stripped = text.strip()
+    if stripped.startswith(("model=", "gpusage=")) or looks_like_model(stripped):
+        return parse_model(stripped)
+    return None
+
+
+def looks_like_model(word: str) -> bool:
+    """Tell whether *word* is a model's path or name and nothing else."""
+    alone = not re.search(r"[\s,;]", word)
+    return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
+
+
+def parse_model(text: str) -> ModelRequest:
+    """Return what *text*, comma-separated ``key=value`` with the model first or as ``model=``, asks for.
+
+    Raises:
+        RequestError: A key is unknown or given twice, a value is malformed, or no model is named.
+    """
+    values: dict[str, str] = {}
+    shapes: list[tuple[str, tuple[int, ...]]] = []
+    for key, value in _pairs(text):
+        if key == "shape":
+            shapes.append(parse_shape(value))
+        elif key in values:
+            _refuse(key, "must be given once", value, "Remove one of the two")
+        else:
+            values[key] = value
+    enabled = _one_of("gpusage", values.get("gpusage", "on"), ("on", "off")) == "on"
+    if enabled and not values.get("model"):
+        message = f"Comment {text!r} must name a model; got none. Write 'model=PATH,batch=N'."
+        raise RequestError(message)
+    return ModelRequest(
+        model=values.get("model", ""),
+        workload=_workload(values, tuple(shapes)),
+        batch_given="batch" in values,
+        enabled=enabled,
+    )
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the name and the sizes of ``seq=128`` or ``input=3x224x224``."""
+    name, _, sizes = text.partition("=")
+    if not name or not re.fullmatch(r"\d+(?:x\d+)*", sizes):
+        _refuse("shape", "must name sizes joined by 'x'", text, "Write 'shape=seq=128' or 'shape=input=3x224x224'")
+    return name, tuple(_count("shape", size) for size in sizes.split("x"))
+
+
+def parse_duration_s(key: str, text: str) -> float:
+    """Return the seconds of a duration such as ``50ms``."""
+    match = _DURATION.fullmatch(text)
+    if not match or float(match.group(1)) == 0:
+        _refuse(key, "must be a time above 0 in us, ms or s", text, f"Write '{key}=50ms'")
+    return float(match.group(1)) * _SECONDS[match.group(2)]
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield key and value of each comma-separated word; a first word without a key is the model."""
+    if text.count('"') % 2 or text.count("'") % 2:
+        message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
+        raise RequestError(message)
+    for index, word in enumerate(match.group().strip() for match in _WORD.finditer(text)):
+        key, found, value = word.partition("=")
+        if not word:
+            continue
+        if index == 0 and key not in KEYS and (not found or word[0] in "\"'" or looks_like_model(word)):
+            yield ("gpusage", "off") if word == "off" else ("model", _unquoted(word))
+        elif key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(KEYS)}."
+            message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {word!r}. {hint}"
+            raise RequestError(message)
+        else:
+            yield key, _unquoted(value.strip())
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]], ...]) -> Workload:
+    default = Workload()
+    slo_s = _converted(values, "slo", lambda text: parse_duration_s("slo", text))
+    mode = _one_of("mode", values.get("mode", default.mode), get_args(Mode))
+    if slo_s is not None and mode != "infer":
+        _refuse("slo", "belongs to an inference job", values["slo"], "Add 'mode=infer' or remove the slo")
+    rate_per_s = _converted(values, "rate", _rate)
+    if rate_per_s is not None and slo_s is None:
+        _refuse("rate", "belongs to a latency limit", values["rate"], "Add 'slo=50ms' or remove the rate")
+    return Workload(
+        batch_size=_converted(values, "batch", lambda text: _count("batch", text)) or default.batch_size,
+        mode=mode,
+        precision=_one_of("precision", values.get("precision", default.precision), get_args(Precision)),
+        optimizer=_one_of("optimizer", values.get("optimizer", default.optimizer), get_args(Optimizer)),
+        shape=shape,
+        steps=_converted(values, "steps", lambda text: _count("steps", text)),
+        slo=None if slo_s is None else Slo(latency_s=slo_s, rate_per_s=rate_per_s),
+    )
+
+
+def _converted(values: Mapping[str, str], key: str, convert: Callable[[str], Any]) -> Any:  # noqa: ANN401 - see below
+    """Return the converted value of *key*, ``None`` where it was not given; its type is the converter's."""
+    return convert(values[key]) if key in values else None
+
+
+def _count(key: str, text: str) -> int:
+    count = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0
+    if not 1 <= count <= _MAXIMUM_COUNT:
+        _refuse(key, "must be a whole number from 1 to 10^9", text, f"Write '{key}=64'")
+    return count
+
+
+def _rate(text: str) -> float:
+    rate = float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else math.nan
+    if not rate > 0:
+        _refuse("rate", "must be requests a second above 0", text, "Write 'rate=100'")
+    return rate
+
+
+def _one_of(key: str, text: str, known: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of the literals of `known`
+    if text not in known:
+        _refuse(key, f"must be one of {', '.join(known)}", text, f"Write '{key}={known[0]}'")
+    return text
+
+
+def _refuse(key: str, rule: str, found: str, cure: str) -> NoReturn:
+    message = f"Key {key!r} {rule}; got {found!r}. {cure}."
+    raise RequestError(message)
