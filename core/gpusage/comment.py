@@ -43,8 +43,8 @@ def parse_comment(text: str) -> ModelRequest | None:
 
 
 def looks_like_model(word: str) -> bool:
-    """Tell whether *word* is a model's path or name and nothing else."""
-    alone = not re.search(r"[\s,;]", word)
+    """Tell whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
+    alone = not re.search(r"[\s,;]|^\w+=", word)
     return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
 
 

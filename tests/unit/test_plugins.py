@@ -19,7 +19,7 @@ def test_built_in_and_installed_plugins_load() -> None:
 def test_a_misspelt_hook_is_refused_with_the_plugins_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo in a site's plugin fails at start-up, not silently at the first job."""
     site = types.ModuleType("site_plugin")
-    site.decide_fitt = hookimpl(lambda case: None)  # type: ignore[attr-defined]
+    site.decide_fitt = hookimpl(lambda: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
     monkeypatch.setitem(__import__("sys").modules, "site_plugin", site)
     with pytest.raises(PluginError, match="site_plugin"):

@@ -1,0 +1,31 @@
+"""The one line that a user sees: request before and after, the prediction, the reasons."""
+
+from __future__ import annotations
+
+from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, Rendered
+from gpusage_hooks.units import GIB
+
+MAXIMUM_LENGTH = 500
+
+
+def explain(decision: Decision, rendered: Rendered) -> str:
+    """Return *decision* as one line of at most 500 characters; empty where the job is not ours."""
+    if decision.code is Code.DECLINE:
+        return ""
+    change = f"{rendered.before} -> {rendered.after}" if decision.code is Code.REWRITE else f"{rendered.before} kept"
+    need = [describe_need(decision.need)] if decision.need else []
+    line = " | ".join([change, *need, "; ".join(decision.reasons)])
+    line = " ".join(line.split())
+    return line if len(line) <= MAXIMUM_LENGTH else line[: MAXIMUM_LENGTH - 3] + "..."
+
+
+def describe_need(need: GpuNeed) -> str:
+    """Return what is predicted on one GPU, each figure with its interval."""
+    activity = _figure(need.sm_activity, scale=100, digits=0, unit="%")
+    memory = _figure(need.memory_bytes, scale=1 / GIB, digits=1, unit="GiB")
+    return f"on {need.gpu}: SM activity {activity}, {memory}"
+
+
+def _figure(interval: Interval, *, scale: float, digits: int, unit: str) -> str:
+    low, high = interval.low * scale, interval.high * scale
+    return f"{interval.value * scale:.{digits}f} {unit} ({low:.{digits}f}-{high:.{digits}f})"

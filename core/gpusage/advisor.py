@@ -1,0 +1,169 @@
+"""Read, predict, decide: the whole story, on one screen.
+
+The advisor is the same for the command line, the daemon and the Python API. It asks plugins and puts their answers
+together; it knows no workload manager and does no I/O of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpusage.devices.catalogue import Catalogue
+from gpusage.plugins import load_plugins
+from gpusage.predictors.familiarity import familiarity
+from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
+from gpusage_hooks.types import (
+    Activity,
+    Case,
+    Cluster,
+    Code,
+    Colocation,
+    Decision,
+    Gpu,
+    GpuNeed,
+    GpuPool,
+    Interval,
+    Job,
+    ModelGraph,
+    Rules,
+    Workload,
+)
+
+STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advisor:
+    """Answers what a model needs and what a job should ask for.
+
+    Attributes:
+        plugins: As `gpusage.plugins.load_plugins` returns them.
+    """
+
+    plugins: Any
+    catalogue: Catalogue
+    rules: Rules = Rules()
+
+    def read(self, source: str, shape: Mapping[str, Sequence[int]] | None = None) -> ModelGraph:
+        """Return the graph of the model at *source*.
+
+        Raises:
+            GraphError: No reader knows the format, or the one that does cannot read it.
+        """
+        graph: ModelGraph | None = self.plugins.hook.read_model(source=source, shape=shape or {})
+        if graph is None:
+            message = (
+                f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
+                "or a name such as 'timm:resnet50'; got none of these. Check the path."
+            )
+            raise GraphError(message)
+        return graph
+
+    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each of *gpus*, in their order.
+
+        Raises:
+            GraphError: The model has a fixed batch size, and the workload another.
+        """
+        if graph.fixed_batch_size not in (None, workload.batch_size):
+            message = (
+                f"Model {graph.name!r} must be run at the batch size it was exported for, {graph.fixed_batch_size}; "
+                f"got batch={workload.batch_size}. Export it with a dynamic batch axis."
+            )
+            raise GraphError(message)
+        question = {"graph": graph, "workload": workload, "gpus": gpus}
+        answers = zip(
+            gpus,
+            _answered("predict_step_time", self.plugins.hook.predict_step_time(**question), len(gpus)),
+            _answered("predict_memory", self.plugins.hook.predict_memory(**question), len(gpus)),
+            _answered("predict_activity", self.plugins.hook.predict_activity(**question), len(gpus)),
+            strict=True,
+        )
+        return tuple(_need(graph, workload, *answer) for answer in answers)
+
+    def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
+        """Return what jobs, each given by its need on *gpu*, do to each other there."""
+        answer: Colocation | None = self.plugins.hook.predict_colocation(needs=needs, gpu=gpu)
+        if answer is None:
+            message = "Hook 'predict_colocation' must be answered by a plugin; got no answer. Check the installation."
+            raise PluginError(message, plugin="none", hook="predict_colocation")
+        return answer
+
+    def decide(self, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Decision:
+        """Return what is to become of *job*; an expected refusal is a decision, not an error."""
+        wish = job.model_request
+        if wish is None or not wish.enabled:
+            reason = "the job says nothing to gpusage" if wish is None else "the job opted out with gpusage=off"
+            return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
+        if graph is None:
+            return _kept(job, "no description of the model came with the job")
+        try:
+            needs = self._needs(graph, wish.workload, cluster)
+        except GpuUsageError as error:
+            return _kept(job, str(error))
+        case = Case(request=job.request, workload=wish.workload, needs=tuple(needs), cluster=cluster, rules=self.rules)
+        return self._through_policies(case)
+
+    def _through_policies(self, case: Case) -> Decision:
+        """Ask each policy in its turn; each answers on the draft of those before it."""
+        refusal: Decision | None = self.plugins.hook.decide_eligibility(case=case)
+        if refusal is not None:
+            return refusal
+        draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
+        for stage in STAGES:
+            draft = getattr(self.plugins.hook, stage)(case=case, draft=draft) or draft
+            if draft.final:
+                return draft
+        changed = draft.request != case.request
+        return replace(draft, code=Code.REWRITE if changed else Code.KEEP)
+
+    def _needs(self, graph: ModelGraph, workload: Workload, cluster: Cluster) -> list[tuple[GpuPool, GpuNeed]]:
+        pools = [pool for pool in cluster.pools if pool.gpu is not None]
+        gpus = [self.catalogue.find(pool.gpu or "") for pool in pools]
+        return list(zip(pools, self.predict(graph, workload, gpus), strict=True))
+
+
+def make_advisor(rules: Rules | None = None) -> Advisor:
+    """Return an advisor with every installed plugin and the whole catalogue."""
+    plugins = load_plugins()
+    rows = [gpu for answer in reversed(plugins.hook.describe_gpus()) for gpu in answer]
+    return Advisor(plugins=plugins, catalogue=Catalogue(rows), rules=rules or Rules())
+
+
+def _answered(hook: str, answer: Sequence[Any] | None, count: int) -> Sequence[Any]:
+    """Return *answer* where it has one entry a GPU, else blame the plugin behind *hook*."""
+    if answer is None or len(answer) != count:
+        found = "no answer" if answer is None else f"{len(answer)} entries"
+        message = (
+            f"Hook {hook!r} must give one entry for each of {count} GPUs; got {found}. Check the plugins."
+        )
+        raise PluginError(message, plugin="unknown", hook=hook)
+    return answer
+
+
+def _need(
+    graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: Interval, memory_bytes: Interval, activity: Activity
+) -> GpuNeed:
+    familiar, notes = familiarity(graph, workload, gpu)
+    return GpuNeed(
+        gpu=gpu.name,
+        step_time_s=step_time_s,
+        memory_bytes=memory_bytes,
+        gpu_utilization=activity.gpu_utilization,
+        sm_activity=activity.sm_activity,
+        dram_activity=activity.dram_activity,
+        throughput_samples_per_s=Interval(
+            value=workload.batch_size / step_time_s.value,
+            low=workload.batch_size / step_time_s.high,
+            high=workload.batch_size / step_time_s.low,
+        ),
+        fits=memory_bytes.high <= gpu.memory_bytes,
+        familiar=familiar,
+        notes=(*graph.notes, *notes),
+    )
+
+
+def _kept(job: Job, reason: str) -> Decision:
+    return Decision(code=Code.KEEP, request=job.request, reasons=(reason,), plugin=__name__)

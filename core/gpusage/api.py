@@ -1,0 +1,67 @@
+"""The Python API: the advisor with everything that is installed, as three functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Colocation, GpuNeed, ModelGraph, Workload
+
+
+@cache
+def advisor() -> Advisor:
+    """Return the advisor that this process shares."""
+    return make_advisor()
+
+
+def read_model(
+    source: Any,  # noqa: ANN401 - a torch.nn.Module or ExportedProgram, and torch may not be installed
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    shape: Mapping[str, Sequence[int]] | None = None,
+) -> ModelGraph:
+    """Return the graph of a model.
+
+    Args:
+        source: A path, a name such as ``timm:resnet50``, a `torch.nn.Module` or a `torch.export.ExportedProgram`.
+        example_inputs: What a module is called with, batch first; tensors on any device, their values are not used.
+        shape: Sizes of free dimensions: ``{"input": (3, 288, 288)}`` for a whole input, ``{"seq": (128,)}`` by name.
+
+    Raises:
+        GraphError: The model cannot be read.
+    """
+    if isinstance(source, (str, Path)):
+        return advisor().read(str(source), shape)
+    from gpusage.graphs.torch import graph_from_module  # noqa: PLC0415 - torch is an extra
+
+    return graph_from_module(source, example_inputs)
+
+
+def predict(graph: ModelGraph, *, gpu: str, **workload: Any) -> GpuNeed:  # noqa: ANN401 - the fields of Workload
+    """Return what *graph* needs on *gpu*.
+
+    Args:
+        graph: As `read_model` returns it.
+        gpu: A name of the catalogue, or an alias such as ``a100``.
+        workload: Fields of `gpusage_hooks.types.Workload`: ``batch_size``, ``mode``, ``precision``, ``optimizer``.
+    """
+    return advisor().predict(graph, Workload(**workload), [advisor().catalogue.find(gpu)])[0]
+
+
+def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
+    """Return what jobs do to each other on the one GPU that all *needs* were predicted for.
+
+    Raises:
+        DeviceError: The needs are not all of one GPU.
+    """
+    names = sorted({need.gpu for need in needs})
+    if len(names) != 1:
+        message = (
+            f"Needs to colocate must be predicted for one GPU; got {', '.join(names) or 'none'}. Predict them anew."
+        )
+        raise DeviceError(message)
+    return advisor().colocate(needs, advisor().catalogue.find(names[0]))

@@ -1,0 +1,79 @@
+"""What a comment tells us."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage.comment import parse_comment, parse_model
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import ModelRequest, Slo, Workload
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("/data/resnet50.onnx", "/data/resnet50.onnx"),
+        ("timm:resnet50", "timm:resnet50"),
+        ("model=r.onnx", "r.onnx"),
+        ('model="a,b.onnx"', "a,b.onnx"),
+        ("/data/lr=0.1/x.onnx", "/data/lr=0.1/x.onnx"),
+        ("project=x; gpusage: model=r.onnx,batch=64; y", "r.onnx"),
+    ],
+)
+def test_a_comment_addressed_to_us_names_its_model(text: str, model: str) -> None:
+    request = parse_comment(text)
+    assert request is not None
+    assert request.model == model
+
+
+@pytest.mark.parametrize("text", ["", "hello", "project=x", "mymodel=r.onnx", "see gpusage docs", "a.onnx and more"])
+def test_any_other_comment_belongs_to_somebody_else(text: str) -> None:
+    assert parse_comment(text) is None
+
+
+def test_every_key_arrives() -> None:
+    request = parse_model(
+        "model=r.onnx,batch=64,shape=seq=128,shape=input=3x224x224,mode=infer,precision=bf16,"
+        "optimizer=adam,steps=1000,slo=50ms,rate=10"
+    )
+    assert request == ModelRequest(
+        model="r.onnx",
+        batch_given=True,
+        workload=Workload(
+            batch_size=64,
+            mode="infer",
+            precision="bf16",
+            optimizer="adam",
+            shape=(("seq", (128,)), ("input", (3, 224, 224))),
+            steps=1000,
+            slo=Slo(latency_s=0.05, rate_per_s=10.0),
+        ),
+    )
+
+
+@pytest.mark.parametrize("text", ["gpusage=off", "gpusage: off", "model=r.onnx,gpusage=off"])
+def test_a_job_can_opt_out(text: str) -> None:
+    request = parse_comment(text)
+    assert request is not None
+    assert not request.enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model=x,btch=3", "Did you mean 'batch'"),
+        ("model=x,batch=0", "whole number"),
+        ("model=x,batch=64,batch=32", "given once"),
+        ("model=x,batch=9999999999", "10\\^9"),
+        ("model=x,mode=training", "train, infer"),
+        ("model=x,slo=50ms", "mode=infer"),
+        ("model=x,mode=infer,rate=5", "slo=50ms"),
+        ("model=x,mode=infer,slo=0ms", "above 0"),
+        ("model='x", "close every quote"),
+        ("model=", "must name a model"),
+        ("model=x,shape=224", "input=3x224x224"),
+    ],
+)
+def test_a_mistake_gets_a_sentence_that_says_what_to_write(text: str, sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        parse_model(text)
