@@ -1,25 +1,50 @@
-# Everything a person or a machine runs here. `make` lists it.
+# Everything that a person or a machine runs here; `make` lists it. Nothing needs root.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 PYTHON ?= python3
 BIN := .venv/bin
+export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
+export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
+export PATH := $(PATH):$(HOME)/.local/bin
 
-.PHONY: help venv test lint
+.PHONY: help demo test test-versions lint format bench train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-venv: .venv/.stamp  ## make the virtual environment
+demo: .venv/base  ## the main job on a real Slurm of this machine's own, without root (2 minutes)
+	$(BIN)/python examples/demo.py
 
-.venv/.stamp: pyproject.toml
-	@command -v uv >/dev/null || $(PYTHON) -m pip install --quiet --user uv || $(PYTHON) -m pip install --quiet --user --break-system-packages uv
-	@export PATH="$$HOME/.local/bin:$$PATH"; \
-	 uv venv --quiet --allow-existing --python $(PYTHON) .venv && uv pip install --quiet --python $(BIN)/python -e '.[test]'
-	@touch $@
-
-test: .venv/.stamp  ## all tests
+test: .venv/test  ## every test: unit, contract, property, golden, and service tests on the host's Slurm
 	$(BIN)/pytest
 
-lint: .venv/.stamp  ## ruff and mypy --strict
+test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
+	for release in bookworm trixie forky; do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
+
+lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: .venv/test  ## let ruff format everything
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: .venv/test  ## measure what is claimed to be fast
+	for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove what the targets made; downloads in .cache stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/base: pyproject.toml
+	$(call install,.)
+
+.venv/test: pyproject.toml
+	$(call install,.[test$(comma)torch])
+
+comma := ,
+define install
+@command -v uv >/dev/null || $(PYTHON) -m pip install --quiet --user uv 2>/dev/null \
+  || $(PYTHON) -m pip install --quiet --user --break-system-packages uv 2>/dev/null \
+  || { echo "make: uv is needed to set up .venv, and pip could not install it; install the package python3-pip, or uv" >&2; exit 1; }
+uv venv --quiet --allow-existing --python $(PYTHON) .venv
+uv pip install --quiet --python $(BIN)/python --editable '$(1)'
+@touch $@
+endef
