@@ -136,9 +136,7 @@ def _answered(hook: str, answer: Sequence[Any] | None, count: int) -> Sequence[A
     """Return *answer* where it has one entry a GPU, else blame the plugin behind *hook*."""
     if answer is None or len(answer) != count:
         found = "no answer" if answer is None else f"{len(answer)} entries"
-        message = (
-            f"Hook {hook!r} must give one entry for each of {count} GPUs; got {found}. Check the plugins."
-        )
+        message = f"Hook {hook!r} must give one entry for each of {count} GPUs; got {found}. Check the plugins."
         raise PluginError(message, plugin="unknown", hook=hook)
     return answer
 

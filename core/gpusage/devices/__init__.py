@@ -1,1 +1,1 @@
-"""Devices of gpusage."""
+"""The GPU catalogue: data, and how a GPU is found in it."""

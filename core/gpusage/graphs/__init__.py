@@ -1,1 +1,1 @@
-"""Graphs of gpusage."""
+"""Model file or name -> ModelGraph, and ModelGraph <-> card."""

@@ -1,1 +1,1 @@
-"""Predictors of gpusage."""
+"""What a workload needs on a GPU, predicted from its graph."""

@@ -1,1 +1,1 @@
-"""Service of gpusage."""
+"""gpusaged: the local daemon that adapters ask."""

@@ -1,1 +1,1 @@
-"""Store of gpusage."""
+"""Decisions, kept."""

@@ -1,0 +1,63 @@
+"""What Slurm's own commands say, as text or JSON; every call has a deadline and an error of one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from gpusage_hooks.errors import RequestError
+
+DEADLINE_S = 20.0
+
+
+def run(*arguments: str, deadline_s: float = DEADLINE_S) -> str:
+    """Return the standard output of a Slurm command.
+
+    Raises:
+        RequestError: The command is missing, fails, or does not answer in time.
+    """
+    command = " ".join(arguments)
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=deadline_s, check=True)
+    except FileNotFoundError as error:
+        message = f"Command {arguments[0]!r} must be on the PATH; got none. Install Slurm's client commands."
+        raise RequestError(message) from error
+    except subprocess.TimeoutExpired as error:
+        message = f"Command {command!r} must answer within {deadline_s:g} s; got nothing. Check that slurmctld runs."
+        raise RequestError(message) from error
+    except subprocess.CalledProcessError as error:
+        found = " ".join((error.stderr or error.stdout).split()) or f"exit status {error.returncode}"
+        message = f"Command {command!r} must succeed; got: {found}. Check that slurmctld runs ('scontrol ping')."
+        raise RequestError(message) from error
+    return done.stdout
+
+
+def configuration() -> Mapping[str, str]:
+    """Return slurmctld's settings as it uses them, by their names in lower case."""
+    return parse_configuration(run("scontrol", "show", "config"))
+
+
+def parse_configuration(text: str) -> Mapping[str, str]:
+    """Return the settings in the output of `scontrol show config`; `(null)` is an empty text."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip().lower(): "" if value.strip() == "(null)" else value.strip() for key, _, value in pairs}
+
+
+def version() -> tuple[int, int]:
+    """Return major and minor of the installed commands, for example ``(22, 5)``."""
+    return parse_version(run("scontrol", "--version"))
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return major and minor of `slurm-wlm 22.05.8` or `slurm 24.11.5`."""
+    numbers = text.split()[-1].split(".")
+    return int(numbers[0]), int(numbers[1])
+
+
+def nodes() -> list[Mapping[str, Any]]:
+    """Return every node as `scontrol show nodes --json` describes it."""
+    document = json.loads(run("scontrol", "show", "nodes", "--json"))
+    found: list[Mapping[str, Any]] = document["nodes"]
+    return found
