@@ -52,7 +52,7 @@ def version() -> tuple[int, int]:
 
 def parse_version(text: str) -> tuple[int, int]:
     """Return major and minor of `slurm-wlm 22.05.8` or `slurm 24.11.5`."""
-    numbers = text.split()[-1].split(".")
+    numbers = text.rsplit(maxsplit=1)[-1].split(".")
     return int(numbers[0]), int(numbers[1])
 
 
