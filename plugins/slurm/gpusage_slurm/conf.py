@@ -1,0 +1,89 @@
+"""slurm.conf as text: what it says, with our few edits, and without them again.
+
+Invariants:
+
+1. An edited line ends with a comment that holds the line as it was; an added line says so. Nothing is kept elsewhere.
+2. `without_edits(with_...(text)) == text`, byte for byte, whatever else changed in the file meanwhile.
+3. Keys are found as Slurm finds them: case does not matter, the last line wins, `#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpusage_hooks.errors import RequestError
+
+_WAS = "  # gpusage: was "
+_ADDED = "  # gpusage: added"
+
+
+def setting(text: str, key: str) -> str | None:
+    """Return the value of *key*, ``None`` where no line sets it."""
+    index = _line_of(text.splitlines(), key)
+    return None if index is None else _value(text.splitlines()[index])
+
+
+def with_setting(text: str, key: str, value: str) -> str:
+    """Return *text* where *key* has *value*."""
+    lines = text.splitlines(keepends=True)
+    index = _line_of(lines, key)
+    if index is None:
+        # Where the file's last line has no end, the added line has none either: that is how it is known again.
+        complete = not text or text.endswith("\n")
+        return f"{text}{key}={value}{_ADDED}\n" if complete else f"{text}\n{key}={value}{_ADDED}"
+    if _value(lines[index]) == value:
+        return text
+    line, end = _split_end(lines[index])
+    if line.endswith("\\"):
+        message = (
+            f"Key {key!r} of slurm.conf must stand on one line to be changed; got one that goes on with a backslash. "
+            f"Set {key}={value} by hand."
+        )
+        raise RequestError(message)
+    was = _original(line)
+    lines[index] = f"{key}={value}{_ADDED if was is None else _WAS + was}{end}"
+    return "".join(lines)
+
+
+def with_item(text: str, key: str, *items: str) -> str:
+    """Return *text* where the comma-separated list of *key* holds each of *items*."""
+    present = [item for item in (setting(text, key) or "").split(",") if item]
+    missing = [item for item in items if item.lower() not in {word.lower() for word in present}]
+    return with_setting(text, key, ",".join([*present, *missing])) if missing else text
+
+
+def without_edits(text: str) -> str:
+    """Return *text* as it would be had we never touched it."""
+    lines: list[str] = []
+    for line in text.splitlines(keepends=True):
+        bare, end = _split_end(line)
+        if _WAS in bare:
+            lines.append(bare.split(_WAS, 1)[1] + end)
+        elif bare.endswith(_ADDED):
+            if not end and lines:
+                lines[-1] = _split_end(lines[-1])[0]
+        else:
+            lines.append(line)
+    return "".join(lines)
+
+
+def _line_of(lines: list[str], key: str) -> int | None:
+    pattern = re.compile(rf"\s*{re.escape(key)}\s*=", re.IGNORECASE)
+    found = [index for index, line in enumerate(lines) if pattern.match(line)]
+    return found[-1] if found else None
+
+
+def _value(line: str) -> str:
+    return line.split("#", 1)[0].partition("=")[2].strip()
+
+
+def _original(line: str) -> str | None:
+    """Return *line* as the site wrote it, ``None`` where we added it."""
+    if line.endswith(_ADDED):
+        return None
+    return line.split(_WAS, 1)[1] if _WAS in line else line
+
+
+def _split_end(line: str) -> tuple[str, str]:
+    bare = line.rstrip("\r\n")
+    return bare, line[len(bare) :]
