@@ -1,0 +1,61 @@
+"""A client of gpusaged: one question, one answer, one limit on the whole exchange."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpusage_hooks.errors import RequestError
+
+from gpusage.service.protocol import json_line
+
+ANSWER_LIMIT_BYTES = 1024 * 1024
+
+
+def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 1.0) -> dict[str, Any]:
+    """Return the daemon's answer to *message*.
+
+    Args:
+        socket_path: Where gpusaged listens.
+        message: As the protocol has it, for example ``{"v": 1, "op": "status"}``.
+        timeout_s: Limit on the whole exchange.
+
+    Raises:
+        RequestError: No daemon listens there, it did not answer in time, or the answer is not of the protocol.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(str(socket_path))
+            connection.sendall(json_line(message))
+            line = _line(connection, deadline_s)
+        answer = json.loads(line)
+    except (OSError, ValueError) as error:
+        reason = f"Daemon at {str(socket_path)!r} must answer within {timeout_s:g} s; got: {error}. Start gpusaged."
+        raise RequestError(reason) from error
+    if not isinstance(answer, dict):
+        reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {line[:40]!r}. Update gpusage."
+        raise RequestError(reason)
+    return answer
+
+
+def _line(connection: socket.socket, deadline_s: float) -> bytes:
+    """Return what comes up to the first newline."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            message = "timed out"
+            raise TimeoutError(message)
+        connection.settimeout(left_s)
+        chunk = connection.recv(65536)
+        if not chunk or len(line) > ANSWER_LIMIT_BYTES:
+            message = "the connection ended before a whole line" if not chunk else "an answer above 1 MiB"
+            raise ConnectionError(message)
+        line += chunk
+    return bytes(line)

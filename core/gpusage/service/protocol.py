@@ -1,0 +1,110 @@
+"""The daemon's protocol: one JSON line each way, text in and values out, no sockets.
+
+Invariants:
+
+1. Any line is an `Ask`, a `Ping`, a `StatusQuery`, or raises `ProtocolError`; nothing else leaves `parse_line`.
+2. An answer to an ask is a flat object of texts on one line, so that a few lines of Lua can read it.
+3. `KEPT` changes no job; it is what everyone gets whom we cannot answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERSION = "1"
+LINE_LIMIT_BYTES = 128 * 1024
+_MANAGER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+
+
+class ProtocolError(ValueError):
+    """Say that a line is not of the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A submission to be decided on.
+
+    Attributes:
+        fields: The job's fields in the manager's own words.
+    """
+
+    manager: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """A question whether anyone is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusQuery:
+    """A question how the daemon fares."""
+
+
+Question = Ask | Ping | StatusQuery
+
+
+def parse_line(line: bytes) -> Question:
+    """Return the question that *line* holds, its newline left out.
+
+    Raises:
+        ProtocolError: The line is not JSON, of another version, or lacks what a question needs.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = f"Line must be one JSON object; got {line[:40]!r}. Check the client."
+        raise ProtocolError(reason) from error
+    if not isinstance(message, dict) or message.get("v") not in (1, VERSION) or message.get("v") is True:
+        reason = f"Line must be a JSON object with 'v' 1; got {line[:40]!r}. Update the client."
+        raise ProtocolError(reason)
+    operation = message.get("op", "ask")
+    if operation == "ping":
+        return Ping()
+    if operation == "status":
+        return StatusQuery()
+    if operation != "ask":
+        reason = f"Key 'op' must be 'ask', 'ping' or 'status'; got {str(operation)[:40]!r}. Update the client."
+        raise ProtocolError(reason)
+    return _ask(message)
+
+
+def _ask(message: Mapping[str, Any]) -> Ask:
+    manager, fields = message.get("manager"), message.get("fields")
+    if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):
+        reason = f"Key 'manager' must be a lower-case name; got {str(manager)[:40]!r}. Update the client."
+        raise ProtocolError(reason)
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
+        raise ProtocolError(reason)
+    return Ask(manager=manager, fields=fields)
+
+
+def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None = None) -> bytes:
+    """Return an answer to an ask as one line.
+
+    Args:
+        code: ``REWRITE``, ``KEEP`` or ``DECLINE``.
+        message: For the user; line breaks become spaces.
+        settings: ``set.X`` and ``env.X`` keys; anything else in it is left out.
+    """
+    answer = {"v": VERSION, "code": code, "message": " ".join(message.split())}
+    for key, value in (settings or {}).items():
+        if key.startswith(("set.", "env.")) and isinstance(value, str):
+            answer[key] = value
+    return json_line(answer)
+
+
+def json_line(message: Mapping[str, Any]) -> bytes:
+    """Return *message* as one line of UTF-8, its newline included; what UTF-8 cannot hold becomes a question mark."""
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+KEPT = answer_line("KEEP")
+DECLINED = answer_line("DECLINE")
+ALIVE = json_line({"v": VERSION, "code": "OK"})
