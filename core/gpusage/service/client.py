@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusage_hooks.errors import RequestError
-
 from gpusage.service.protocol import json_line
+from gpusage_hooks.errors import RequestError
 
 ANSWER_LIMIT_BYTES = 1024 * 1024
 

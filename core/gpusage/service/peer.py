@@ -27,7 +27,7 @@ def peer_uid(connection: HasOptions) -> int:
 
 
 def allowed_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-    """Return the ids of *users*, names or numbers, with the daemon's own; and the names that this host does not know."""
+    """Return the ids of *users*, names or numbers, with the daemon's own; and the names that the host does not know."""
     uids, unknown = {os.geteuid()}, []
     for user in users:
         if user.isascii() and user.isdigit():

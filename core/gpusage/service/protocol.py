@@ -90,14 +90,16 @@ def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None
 
     Args:
         code: ``REWRITE``, ``KEEP`` or ``DECLINE``.
-        message: For the user; line breaks become spaces.
+        message: For the user; line breaks become spaces, other control characters question marks.
         settings: ``set.X`` and ``env.X`` keys; anything else in it is left out.
     """
-    answer = {"v": VERSION, "code": code, "message": " ".join(message.split())}
-    for key, value in (settings or {}).items():
-        if key.startswith(("set.", "env.")) and isinstance(value, str):
-            answer[key] = value
-    return json_line(answer)
+    shown = "".join(letter if letter.isprintable() else "?" for letter in " ".join(message.split()))
+    allowed = {
+        key: value
+        for key, value in (settings or {}).items()
+        if key.startswith(("set.", "env.")) and isinstance(value, str)
+    }
+    return json_line({"v": VERSION, "code": code, "message": shown, **allowed})
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:
