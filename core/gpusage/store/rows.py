@@ -1,0 +1,71 @@
+"""A decision's record as a row of the store, and back: JSON, with the columns that people ask for beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gpusage_hooks.types import DecisionRecord
+
+COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record")
+Row = tuple[float, str, str, str, str, str | None, str, str, str]
+
+
+def row(record: DecisionRecord) -> Row:
+    """Return *record* by `COLUMNS`."""
+    return (
+        record.decided_at_s,
+        record.manager,
+        record.mode,
+        record.decision.code.value,
+        _utf8(record.origin),
+        None if record.model is None else _utf8(record.model),
+        _utf8(record.rendered.before),
+        _utf8(record.rendered.after),
+        _encoded(record),
+    )
+
+
+def record_of(text: str) -> DecisionRecord:
+    """Return the record in a row's last column.
+
+    Raises:
+        msgspec.MsgspecError: The text is no record.
+    """
+    return _DECODER.decode(text)
+
+
+def _encoded(record: DecisionRecord) -> str:
+    try:
+        return _ENCODER.encode(record).decode()
+    except UnicodeEncodeError:  # a user's text that is no Unicode: keep the columns, and the record in ASCII
+        plain = msgspec.to_builtins(record, enc_hook=_plain)
+        return _ENCODER.encode(_cleaned(plain)).decode()
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with every text made valid Unicode."""
+    if isinstance(value, str):
+        return _utf8(value)
+    if isinstance(value, Mapping):
+        return {_utf8(key): _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _utf8(text: str) -> str:
+    """Return *text* with what UTF-8 cannot hold as question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - msgspec's own signature
+    """Return what msgspec does not know as something that it does."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    message = f"Objects of type {type(value).__name__} are not supported"
+    raise NotImplementedError(message)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_DECODER = msgspec.json.Decoder(DecisionRecord)

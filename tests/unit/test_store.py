@@ -1,0 +1,233 @@
+"""The store of decisions."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError, path_of
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import (
+    Code,
+    Decision,
+    DecisionRecord,
+    GpuNeed,
+    GpuRequest,
+    Interval,
+    Rendered,
+    Slo,
+    Workload,
+)
+
+INTERVAL = Interval(value=0.5, low=0.25, high=0.75)
+NEED = GpuNeed(
+    gpu="v100-sxm2-16gb",
+    step_time_s=INTERVAL,
+    memory_bytes=INTERVAL,
+    gpu_utilization=INTERVAL,
+    sm_activity=INTERVAL,
+    dram_activity=INTERVAL,
+    throughput_samples_per_s=INTERVAL,
+    fits=True,
+    notes=("a note",),
+)
+RECORD = DecisionRecord(
+    decided_at_s=1_700_000_000.5,
+    manager="slurm",
+    origin="uid 1000",
+    mode="enforce",
+    decision=Decision(
+        code=Code.REWRITE,
+        request=GpuRequest(gpu_count=1, mps_thread_percent=40, preferred_gpus=("v100",)),
+        reasons=("one reason", "another"),
+        plugin="gpusage.policies.sharing",
+        need=NEED,
+    ),
+    rendered=Rendered(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
+    model="resnet50.onnx",
+    workload=Workload(batch_size=64, shape=(("seq", (128,)),), mode="infer", slo=Slo(latency_s=0.05)),
+)
+
+
+def url(path: Path) -> str:
+    """Return the store's URL for *path*."""
+    return f"sqlite:///{path}"
+
+
+def test_what_is_recorded_comes_back_equal_and_newest_first(tmp_path: Path) -> None:
+    """Also from another connection, as `gpusage report` reads while the daemon writes."""
+    path = tmp_path / "decisions.db"
+    writer = DecisionStore(url(path))
+    later = replace(RECORD, decided_at_s=RECORD.decided_at_s + 1, model=None, workload=None)
+    writer.record(RECORD)
+    writer.record_all([later])
+    assert DecisionStore(url(path)).latest(5) == (later, RECORD)
+    assert DecisionStore(url(path)).latest(1) == (later,)
+
+
+def test_fields_that_only_look_like_a_dict_are_kept(tmp_path: Path) -> None:
+    """A plugin may answer with any mapping."""
+    store = DecisionStore(url(tmp_path / "d.db"))
+    frozen = replace(RECORD, rendered=replace(RECORD.rendered, fields=MappingProxyType({"set.gres": "mps:40"})))
+    store.record(frozen)
+    assert store.latest(1) == (RECORD,)
+
+
+def test_a_text_that_is_no_unicode_is_kept_with_question_marks(tmp_path: Path) -> None:
+    """Half of a surrogate pair, which JSON can carry and UTF-8 cannot."""
+    store = DecisionStore(url(tmp_path / "d.db"))
+    store.record(replace(RECORD, model="a\udc80b", rendered=replace(RECORD.rendered, before="\ud800")))
+    (found,) = store.latest(1)
+    assert (found.model, found.rendered.before) == ("a?b", "?")
+
+
+def test_columns_can_be_asked_for_in_sql(tmp_path: Path) -> None:
+    """Admins read the file with the sqlite3 command."""
+    DecisionStore(url(tmp_path / "d.db")).record(RECORD)
+    with sqlite3.connect(tmp_path / "d.db") as connection:
+        rows = connection.execute("SELECT code, manager, mode, origin, model, before, after FROM decisions").fetchall()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    assert rows == [("REWRITE", "slurm", "enforce", "uid 1000", "resnet50.onnx", "gres/gpu:1", "gres/mps:40")]
+    assert version == SCHEMA_VERSION
+
+
+def test_reading_where_there_is_no_store_makes_none(tmp_path: Path) -> None:
+    """A report on a fresh machine leaves nothing behind."""
+    assert DecisionStore(url(tmp_path / "d.db")).latest(3) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    """The daemon may start before anyone made its folder."""
+    store = DecisionStore(url(tmp_path / "a" / "b" / "d.db"))
+    store.record(RECORD)
+    assert store.latest(1) == (RECORD,)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence_and_not_retried_at_once(tmp_path: Path) -> None:
+    """A plain file stands where the folder should be; once it is gone and a second has passed, recording works."""
+    (tmp_path / "a").write_text("in the way")
+    store = DecisionStore(url(tmp_path / "a" / "d.db"))
+    with pytest.raises(StoreError, match="must be opened; got: .*File exists"):
+        store.record(RECORD)
+    (tmp_path / "a").unlink()
+    with pytest.raises(StoreError, match="must be opened"):
+        store.record(RECORD)
+    store._refused = None
+    store.record(RECORD)
+    assert store.latest(1) == (RECORD,)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"this is no database at all" * 100, b"\x00" * 5000, b"SQLite format 3\x00" + b"\xff" * 5000]
+)
+def test_a_corrupt_file_is_moved_aside_and_a_new_one_begun(
+    tmp_path: Path, junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was in it is not lost, and recording goes on."""
+    path = tmp_path / "d.db"
+    path.write_bytes(junk)
+    store = DecisionStore(url(path))
+    with caplog.at_level(logging.WARNING):
+        store.record(RECORD)
+    assert store.latest(2) == (RECORD,)
+    (aside,) = (found for found in tmp_path.glob("d.db.corrupt-*") if found.suffix not in ("-wal", "-shm"))
+    assert aside.read_bytes() == junk
+    assert "moved aside" in caplog.text
+
+
+def test_a_file_that_is_damaged_while_open_is_moved_aside(tmp_path: Path) -> None:
+    """Pages are overwritten under the store; the next record finds out and is kept all the same."""
+    path = tmp_path / "d.db"
+    store = DecisionStore(url(path))
+    store.record(RECORD)
+    store.close()  # closing the last connection writes everything back into the one file
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:100] + b"\xa5" * (size - 100))
+    store.record(RECORD)
+    assert store.latest(5) == (RECORD,)
+
+
+def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+    """Otherwise records would go, unseen, into a file without a name."""
+    path = tmp_path / "d.db"
+    store = DecisionStore(url(path))
+    store.record(RECORD)
+    for found in tmp_path.iterdir():
+        found.unlink()
+    store.record(RECORD)
+    assert DecisionStore(url(path)).latest(5) == (RECORD,)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """An old gpusage must not write into a new one's file."""
+    path = tmp_path / "d.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="Update gpusage"):
+        DecisionStore(url(path)).record(RECORD)
+    assert path.read_bytes() == before
+
+
+def test_a_row_that_is_no_decision_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody edited the file by hand."""
+    store = DecisionStore(url(tmp_path / "d.db"))
+    store.record_all([RECORD, RECORD])
+    with sqlite3.connect(tmp_path / "d.db") as connection:
+        connection.execute("UPDATE decisions SET record = '{}' WHERE id = 2")
+    connection.close()
+    assert store.latest(5) == (RECORD,)
+    assert "no decision" in caplog.text
+
+
+def test_a_full_disk_is_one_sentence_and_recording_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    """The kernel refuses to let the process write files beyond 256 KiB, which SQLite reports as a disk error."""
+    script = """
+import resource, signal, sys
+from dataclasses import replace
+sys.path.insert(0, sys.argv[2])
+import test_store as t
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = t.DecisionStore(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
+kept = 0
+try:
+    while kept < 10000:
+        store.record(t.RECORD)
+        kept += 1
+except t.StoreError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+store.record(t.RECORD)
+print(kept + 1, len(store.latest(10001)))
+"""
+    command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    sentence, counts = done.stdout.splitlines()
+    assert "must be written; got: " in sentence
+    kept, found = counts.split()
+    assert 10 < int(kept) < 10000
+    assert kept == found
+
+
+@pytest.mark.parametrize("wrong", ["postgresql://host/db", "sqlite://", "sqlite:///", "/var/lib/decisions.db", ""])
+def test_a_url_of_another_kind_is_refused(wrong: str) -> None:
+    """At start-up, with what to write instead."""
+    with pytest.raises(RequestError, match="Write 'sqlite:////var"):
+        DecisionStore(wrong)
+
+
+def test_three_slashes_are_relative_and_four_absolute() -> None:
+    """As SQLAlchemy has it."""
+    assert path_of("sqlite:///a/b.db") == Path("a/b.db")
+    assert path_of("sqlite:////a/b.db") == Path("/a/b.db")
