@@ -1,0 +1,303 @@
+-- gpusage in job_submit.lua: asks gpusaged what a job's GPU request should be; Lua 5.1 to 5.4, Slurm 22.05 to 26.05.
+--
+-- Invariants:
+-- 1. slurmctld holds its locks while this runs: the whole exchange has one limit, and no file is read.
+-- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
+-- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
+
+local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10 }
+
+local MAXIMUM_ANSWER_BYTES = 65536
+local MAXIMUM_FIELD_BYTES = 8192
+local MAXIMUM_CARD_BYTES = 16384
+local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
+local TEXTS = {
+  "comment", "admin_comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
+  "tres_freq", "cpus_per_tres", "mem_per_tres", "features", "prefer", "partition", "name",
+}
+local NUMBERS = { "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres" }
+local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "prefer", "admin_comment" }
+local READ_AS = { gres = "tres_per_node" } -- gres is another name of tres_per_node that adds the version's own prefix
+local VARIABLES = { GPUSAGE_DECISION = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true }
+
+-- JSON, as much of it as the protocol needs -----------------------------------------------------------------------
+
+local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
+local UNESCAPES = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
+
+-- Return the length of the well-formed UTF-8 character that begins at byte `i` of `s`, nil where there is none.
+local function utf8_length(s, i)
+  local a, b = s:byte(i, i + 1)
+  local length = (a >= 0xF0 and a <= 0xF4 and 4) or (a >= 0xE0 and a < 0xF0 and 3) or (a >= 0xC2 and a < 0xE0 and 2)
+  if not length or i + length - 1 > #s then return nil end
+  for k = i + 1, i + length - 1 do
+    local byte = s:byte(k)
+    if byte < 0x80 or byte > 0xBF then return nil end
+  end
+  local wrong = (a == 0xE0 and b < 0xA0) or (a == 0xED and b > 0x9F) or (a == 0xF0 and b < 0x90) or (a == 0xF4 and b > 0x8F)
+  return not wrong and length or nil
+end
+
+-- Return any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
+function M.encode_text(s)
+  if not s:find('[^ !#-%[%]-~]') then return '"' .. s .. '"' end
+  local parts, i = {}, 1
+  while i <= #s do
+    local c, length = s:sub(i, i), 1
+    local byte = c:byte()
+    if byte < 0x20 or byte == 0x7F then
+      c = string.format("\\u%04x", byte)
+    elseif byte >= 0x80 then
+      length = utf8_length(s, i)
+      c = length and s:sub(i, i + length - 1) or "\\ufffd"
+    else
+      c = ESCAPES[c] or c
+    end
+    parts[#parts + 1], i = c, i + (length or 1)
+  end
+  return '"' .. table.concat(parts) .. '"'
+end
+
+local function utf8_of(code)
+  if code < 0x80 then return string.char(code) end
+  if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), 0x80 + code % 64) end
+  if code < 0x10000 then
+    return string.char(0xE0 + math.floor(code / 4096), 0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  end
+  return string.char(0xF0 + math.floor(code / 262144), 0x80 + math.floor(code / 4096) % 64,
+    0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+end
+
+-- Return the text of the JSON string that begins at byte `i` of `s`, and where to go on; nil where there is none.
+local function decode_text(s, i)
+  if s:sub(i, i) ~= '"' then return nil end
+  local parts = {}
+  i = i + 1
+  while true do
+    local stop = s:find('["\\%c]', i)
+    if not stop then return nil end
+    parts[#parts + 1] = s:sub(i, stop - 1)
+    local c, e = s:sub(stop, stop), s:sub(stop + 1, stop + 1)
+    if c == '"' then return table.concat(parts), stop + 1 end
+    if c ~= "\\" then return nil end
+    if e == "u" then
+      local high = tonumber(s:match("^%x%x%x%x", stop + 2) or "", 16)
+      if not high then return nil end
+      i = stop + 6
+      if high >= 0xD800 and high <= 0xDBFF then
+        local low = tonumber(s:match("^\\u([dD][c-fC-F]%x%x)", i) or "", 16)
+        if not low then return nil end
+        high, i = 0x10000 + (high - 0xD800) * 1024 + (low - 0xDC00), i + 6
+      elseif high >= 0xDC00 and high <= 0xDFFF then
+        return nil
+      end
+      parts[#parts + 1] = utf8_of(high)
+    else
+      if not UNESCAPES[e] then return nil end
+      parts[#parts + 1], i = UNESCAPES[e], stop + 2
+    end
+  end
+end
+
+-- Return the table in `s`, one flat JSON object of texts; nil for anything else.
+function M.decode(s)
+  local object, i = {}, s:match("^%s*{%s*()")
+  if not i then return nil end
+  if s:match("^}%s*$", i) then return object end
+  while true do
+    local key, value
+    key, i = decode_text(s, i)
+    if not key or object[key] ~= nil then return nil end
+    i = s:match("^%s*:%s*()", i)
+    if not i then return nil end
+    value, i = decode_text(s, i)
+    if not value then return nil end
+    object[key] = value
+    if s:match("^%s*}%s*$", i) then return object end
+    i = s:match("^%s*,%s*()", i)
+    if not i then return nil end
+  end
+end
+
+-- The question ----------------------------------------------------------------------------------------------------
+
+local function read(owner, name)
+  local done, value = pcall(function() return owner[name] end)
+  if done then return value end
+end
+
+-- Return a number of Slurm's as text: no ".0" after it in Lua 5.3 and later, nothing where it is not set.
+local function number_text(value)
+  if type(value) ~= "number" or value ~= value or value < 0 or value > 2 ^ 53 or UNSET[value] then return "" end
+  return string.format("%.0f", value)
+end
+
+local function variable(job, name)
+  local value = read(read(job, "environment") or {}, name)
+  return type(value) == "string" and value or ""
+end
+
+-- Return the daemon's question about `job` as one line.
+function M.question(job)
+  local parts = {}
+  local function add(name, text)
+    parts[#parts + 1] = '"' .. name .. '":' .. M.encode_text(text)
+  end
+  for _, name in ipairs(TEXTS) do
+    local value = read(job, name)
+    add(name, type(value) == "string" and #value <= MAXIMUM_FIELD_BYTES and value or "")
+  end
+  for _, name in ipairs(NUMBERS) do
+    add(name, number_text(read(job, name)))
+  end
+  local user, script, card = read(job, "user_id"), read(job, "script"), variable(job, "GPUSAGE_CARD")
+  add("user_id", type(user) == "number" and string.format("%.0f", user) or "")
+  add("script", type(script) == "string" and script ~= "" and "1" or "0")
+  add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
+  add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
+  return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}}\n"
+end
+
+-- The exchange ----------------------------------------------------------------------------------------------------
+
+local function open_socket(unix)
+  local make = type(unix) == "table" and (unix.stream or unix.tcp) or unix -- LuaSocket 3.0 returned the function itself
+  return make()
+end
+
+-- Return the daemon's line for `question`, or nil and why not, within limit_ms in all.
+function M.exchange(question)
+  local socket, unix = require("socket"), require("socket.unix")
+  local limit = M.limit_ms / 1000
+  local deadline = socket.gettime() + limit
+  local connection = assert(open_socket(unix))
+
+  local function left()
+    local seconds = math.min(deadline - socket.gettime(), limit) -- the clock may be set back meanwhile
+    if seconds <= 0 then error("no answer within " .. M.limit_ms .. " ms", 0) end
+    connection:settimeout(seconds, "b")
+    connection:settimeout(seconds, "t")
+  end
+
+  local function talk()
+    left()
+    assert(connection:connect(M.socket))
+    left()
+    assert(connection:send(question))
+    local parts, size = {}, 0
+    while true do
+      -- Wait for one byte, then take what has come: the answer's size stays bounded, and so does each wait.
+      left()
+      local first, problem = connection:receive(1)
+      if not first then error(problem == "timeout" and "no answer within " .. M.limit_ms .. " ms" or problem, 0) end
+      connection:settimeout(0, "b")
+      connection:settimeout(0, "t")
+      local rest, _, partial = connection:receive(MAXIMUM_ANSWER_BYTES)
+      local chunk = first .. (rest or partial or "")
+      local stop = chunk:find("\n", 1, true)
+      parts[#parts + 1], size = stop and chunk:sub(1, stop - 1) or chunk, size + #chunk
+      if size > MAXIMUM_ANSWER_BYTES then error("an answer above " .. MAXIMUM_ANSWER_BYTES .. " bytes", 0) end
+      if stop then return table.concat(parts) end
+    end
+  end
+
+  local done, line = pcall(talk)
+  pcall(connection.close, connection)
+  if done then return line end
+  return nil, tostring(line)
+end
+
+-- The answer ------------------------------------------------------------------------------------------------------
+
+-- Set everything that `answer` names, or nothing.
+function M.apply(job, answer)
+  local undo = {}
+  local function set(owner, name, value, earlier, into)
+    undo[#undo + 1] = function() owner[into or name] = earlier end
+    owner[name] = value
+  end
+  local function all()
+    for name in pairs(VARIABLES) do
+      local value = answer["env." .. name]
+      if value then set(job.environment, name, value, variable(job, name)) end
+    end
+    for _, name in ipairs(SETTABLE) do
+      local value, into = answer["set." .. name], READ_AS[name] or name
+      if value then set(job, name, value, read(job, into) or "", into) end
+    end
+  end
+  local done, problem = pcall(all)
+  if done then return true end
+  for i = #undo, 1, -1 do pcall(undo[i]) end
+  return nil, tostring(problem)
+end
+
+-- Take out what an enclosing job of ours or the card's journey left in the job's environment: it would mislead this one.
+function M.clean(job)
+  if variable(job, "GPUSAGE_DECISION") ~= "" then
+    for _, name in ipairs({ "GPUSAGE_DECISION", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" }) do
+      if variable(job, name) ~= "" then job.environment[name] = "" end
+    end
+  end
+  if variable(job, "GPUSAGE_CARD") ~= "" then job.environment["GPUSAGE_CARD"] = "" end
+  local exported = variable(job, "SLURM_EXPORT_ENV")
+  local plain = exported:gsub(",GPUSAGE_CARD=[^,]*", "")
+  if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end
+end
+
+local told_once = {}
+
+local function log(text, once)
+  if once and told_once[text] then return end
+  told_once[text] = once or nil
+  slurm.log_info("%s", "gpusage: " .. text)
+end
+
+-- Tell whether `job` asks for a GPU in any of the four places; nothing else is asked about.
+function M.concerns(job)
+  for _, name in ipairs({ "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }) do
+    local value = read(job, name)
+    if type(value) == "string" and value:find("gpu", 1, true) then return true end
+  end
+  return false
+end
+
+-- Ask about `job` and apply the answer. Never fails.
+function M.submit(job)
+  pcall(function()
+    local question = M.concerns(job) and M.question(job)
+    pcall(M.clean, job)
+    if not question then return end
+    if not (pcall(require, "socket") and pcall(require, "socket.unix")) then
+      return log("LuaSocket is missing, so no job is changed; install lua-socket for slurmctld", true)
+    end
+    local asked, line, problem = pcall(M.exchange, question)
+    if not asked or not line then
+      return log("job left as it is: gpusaged at " .. M.socket .. ": " .. tostring(asked and problem or line))
+    end
+    local answer = M.decode(line)
+    if not answer or answer.v ~= "1" then return log("job left as it is: the answer is not of the protocol") end
+    local applied, reason = M.apply(job, answer)
+    if not applied then return log("job left as it is: " .. reason) end
+    if answer.message and answer.message ~= "" then slurm.log_user("%s", "gpusage: " .. answer.message) end
+  end)
+end
+
+-- Put us behind the site's own slurm_job_submit, which keeps its say: what it refuses is refused, its errors are its own.
+function M.wrap(settings)
+  for name, value in pairs(settings or {}) do M[name] = value end
+  if M.wrapped then return end
+  M.wrapped = true
+  local own = slurm_job_submit
+  function slurm_job_submit(job, partitions, submitter)
+    local verdict = slurm.SUCCESS
+    if own then verdict = own(job, partitions, submitter) end
+    if verdict == nil or verdict == slurm.SUCCESS then M.submit(job) end
+    return verdict
+  end
+  if not slurm_job_modify then
+    function slurm_job_modify() return slurm.SUCCESS end
+  end
+end
+
+return M

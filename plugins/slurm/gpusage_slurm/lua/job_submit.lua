@@ -1,0 +1,8 @@
+-- A job_submit.lua for a site that has none: gpusage alone. `gpusage slurm install` writes the block with the site's paths.
+local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = folder .. "/?.lua;" .. package.path
+do
+  local found, gpusage = pcall(require, "gpusage")
+  if found then gpusage.wrap() else slurm.log_info("%s", "gpusage: " .. tostring(gpusage)) end
+end
+return slurm.SUCCESS

@@ -1,0 +1,141 @@
+"""A Slurm submission -> Job: what it asks of GPUs, and what a share would break.
+
+A GPU request stands in one of four places: per node (`--gres`, `--gpus-per-node`), per job (`--gpus`), per socket
+(`--gpus-per-socket`) and per task (`--gpus-per-task`, `--tres-per-task`). All four are looked at. A malformed resource
+is an obstacle, not an error: Slurm itself tells the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpusage.comment import parse_comment
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import GpuRequest, Job, Submission
+from gpusage_slurm.script import read_script
+from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
+
+MANAGER = "slurm"
+PLACES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+EXCLUSIVE = "0"
+"""JOB_SHARED_NONE of slurm.h."""
+
+_MAXIMUM_CARD_CHARACTERS = 64 * 1024
+_OPTIONS = {
+    "cpus_per_tres": "--cpus-per-gpu counts whole GPUs",
+    "mem_per_tres": "--mem-per-gpu counts whole GPUs",
+    "ntasks_per_tres": "--ntasks-per-gpu counts whole GPUs",
+    "tres_freq": "--gpu-freq needs a GPU of its own",
+}
+
+
+@hookimpl(trylast=True)
+def parse_submission(submission: Submission) -> Job | None:
+    """Understand what job_submit saw, or what the `#SBATCH` lines of a script say.
+
+    Raises:
+        RequestError: The comment is addressed to us and malformed.
+    """
+    if submission.manager != MANAGER:
+        return None
+    fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
+    card = fields.get("card", "")
+    return Job(
+        submission=Submission(
+            manager=submission.manager, fields=dict(fields), script=submission.script, origin=submission.origin
+        ),
+        request=read_request(fields),
+        request_text=describe_request(fields),
+        model_request=parse_comment(fields.get("comment", "")),
+        card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
+    )
+
+
+def read_request(fields: Mapping[str, str]) -> GpuRequest:
+    """Return what *fields* ask for: GPUs of the whole job, their type, and what a share would break."""
+    gpus = [(place, resource) for place in PLACES for resource in parse_list(fields.get(place, "")) if is_gpu(resource)]
+    kinds = {resource.kind for _, resource in gpus}
+    gpu_count = max((_total(fields, gpus, place) for place in PLACES), default=0)
+    return GpuRequest(
+        gpu_count=gpu_count,
+        gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
+        obstacles=tuple(_obstacles(fields, gpus, kinds)) if gpu_count or gpus else (),
+    )
+
+
+def describe_request(fields: Mapping[str, str]) -> str:
+    """Return the GPU request in Slurm's newer spelling, for people: ``gres/gpu:v100:1``, ``gres/gpu:2 per task``."""
+    words = [
+        _spelled(resource) + (f" per {place.rpartition('_')[2]}" if place != "tres_per_node" else "")
+        for place in PLACES
+        for resource in parse_list(fields.get(place, ""))
+        if is_gpu(resource) or is_share(resource)
+    ]
+    if len(words) == 1 and _one_of_one(fields):
+        words = [words[0].partition(" ")[0]]
+    return ", ".join(words) or "no GPU"
+
+
+def number(fields: Mapping[str, str], name: str) -> int | None:
+    """Return the whole number in field *name*, ``None`` where it was not given or is none."""
+    text = fields.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # noqa: PLR2004 - uint32
+
+
+def _spelled(resource: Tres) -> str:
+    count = "?" if resource.count is None else resource.count
+    return ":".join(str(word) for word in (f"gres/{resource.name}", resource.kind, count) if word is not None)
+
+
+def _one_of_one(fields: Mapping[str, str]) -> bool:
+    return read_request(fields).gpu_count <= 1
+
+
+def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], place: str) -> int:
+    """Return the GPUs that the request at *place* adds up to, over the nodes, sockets or tasks of the job."""
+    nodes = max(number(fields, "min_nodes") or 1, 1)
+    times = {
+        "tres_per_node": nodes,
+        "tres_per_job": 1,
+        "tres_per_socket": nodes * max(number(fields, "sockets_per_node") or 1, 1),
+        "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
+    }
+    return times[place] * sum(resource.count or 0 for found, resource in gpus if found == place)
+
+
+def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
+    if fields.get("script", "1") != "1":
+        yield "only batch jobs are changed, not srun or salloc"
+    if fields.get("het", "0") not in ("", "0"):
+        yield "the job is heterogeneous"
+    yield from _ill_requests(fields, gpus, kinds)
+    if max(number(fields, "min_nodes") or 1, number(fields, "max_nodes") or 1) > 1:
+        yield "the job may use several nodes"
+    if (number(fields, "num_tasks") or 1) > 1:
+        yield f"--ntasks={number(fields, 'num_tasks')} tasks would divide one share"
+    if fields.get("shared", "") == EXCLUSIVE:
+        yield "--exclusive takes the whole node"
+    for name, clause in _OPTIONS.items():
+        if fields.get(name, "") not in ("", "0", "(null)"):
+            yield clause
+    if not _binding_is_implied(fields):
+        yield "--gpu-bind needs a GPU of its own"
+
+
+def _ill_requests(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
+    for _, resource in gpus:
+        if resource.count is None:
+            yield f"{resource.text} is not understood"
+    if len(kinds) > 1:
+        yield "several GPU types are named"
+    if len({place for place, _ in gpus}) > 1:
+        yield "GPUs are asked for in several places"
+    shares = [resource for place in PLACES for resource in parse_list(fields.get(place, "")) if is_share(resource)]
+    for share in shares:
+        yield f"gres/{share.name} is already asked for"
+
+
+def _binding_is_implied(fields: Mapping[str, str]) -> bool:
+    """Tell whether `--gpu-bind` is absent, or only what `--gpus-per-task` implies from 23.11 on."""
+    binding = fields.get("tres_bind", "").replace("gres/", "gres:").removeprefix("gres:")
+    return binding in ("", "(null)") or ("gpu" in fields.get("tres_per_task", "") and binding == "gpu:per_task:1")

@@ -1,0 +1,113 @@
+"""A job script's `#SBATCH` lines -> the fields that job_submit would see; nothing is run.
+
+As in sbatch, directives end at the first line that is neither blank nor a comment, and a later one wins.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from types import MappingProxyType
+
+_DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
+_HET = ("hetjob", "packjob")
+_SHORT = MappingProxyType(
+    {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-C": "constraint", "-p": "partition", "-c": "cpus-per-task"}
+)
+_PLAIN = MappingProxyType(
+    {
+        "comment": "comment",
+        "constraint": "features",
+        "prefer": "prefer",
+        "partition": "partition",
+        "ntasks": "num_tasks",
+        "sockets-per-node": "sockets_per_node",
+        "gpu-freq": "tres_freq",
+        "gpu-bind": "tres_bind",
+        "tres-bind": "tres_bind",
+        "ntasks-per-gpu": "ntasks_per_tres",
+        "tres-per-task": "tres_per_task",
+    }
+)
+_GPUS = MappingProxyType(
+    {
+        "gpus": "tres_per_job",
+        "gpus-per-node": "tres_per_node",
+        "gpus-per-socket": "tres_per_socket",
+        "gpus-per-task": "tres_per_task",
+        "cpus-per-gpu": "cpus_per_tres",
+        "mem-per-gpu": "mem_per_tres",
+    }
+)
+
+
+def read_script(text: str) -> dict[str, str]:
+    """Return the fields that the directives of *text* set, by job_submit's names; what is not ours is left out."""
+    fields = {"script": "1", "het": "0"}
+    options: dict[str, str] = {}
+    for name, value in read_directives(text):
+        if name in _HET:
+            fields["het"] = "1"
+        else:
+            options[name] = value
+    for name, value in options.items():
+        for key, converted in _field(name, value):
+            fields[key] = f"{fields[key]},{converted}" if key.startswith("tres_per") and key in fields else converted
+    return fields
+
+
+def read_directives(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each option, long names throughout; an option without a value has the value ``""``."""
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        directive = _DIRECTIVE.match(line)
+        if directive:
+            yield from _options(_words(directive[1]))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # an open quote: sbatch will refuse it
+        return text.split()
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    position = 0
+    while position < len(words):
+        word, position = words[position], position + 1
+        name, found, value = word.partition("=")
+        if word in _HET:
+            yield word, ""
+            continue
+        if word[:2] in _SHORT and not word.startswith("--"):
+            name, found, value = "--" + _SHORT[word[:2]], word[2:], word[2:].removeprefix("=")
+        if not name.startswith("--"):
+            continue
+        if not found and position < len(words) and not words[position].startswith("-"):
+            value, position = words[position], position + 1
+        yield name[2:], value
+
+
+def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
+    if name == "nodes":
+        least, _, most = value.partition("-")
+        yield "min_nodes", least
+        yield "max_nodes", most or least
+    elif name == "exclusive":
+        if not value:
+            yield "shared", "0"
+    elif name == "gres":
+        yield "tres_per_node", _prefixed(value, "gres:")
+    elif name in _GPUS:
+        yield _GPUS[name], _prefixed(value, "gres:gpu:")
+    elif name in _PLAIN:
+        yield _PLAIN[name], value
+
+
+def _prefixed(value: str, prefix: str) -> str:
+    """Return each word of a comma-separated list with *prefix*, where it has no ``gres`` of its own yet."""
+    words = [word.strip() for word in value.split(",") if word.strip() not in ("", "none")]
+    return ",".join(word if re.match(r"gres[:/]", word) else prefix + word for word in words)

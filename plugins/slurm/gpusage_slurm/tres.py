@@ -1,0 +1,72 @@
+"""One list of trackable resources as Slurm writes it: ``gres:gpu:1``, ``gres/gpu:v100=2``, ``cpu:4,gres/gpu=1``.
+
+Up to 23.02 a generic resource begins with ``gres:``, from 23.11 on with ``gres/``; ``=`` may stand before the count.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_GENERIC = re.compile(r"gres[:/]")
+_COUNT = re.compile(r"(\d{1,9})([kmgtp]?)", re.IGNORECASE)
+_SUFFIXES = "kmgtp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tres:
+    """One resource of a list.
+
+    Attributes:
+        text: As it stood in the list.
+        name: Without ``gres/``: ``gpu``, ``mps``, ``nvme``, ``cpu``.
+        generic: Whether it is a generic resource.
+        kind: Its type, for example ``v100``.
+        count: How many; ``None`` where the count is not one.
+    """
+
+    text: str
+    name: str
+    generic: bool
+    kind: str | None = None
+    count: int | None = 1
+
+
+def parse_list(text: str) -> tuple[Tres, ...]:
+    """Return the resources in a comma-separated list; never fails, for Slurm itself will say what is wrong."""
+    return tuple(_parse(word.strip()) for word in text.split(",") if word.strip() and word.strip() != "(null)")
+
+
+def is_gpu(resource: Tres) -> bool:
+    """Tell whether *resource* is whole GPUs."""
+    return resource.generic and resource.name == "gpu"
+
+
+def is_share(resource: Tres) -> bool:
+    """Tell whether *resource* is a share of a GPU."""
+    return resource.generic and resource.name in ("mps", "shard")
+
+
+def without_gpus(text: str) -> str:
+    """Return the list *text* with its GPUs left out, everything else as it stood."""
+    return ",".join(resource.text for resource in parse_list(text) if not is_gpu(resource))
+
+
+def _parse(text: str) -> Tres:
+    prefix = _GENERIC.match(text)
+    name, *rest = re.split(r"[:=]", text[prefix.end() :] if prefix else text)
+    generic, name = prefix is not None, name.lower()
+    if not rest:
+        return Tres(text=text, name=name, generic=generic)
+    if len(rest) == 1 and not rest[0][:1].isdigit():
+        return Tres(text=text, name=name, generic=generic, kind=rest[0] or None)
+    kind = ":".join(rest[:-1]) or None
+    return Tres(text=text, name=name, generic=generic, kind=kind, count=_count(rest[-1]))
+
+
+def _count(text: str) -> int | None:
+    match = _COUNT.fullmatch(text)
+    if not match or not text.isascii():
+        return None
+    power = _SUFFIXES.index(match[2].lower()) + 1 if match[2] else 0
+    return int(match[1]) << 10 * power
