@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_and_not_retried_at_once(tm
     """A plain file stands where the folder should be; once it is gone and a second has passed, recording works."""
     (tmp_path / "a").write_text("in the way")
     store = DecisionStore(url(tmp_path / "a" / "d.db"))
-    with pytest.raises(StoreError, match="must be opened; got: .*File exists"):
+    with pytest.raises(StoreError, match=r"must be opened; got: .*File exists"):
         store.record(RECORD)
     (tmp_path / "a").unlink()
     with pytest.raises(StoreError, match="must be opened"):
