@@ -1,0 +1,174 @@
+"""A card: a model's graph as one short text that travels with a job.
+
+A card is JSON, deflated and in base64. It lists each kind of node once, then the sequence of kinds, then for each
+node's inputs how many nodes back their producer stands, so that a model's repeated blocks compress to almost nothing.
+What is read from a card is a hint that a user can forge: every figure in it has a limit, and nothing else can happen
+than `GraphError`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpusage.graphs.card_fields import check_document
+from gpusage.graphs.guard import printable, read_whole, shown
+from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph, Node
+
+SUFFIX = ".card.json"
+MAXIMUM_CARD_BYTES = 4096
+MAXIMUM_TEXT_BYTES = 64 * 1024
+MAXIMUM_UNPACKED_BYTES = 1024 * 1024
+MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
+VERSION = 1
+
+_SHORT = 80
+_NOTES = 6
+
+
+def encode(graph: ModelGraph) -> str:
+    """Return *graph* as one base64 text of at most 4096 bytes.
+
+    Everything that a prediction needs is kept exactly; the source and the notes are cut where they are long.
+
+    Raises:
+        GraphError: The graph is too irregular to be said in so few bytes.
+    """
+    document = _document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
+    text = base64.b64encode(zlib.compress(_dumped(document).encode(), 9)).decode()
+    if len(text) > MAXIMUM_CARD_BYTES:
+        message = (
+            f"Card of model {shown(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
+            "Name the model's path instead, so that it is read later."
+        )
+        raise GraphError(message)
+    return text
+
+
+def decode(text: str) -> ModelGraph:
+    """Return the graph that `encode` wrote as *text*.
+
+    Raises:
+        GraphError: The text is not a card, or is larger than any card of ours.
+    """
+    if len(text) > MAXIMUM_TEXT_BYTES:
+        message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it anew."
+        raise GraphError(message)
+    try:
+        packed = base64.b64decode(text.encode("ascii"), validate=True)
+        inflater = zlib.decompressobj()
+        unpacked = inflater.decompress(packed, MAXIMUM_UNPACKED_BYTES + 1)
+    except (ValueError, binascii.Error, zlib.error) as error:
+        message = "Card must be the base64 text of 'gpusage card'; got something else. Make it anew."
+        raise GraphError(message) from error
+    if len(unpacked) > MAXIMUM_UNPACKED_BYTES or not inflater.eof:
+        message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it does not. Make it anew."
+        raise GraphError(message)
+    return _parsed(unpacked, "Card")
+
+
+def summary(graph: ModelGraph) -> dict[str, Any]:
+    """Return what a person or a program wants to know of *graph*, ready for JSON."""
+    return {
+        "name": graph.name,
+        "source": graph.source,
+        "node_count": len(graph.nodes),
+        "kind_count": len(set(graph.nodes)),
+        "parameter_count": graph.parameter_count,
+        "inputs": {name: list(shape) for name, shape in graph.inputs},
+        "fixed_batch_size": graph.fixed_batch_size,
+        "op_types": dict(Counter(node.op_type for node in graph.nodes).most_common()),
+        "unknown_op_types": dict(graph.unknown_op_types),
+        "notes": list(graph.notes),
+    }
+
+
+def write_file(graph: ModelGraph, path: str | os.PathLike[str]) -> None:
+    """Write *graph* to *path* as readable JSON, whole or not at all."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(_readable(_document(graph)), encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        message = f"Card {shown(str(path))} must be writable; got: {error.strerror}. Choose another path."
+        raise GraphError(message) from error
+
+
+@hookimpl(trylast=True)
+def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Read a card that `write_file` saved; its shapes are resolved already, so *shape* must be empty."""
+    if not source.endswith(SUFFIX):
+        return None
+    if shape:
+        names = ", ".join(sorted(shape))
+        message = f"Card {shown(source)} must be used without shapes; got {printable(names)}. Make a new card."
+        raise GraphError(message)
+    return _parsed(read_whole(source, MAXIMUM_FILE_BYTES), f"Card {shown(source)}")
+
+
+def _document(graph: ModelGraph) -> dict[str, Any]:
+    numbers: dict[Node, int] = {}
+    sequence = [numbers.setdefault(node, len(numbers)) for node in graph.nodes]
+    return {
+        "gpusage_card": VERSION,
+        "name": printable(graph.name),
+        "source": printable(graph.source),
+        "parameter_count": graph.parameter_count,
+        "fixed_batch_size": graph.fixed_batch_size,
+        "inputs": [[printable(name), shape] for name, shape in graph.inputs],
+        "unknown_op_types": [[printable(name), count] for name, count in graph.unknown_op_types],
+        "notes": [printable(note) for note in graph.notes],
+        "kinds": [_kind(node) for node in numbers],
+        "nodes": sequence,
+        "producers": [
+            [index - made if made >= 0 else made for made in row] for index, row in enumerate(graph.producers)
+        ],
+    }
+
+
+def _kind(node: Node) -> dict[str, Any]:
+    fields: dict[str, Any] = {"op": node.op_type, "in": node.inputs, "out": node.outputs}
+    if node.parameters:
+        fields["par"] = node.parameters
+    if node.attributes:
+        fields["attr"] = dict(node.attributes)
+    if node.element_type != "float":
+        fields["type"] = node.element_type
+    return fields
+
+
+def _dumped(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _readable(document: Mapping[str, Any]) -> str:
+    """Return *document* with one kind a line, which people can read and programs can parse."""
+    lines = [f" {json.dumps(key)}: {_dumped(value)}" for key, value in document.items() if key != "kinds"]
+    kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
+    lines.insert(-2, f' "kinds": [\n  {kinds}]')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _parsed(content: bytes, subject: str) -> ModelGraph:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        message = f"{subject} must be JSON that 'gpusage card' wrote; got something else. Make it anew."
+        raise GraphError(message) from error
+    return check_document(document, subject)
+
+
+def _tail(source: str) -> str:
+    return source if len(source) <= _SHORT else "..." + source[3 - _SHORT :]
