@@ -11,7 +11,10 @@ from gpusage_hooks import specs
 from gpusage_hooks.errors import PluginError
 
 ENTRY_POINT_GROUP = "gpusage"
-BUILT_IN: tuple[str, ...] = ("gpusage.graphs.card",)
+BUILT_IN: tuple[str, ...] = (
+    "gpusage.devices.catalogue",
+    "gpusage.graphs.card",
+)
 
 
 def load_plugins(*, entry_points: bool = True) -> pluggy.PluginManager:
