@@ -4,8 +4,8 @@
 
 # An enclosing job's mark, emptied by job_submit, or the card's empty remainder: away with it.
 for name in GPUSAGE_DECISION GPUSAGE_CARD CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; do
-    eval "given=\${$name+set} value=\${$name-}"
-    [ "$given" = set ] && [ -z "$value" ] && echo "unset $name"
+    eval "empty=\${$name-given}" # "given" where there is no such variable
+    [ -z "$empty" ] && echo "unset $name"
 done
 
 # Slurm itself sets the percentage in a job that holds a share: the mark alone may be another job's.
