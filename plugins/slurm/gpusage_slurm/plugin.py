@@ -1,6 +1,35 @@
-"""What gpusage's Slurm adapter answers when the core asks."""
+"""What gpusage's Slurm adapter answers when the core asks; nothing slow is imported before it is needed."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Cluster
+from gpusage_slurm.commands import slurm
 from gpusage_slurm.render import render_decision
-from gpusage_slurm.request import parse_submission
+from gpusage_slurm.request import MANAGER, parse_submission
 
-__all__ = ["parse_submission", "render_decision"]
+__all__ = ["add_commands", "observe_cluster", "parse_submission", "render_decision"]
+
+
+@hookimpl(trylast=True)
+def observe_cluster(manager: str) -> Cluster | None:
+    """Ask Slurm for its nodes.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    if manager != MANAGER:
+        return None
+    from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - the daemon and the admin's commands need it
+
+    return read_cluster()
+
+
+@hookimpl(trylast=True)
+def add_commands() -> Sequence[click.Command]:
+    """Return `gpusage slurm`."""
+    return [slurm]

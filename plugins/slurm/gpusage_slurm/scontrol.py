@@ -57,7 +57,14 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def nodes() -> list[Mapping[str, Any]]:
-    """Return every node as `scontrol show nodes --json` describes it."""
-    document = json.loads(run("scontrol", "show", "nodes", "--json"))
-    found: list[Mapping[str, Any]] = document["nodes"]
+    """Return every node as Slurm's JSON describes it; scontrol learned JSON after 22.05, where sinfo's is the same."""
+    try:
+        text = run("scontrol", "show", "nodes", "--json")
+    except RequestError:
+        text = run("sinfo", "--json")
+    try:
+        found: list[Mapping[str, Any]] = json.loads(text)["nodes"]
+    except (ValueError, KeyError) as error:
+        message = f"Slurm's nodes must be a JSON document with 'nodes'; got {text[:40]!r}. Check `sinfo --json`."
+        raise RequestError(message) from error
     return found

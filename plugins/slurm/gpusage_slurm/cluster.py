@@ -1,0 +1,177 @@
+"""What a Slurm cluster has: its nodes' GPUs as pools of one type each.
+
+Nodes are read through PySlurm where it is installed and of Slurm's own version, else from Slurm's commands.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gpusage.api import advisor
+from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm import scontrol
+from gpusage_slurm.request import MANAGER
+from gpusage_slurm.tres import parse_list
+
+_OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node, as far as GPUs go.
+
+    Attributes:
+        gres: As configured, for example ``gpu:v100:2,mps:v100:200``.
+        gres_used: As allocated, in the same form; Slurm adds indices in brackets.
+        usable: Whether a job could start there.
+    """
+
+    name: str
+    gres: str
+    gres_used: str
+    features: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
+    usable: bool = True
+
+
+def read_cluster() -> Cluster:
+    """Return the cluster that this host's Slurm commands talk to.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    version = scontrol.version()
+    nodes = _pyslurm_nodes() if pyslurm_version() == version else [parse_node(node) for node in scontrol.nodes()]
+    return Cluster(manager=MANAGER, version="{}.{:02}".format(*version), pools=pools_of(nodes, advisor().catalogue))
+
+
+def pools_of(nodes: Iterable[NodeState], catalogue: Catalogue) -> tuple[GpuPool, ...]:
+    """Return one pool for each GPU type of *nodes*, in the order in which they are met."""
+    grouped: dict[str, list[tuple[NodeState, int]]] = {}
+    for node in nodes:
+        for kind, count in _counts(node.gres, "gpu").items():
+            grouped.setdefault(kind, []).append((node, count))
+    return tuple(_pool(kind, members, catalogue) for kind, members in grouped.items())
+
+
+def parse_node(node: Mapping[str, Any]) -> NodeState:
+    """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
+    states = {word.upper() for word in (*_words(node.get("state")), *_words(node.get("state_flags")))}
+    return NodeState(
+        name=str(node.get("name", "")),
+        gres=str(node.get("gres") or ""),
+        gres_used=str(node.get("gres_used") or ""),
+        features=_words(node.get("active_features") or node.get("features")),
+        partitions=_words(node.get("partitions")),
+        usable=not any(state.startswith(_OUT_OF_USE) for state in states),
+    )
+
+
+@cache
+def pyslurm_version() -> tuple[int, int] | None:
+    """Return major and minor of the installed PySlurm, ``None`` where there is none."""
+    try:
+        return scontrol.parse_version(importlib.metadata.version("pyslurm"))
+    except (importlib.metadata.PackageNotFoundError, ValueError, IndexError):
+        return None
+
+
+def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catalogue) -> GpuPool:
+    free = 0
+    units: set[int] = set()
+    for node, count in members:
+        shares = _of_type(_counts(node.gres, "mps"), site_type)
+        per_gpu = shares // count if count else 0
+        units.add(per_gpu)
+        if node.usable:
+            whole = _of_type(_counts(node.gres_used, "gpu"), site_type)
+            shared = _of_type(_counts(node.gres_used, "mps"), site_type)
+            free += max(count - whole - (math.ceil(shared / per_gpu) if per_gpu else 0), 0)
+    common = set.intersection(*(set(node.features) for node, _ in members))
+    return GpuPool(
+        gpu=_catalogue_name(site_type, common, catalogue),
+        site_type=site_type,
+        gpu_count=sum(count for _, count in members),
+        free_gpu_count=free,
+        # Nodes that count differently are no place where one number of units means one share.
+        mps_per_gpu=(units.pop() or None) if len(units) == 1 else None,
+        feature=_feature(site_type, common),
+    )
+
+
+def _catalogue_name(site_type: str, features: Iterable[str], catalogue: Catalogue) -> str | None:
+    """Return what the catalogue calls *site_type*; where the type says nothing, what a feature of the nodes says."""
+    known = (_found(name, catalogue) for name in (site_type, *sorted(features)))
+    return next((name for name in known if name), None)
+
+
+def _found(name: str, catalogue: Catalogue) -> str | None:
+    try:
+        return catalogue.find(name).name
+    except DeviceError:
+        return None
+
+
+def _feature(site_type: str, features: Iterable[str]) -> str | None:
+    """Return the feature that all nodes of a type have and that is named after it."""
+    plain = site_type.lower().replace("-", "_")
+    return next((word for word in sorted(features) if word.lower().replace("-", "_") == plain), None)
+
+
+def _counts(gres: str, name: str) -> dict[str, int]:
+    """Return the count of each type of the resource *name* in a node's list; no type is an empty one."""
+    counts: dict[str, int] = {}
+    for resource in parse_list(_without_brackets(gres)):
+        if resource.name == name:
+            counts[resource.kind or ""] = counts.get(resource.kind or "", 0) + (resource.count or 0)
+    return counts
+
+
+def _of_type(counts: Mapping[str, int], site_type: str) -> int:
+    """Return the count of *site_type*; what has no type is of the node's only one."""
+    return counts.get(site_type, 0) or counts.get("", 0)
+
+
+def _without_brackets(text: str) -> str:
+    """Return ``gpu:v100:1`` of ``gpu:v100:1(IDX:0-1,3)``."""
+    kept, depth = [], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and letter != ")":
+            kept.append(letter)
+    return "".join(kept)
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
+
+
+def _pyslurm_nodes() -> list[NodeState]:
+    """Return the nodes as PySlurm has them."""
+    import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
+
+    return [
+        NodeState(
+            name=node.name,
+            gres=_joined(node.configured_gres),
+            gres_used=_joined(node.allocated_gres),
+            features=tuple(node.active_features or node.available_features or ()),
+            partitions=tuple(node.partitions or ()),
+            usable=not any(word.startswith(_OUT_OF_USE) for word in str(node.state).upper().split("+")),
+        )
+        for node in pyslurm.Nodes.load().values()
+    ]
+
+
+def _joined(gres: Mapping[str, Any] | None) -> str:
+    """Return ``gpu:v100:2,mps:v100:200`` of PySlurm's ``{"gpu:v100": 2, "mps:v100": 200}``."""
+    return ",".join(f"{name}:{count}" for name, count in (gres or {}).items())

@@ -1,0 +1,138 @@
+"""`gpusage slurm`: the admin's side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from gpusage.configuration import SiteMode
+
+_SLURM_CONF = click.option(
+    "--slurm-conf",
+    type=click.Path(path_type=Path),
+    help="Slurm's configuration file.  [default: $SLURM_CONF, else /etc/slurm/slurm.conf]",
+)
+_YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.group()
+def slurm() -> None:
+    """Install, check and try gpusage for Slurm."""
+
+
+@slurm.command()
+@_SLURM_CONF
+@click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
+@_YES
+@_JSON
+def install(slurm_conf: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool) -> None:
+    """Show what installing would change at this site; with --yes, change it.
+
+    Nothing is rewritten at a site that begins with `observe`: decisions are only recorded.
+
+    Example: gpusage slurm install --mode advise --yes
+    """
+    from gpusage_slurm.install import find_site, plan_installation  # noqa: PLC0415 - --help stays quick
+
+    edits = plan_installation(find_site(slurm_conf), mode)
+    after = "Now run: scontrol reconfigure; systemctl enable --now gpusaged; gpusage slurm doctor"
+    _show_and_make(edits, yes=yes, as_json=as_json, after=after)
+
+
+@slurm.command()
+@_SLURM_CONF
+@_YES
+@_JSON
+def uninstall(slurm_conf: Path | None, *, yes: bool, as_json: bool) -> None:
+    """Show what taking gpusage out would change at this site; with --yes, change it.
+
+    Example: gpusage slurm uninstall --yes
+    """
+    from gpusage_slurm.install import find_site, plan_uninstallation  # noqa: PLC0415 - --help stays quick
+
+    edits = plan_uninstallation(find_site(slurm_conf))
+    _show_and_make(
+        edits, yes=yes, as_json=as_json, after="Now run: scontrol reconfigure; systemctl disable --now gpusaged"
+    )
+
+
+@slurm.command()
+@_SLURM_CONF
+@_JSON
+@click.pass_context
+def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) -> None:
+    """Check the installation; each line passes, warns or fails, and says what to do.
+
+    The exit status is 1 where a check fails.
+
+    Example: gpusage slurm doctor
+    """
+    from gpusage_slurm.doctor import examine  # noqa: PLC0415 - --help stays quick
+    from gpusage_slurm.evidence import gather  # noqa: PLC0415 - as above
+
+    evidence = gather(slurm_conf)
+    findings = examine(evidence)
+    settings = list(evidence.configuration.effective())
+    if as_json:
+        document = {
+            "schema": "gpusage.slurm.doctor/1",
+            "checks": [asdict(finding) for finding in findings],
+            "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
+        }
+        click.echo(json.dumps(document, indent=1))
+    else:
+        for finding in findings:
+            verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
+            click.echo(
+                f"{verdict}  {finding.check}: {finding.found}" + (f"\n      {finding.todo}" * bool(finding.todo))
+            )
+        click.echo("\nSettings (key = value, origin):")
+        for key, value, origin in settings:
+            click.echo(f"  {key} = {value!r}  ({origin})")
+    context.exit(int(any(finding.verdict == "fail" for finding in findings)))
+
+
+@slurm.command()
+@_JSON
+def status(*, as_json: bool) -> None:
+    """Show what gpusaged sees: the cluster, its mode, and its latest decisions.
+
+    Example: gpusage slurm status
+    """
+    from gpusage.configuration import load_configuration  # noqa: PLC0415 - --help stays quick
+    from gpusage.service.client import ask  # noqa: PLC0415 - as above
+    from gpusage_slurm.status import describe  # noqa: PLC0415 - as above
+
+    answer = ask(load_configuration().daemon.socket, {"v": 1, "op": "status"})
+    click.echo(json.dumps(answer, indent=1) if as_json else describe(answer))
+
+
+def _show_and_make(edits: Any, *, yes: bool, as_json: bool, after: str) -> None:  # noqa: ANN401 - tuple of Edit, imported late
+    from gpusage_slurm.install import make_edits  # noqa: PLC0415 - --help stays quick
+
+    changing = [edit for edit in edits if edit.changes]
+    if yes:
+        make_edits(changing)
+    if as_json:
+        files = [{"path": str(edit.path), "diff": edit.diff()} for edit in changing]
+        click.echo(json.dumps({"schema": "gpusage.slurm.install/1", "applied": yes, "files": files}, indent=1))
+        return
+    for edit in changing:
+        click.echo(_coloured(edit.diff()), nl=False)
+    if not changing:
+        click.echo("Nothing to change.")
+    elif yes:
+        click.echo(f"Changed {len(changing)} files. {after}")
+    else:
+        click.echo(f"Would change {len(changing)} files. Add --yes to do it.")
+
+
+def _coloured(diff: str) -> str:
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    return "".join(click.style(line, fg=colours.get(line[:1])) for line in diff.splitlines(keepends=True))

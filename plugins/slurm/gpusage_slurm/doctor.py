@@ -1,0 +1,216 @@
+"""Whether an installation works: each check reads the evidence and says what to do, in the order of mending."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from gpusage_slurm.block import block_of
+from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.install import tracked_or_billed
+
+Verdict = Literal["pass", "warn", "fail"]
+OLDEST_VERSION = (22, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    todo: str = ""
+
+
+def examine(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return one finding a check, in the order in which an admin mends them."""
+    checks = (
+        _slurmctld,
+        _job_submit,
+        _cli_filter,
+        _lua_socket,
+        _lua_posix,
+        _task_prolog,
+        _shares,
+        _all_sharing,
+        _prefer,
+        _accounting,
+        _settings_file,
+        _daemon,
+        _submission,
+        _store,
+        _kill_switch,
+        _pyslurm,
+    )
+    return tuple(check(evidence) for check in checks)
+
+
+def _slurmctld(evidence: Evidence) -> Finding:
+    name = "slurmctld"
+    if evidence.version is None or not evidence.settings:
+        return _fail(name, evidence.trouble, "start slurmctld, and run this where scontrol works")
+    spelled = "{}.{:02}".format(*evidence.version)
+    if evidence.version < OLDEST_VERSION:
+        return _fail(name, f"Slurm {spelled}", "gpusage needs Slurm 22.05 or newer")
+    return _pass(name, f"Slurm {spelled} answers")
+
+
+def _job_submit(evidence: Evidence) -> Finding:
+    return _script_check("job_submit plugin", "jobsubmitplugins", "job_submit.lua", evidence)
+
+
+def _cli_filter(evidence: Evidence) -> Finding:
+    return _script_check("cli_filter plugin", "clifilterplugins", "cli_filter.lua", evidence)
+
+
+def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Finding:
+    if block_of(evidence.scripts.get(script, "")) is None:
+        return _fail(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
+    used = evidence.settings.get(key, "").split(",")
+    if evidence.settings and "lua" not in used:
+        return _fail(name, f"slurmctld uses {key}={','.join(used) or 'nothing'}", "scontrol reconfigure")
+    return _pass(name, f"{script} calls gpusage")
+
+
+def _lua_socket(evidence: Evidence) -> Finding:
+    name = "LuaSocket"
+    if evidence.answered or "socket" in evidence.lua_modules:
+        return _pass(name, "slurmctld's Lua can ask the daemon")
+    return _fail(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
+
+
+def _lua_posix(evidence: Evidence) -> Finding:
+    name = "luaposix"
+    if "posix" in evidence.lua_modules:
+        return _pass(name, "models travel without touching --export")
+    return _warn(name, "no module 'posix' where Lua looks", "apt install lua-posix (on the login nodes)")
+
+
+def _task_prolog(evidence: Evidence) -> Finding:
+    name = "task prolog"
+    used = evidence.settings.get("taskprolog", "")
+    if "gpusage" not in used:
+        return _fail(name, f"TaskProlog={used or '(none)'}", "gpusage slurm install --yes, then scontrol reconfigure")
+    if not os.access(used, os.X_OK):
+        return _fail(name, f"{used} is not executable here", "install gpusage at the same path on every node")
+    return _pass(name, used)
+
+
+def _shares(evidence: Evidence) -> Finding:
+    name = "gres/mps"
+    if evidence.cluster is None:
+        return _fail(name, evidence.trouble or "the nodes are not known", "mend slurmctld first")
+    pools = evidence.cluster.pools
+    if not pools:
+        return _fail(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
+    bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
+    unknown = [pool.site_type for pool in pools if pool.gpu is None]
+    todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
+    if len(bare) == len(pools):
+        return _fail(name, f"no GPU can be shared: {', '.join(bare)}", todo)
+    if bare:
+        return _warn(name, f"these GPUs cannot be shared: {', '.join(bare)}", todo)
+    if unknown:
+        return _warn(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
+    return _pass(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def _all_sharing(evidence: Evidence) -> Finding:
+    name = "all_sharing"
+    lines = [line for line in evidence.gres_conf.splitlines() if "name=mps" in line.lower().replace(" ", "")]
+    if not lines:
+        return _warn(name, "gres.conf has no mps line here", "add Flags=all_sharing to each Name=mps line")
+    if not any("all_sharing" in line.lower() for line in lines):
+        found = "only one GPU of a node is shared at a time"
+        return _warn(name, found, "add Flags=all_sharing to the Name=mps lines of gres.conf")
+    return _pass(name, "every GPU of a node can be shared")
+
+
+def _prefer(evidence: Evidence) -> Finding:
+    name = "features"
+    pools = evidence.cluster.pools if evidence.cluster else ()
+    bare = [pool.site_type for pool in pools if not pool.feature]
+    if len(pools) > 1 and bare:
+        todo = "give each node its GPU type as a Feature in slurm.conf"
+        return _warn(name, f"no feature leads to {', '.join(bare)}; generations cannot be preferred there", todo)
+    return _pass(name, ", ".join(str(pool.feature) for pool in pools) or "one pool")
+
+
+def _accounting(evidence: Evidence) -> Finding:
+    name = "accounting"
+    text = evidence.scripts.get("slurm.conf", "")
+    tracked = "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(",")
+    if tracked or tracked_or_billed(text):
+        billed = "gres/mps" in text.lower().partition("tresbillingweights=")[2]
+        todo = "add GRES/mps=... (a GPU's weight / its units) to each partition's TRESBillingWeights"
+        return _pass(name, "gres/mps counts") if billed else _warn(name, "gres/mps is tracked, not billed", todo)
+    if evidence.configuration.mode == "enforce":
+        found = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
+        return _fail(name, found, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
+    return _warn(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
+
+
+def _settings_file(evidence: Evidence) -> Finding:
+    name = "gpusage.toml"
+    if evidence.configuration_trouble:
+        return _fail(name, evidence.configuration_trouble, "mend the file; the last good one stays in force")
+    return _pass(name, f"mode = {evidence.configuration.mode}")
+
+
+def _daemon(evidence: Evidence) -> Finding:
+    name = "gpusaged"
+    if evidence.status is None:
+        return _fail(name, evidence.status_trouble, "systemctl enable --now gpusaged (on the controller)")
+    trouble = evidence.status.get("configuration_error") or evidence.status.get("cluster_error")
+    if trouble:
+        return _warn(name, str(trouble), "see `gpusage slurm status`")
+    return _pass(name, f"answers at {evidence.configuration.daemon.socket}")
+
+
+def _submission(evidence: Evidence) -> Finding:
+    name = "dry run"
+    if evidence.answered is None:
+        return _warn(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
+    if not evidence.answered:
+        todo = "scontrol reconfigure; then look for 'gpusage' in slurmctld's log"
+        return _fail(name, "`sbatch --test-only` did not reach gpusaged", todo)
+    return _pass(name, "`sbatch --test-only` reached gpusaged")
+
+
+def _store(evidence: Evidence) -> Finding:
+    name = "store"
+    lost = int((evidence.status or {}).get("lost_records", 0))
+    if lost:
+        return _warn(name, f"{lost} decisions could not be kept", f"check {evidence.configuration.store.url}")
+    return _pass(name, evidence.configuration.store.url)
+
+
+def _kill_switch(evidence: Evidence) -> Finding:
+    name = "kill switch"
+    if evidence.killed:
+        return _warn(name, f"{evidence.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
+    return _pass(name, "not thrown")
+
+
+def _pyslurm(evidence: Evidence) -> Finding:
+    name = "PySlurm"
+    if evidence.pyslurm is None:
+        return _pass(name, "not installed; scontrol is read instead")
+    if evidence.pyslurm != evidence.version:
+        found = "PySlurm {}.{:02}".format(*evidence.pyslurm)
+        return _warn(name, f"{found} is not Slurm's version; scontrol is read instead", "install the matching one")
+    return _pass(name, "matches Slurm")
+
+
+def _pass(check: str, found: str) -> Finding:
+    return Finding(check=check, verdict="pass", found=found)
+
+
+def _warn(check: str, found: str, todo: str) -> Finding:
+    return Finding(check=check, verdict="warn", found=found, todo=todo)
+
+
+def _fail(check: str, found: str, todo: str) -> Finding:
+    return Finding(check=check, verdict="fail", found=found, todo=todo)

@@ -1,0 +1,148 @@
+"""What a host tells about an installation: gathered once, so that every check can be a pure function of it.
+
+Invariants:
+
+1. Gathering never fails: what cannot be had is ``None``, or a text that says why.
+2. Nothing is changed; the dry run of a submission is `sbatch --test-only`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpusage.configuration import Configuration, load_configuration
+from gpusage.service.client import ask
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_hooks.types import Cluster
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster import pyslurm_version, read_cluster
+from gpusage_slurm.install import Site, find_site
+
+_LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the checks read.
+
+    Attributes:
+        settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
+        scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
+        answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
+    """
+
+    version: tuple[int, int] | None
+    settings: Mapping[str, str]
+    trouble: str
+    site: Site | None
+    scripts: Mapping[str, str]
+    gres_conf: str
+    cluster: Cluster | None
+    configuration: Configuration
+    configuration_trouble: str
+    status: Mapping[str, Any] | None
+    status_trouble: str
+    answered: bool | None
+    lua_modules: frozenset[str]
+    pyslurm: tuple[int, int] | None
+    killed: bool
+
+
+def gather(slurm_conf: Path | None = None) -> Evidence:
+    """Return all evidence that this host gives."""
+    version, settings, trouble = _slurm()
+    try:
+        configured = settings.get("slurm_conf")
+        site: Site | None = find_site(slurm_conf or (Path(configured) if configured else None))
+    except GpuUsageError as error:
+        site, trouble = None, trouble or str(error)
+    configuration, configuration_trouble = _configuration()
+    status, status_trouble = _status(configuration)
+    names = ("job_submit.lua", "cli_filter.lua")
+    scripts = {name: _text(site.folder / name) for name in names} if site else {}
+    if site:
+        scripts["slurm.conf"] = _text(site.slurm_conf)
+    return Evidence(
+        version=version,
+        settings=settings,
+        trouble=trouble,
+        site=site,
+        scripts=scripts,
+        gres_conf=_text(site.folder / "gres.conf") if site else "",
+        cluster=_cluster() if settings else None,
+        configuration=configuration,
+        configuration_trouble=configuration_trouble,
+        status=status,
+        status_trouble=status_trouble,
+        answered=_dry_run(configuration) if settings and status else None,
+        lua_modules=frozenset(_lua_modules()),
+        pyslurm=pyslurm_version(),
+        killed=Path(configuration.kill_switch).exists(),
+    )
+
+
+def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
+    try:
+        return scontrol.version(), scontrol.configuration(), ""
+    except GpuUsageError as error:
+        return None, {}, str(error)
+
+
+def _configuration() -> tuple[Configuration, str]:
+    try:
+        return load_configuration(), ""
+    except GpuUsageError as error:
+        return Configuration(), str(error)
+
+
+def _status(configuration: Configuration) -> tuple[Mapping[str, Any] | None, str]:
+    try:
+        return ask(configuration.daemon.socket, {"v": 1, "op": "status"}), ""
+    except GpuUsageError as error:
+        return None, str(error)
+
+
+def _cluster() -> Cluster | None:
+    try:
+        return read_cluster()
+    except GpuUsageError:
+        return None
+
+
+def _dry_run(configuration: Configuration) -> bool:
+    """Submit nothing, and tell whether the daemon was asked about it."""
+    before = _asks(configuration)
+    command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
+    try:
+        subprocess.run([*command, "--wrap=true"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return _asks(configuration) > before
+
+
+def _asks(configuration: Configuration) -> int:
+    status, _ = _status(configuration)
+    return int((status or {}).get("asks", 0))
+
+
+def _lua_modules() -> Iterable[str]:
+    """Yield those of the Lua modules we use that lie where some Lua looks for them."""
+    folders = [folder for root in _LUA_FOLDERS for folder in Path(root).glob("5.*")]
+    for key, value in os.environ.items():
+        if key.startswith("LUA_PATH"):
+            folders += [Path(entry.partition("?")[0]) for entry in value.split(";") if entry]
+    for module, name in (("socket", "socket.lua"), ("posix", "posix")):
+        if any((folder / name).exists() or (folder / f"{name}.lua").exists() for folder in folders):
+            yield module
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,239 @@
+"""What installing changes at a site, as a list of edits that can be shown, made, and unmade.
+
+Invariants:
+
+1. Planning reads and never writes; `make_edits` writes all or, where one fails, none.
+2. Planning an installation where one stands gives edits that change nothing.
+3. After an uninstallation each file has the site's own bytes again, also where the site changed it meanwhile.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm import conf
+from gpusage_slurm.block import with_block, without_block
+from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
+
+_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
+_BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
+_MODE = re.compile(r'^mode\s*=\s*"[^"]*"', re.MULTILINE)
+_NODE = Path(__file__).parent / "node"
+TRACKED = ("gres/gpu", "gres/mps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One file before and after; ``None`` is a file that does not exist."""
+
+    path: Path
+    before: str | None
+    after: str | None
+    executable: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything would be written."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return the change as `diff -u` shows it."""
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(keepends=True),
+            (self.after or "").splitlines(keepends=True),
+            str(self.path) if self.before is not None else os.devnull,
+            str(self.path) if self.after is not None else os.devnull,
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a site keeps what we change.
+
+    Attributes:
+        slurm_conf: Its main configuration file.
+        gpusage_toml: Ours.
+        command: The `gpusage` that the login nodes call.
+    """
+
+    slurm_conf: Path
+    gpusage_toml: Path
+    command: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where slurmctld looks for its Lua scripts."""
+        return self.slurm_conf.parent
+
+
+def find_site(slurm_conf: Path | None = None) -> Site:
+    """Return the site whose *slurm_conf* is given, else the one that SLURM_CONF names, else the usual place's.
+
+    Raises:
+        RequestError: There is no such file.
+    """
+    chosen = slurm_conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    if not chosen.is_file():
+        message = f"Slurm's configuration must be a file; got {str(chosen)!r}. Name it with --slurm-conf."
+        raise RequestError(message)
+    command = Path(sys.executable).parent / "gpusage"
+    return Site(slurm_conf=chosen.resolve(), gpusage_toml=configuration_path(), command=command)
+
+
+def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
+    """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
+    configuration = load_configuration() if site.gpusage_toml.exists() else Configuration()
+    settings = LuaSettings(
+        socket=configuration.daemon.socket,
+        limit_ms=configuration.slurm.limit_ms,
+        card_limit_s=configuration.slurm.card_limit_s,
+        command=str(site.command),
+    )
+    texts = dict(_configuration_files(site))
+    prolog = _add_settings(texts, site)
+    edits = [_edit(path, texts[path]) for path in texts]
+    edits += [
+        _edit(site.folder / name, with_block(_read(site.folder / name) or "", body))
+        for name, body in (
+            ("job_submit.lua", job_submit_block(settings)),
+            ("cli_filter.lua", cli_filter_block(settings)),
+        )
+    ]
+    if prolog is not None:
+        edits.append(_edit(_prolog_path(site), prolog, executable=True))
+    edits.append(_edit(site.gpusage_toml, _toml(_read(site.gpusage_toml), mode)))
+    return tuple(edits)
+
+
+def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
+    """Return the edits that take us out; a gpusage.toml that the site changed is left to it."""
+    edits = [_edit(path, conf.without_edits(text)) for path, text in _configuration_files(site)]
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        text = _read(site.folder / name)
+        if text is not None:
+            edits.append(
+                _edit(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
+            )
+    edits.append(_edit(_prolog_path(site), None))
+    own = _read(site.gpusage_toml)
+    generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
+    edits.append(_edit(site.gpusage_toml, None if generated else own))
+    return tuple(edits)
+
+
+def make_edits(edits: Iterable[Edit]) -> None:
+    """Write every edit that changes something; where one fails, undo those before it.
+
+    Raises:
+        RequestError: A file cannot be written.
+    """
+    done: list[Edit] = []
+    for edit in edits:
+        try:
+            _write(edit.path, edit.after, executable=edit.executable)
+        except OSError as error:
+            for earlier in reversed(done):
+                _write(earlier.path, earlier.before, executable=earlier.executable)
+            message = (
+                f"File {str(edit.path)!r} must be writable; got: {error}. Run it as the owner; nothing was changed."
+            )
+            raise RequestError(message) from error
+        done.append(edit)
+
+
+def tracked_or_billed(text: str) -> bool:
+    """Tell whether slurm.conf's *text* counts gres/mps, so that a share is neither free nor outside every limit."""
+    tracked = (conf.setting(text, "AccountingStorageTRES") or "").lower().split(",")
+    return "gres/mps" in tracked or bool(_BILLED.search(text))
+
+
+def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
+    """Add to *texts* what we need; return the text of the task prolog that keeps the site's own, if it has one."""
+
+    def file_of(key: str) -> Path:
+        return next((path for path, text in texts.items() if conf.setting(text, key) is not None), site.slurm_conf)
+
+    for key, *items in (("JobSubmitPlugins", "lua"), ("CliFilterPlugins", "lua"), ("AccountingStorageTRES", *TRACKED)):
+        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, *items)
+    ours, wrapper = str(_NODE / "task_prolog.sh"), str(_prolog_path(site))
+    path = file_of("TaskProlog")
+    theirs = conf.setting(conf.without_edits(texts[path]), "TaskProlog")
+    if theirs is None or theirs == ours:
+        texts[path] = conf.with_setting(texts[path], "TaskProlog", ours)
+        return None
+    texts[path] = conf.with_setting(texts[path], "TaskProlog", wrapper)
+    return f"#!/bin/sh\n# The site's own task prolog, then gpusage's.\n'{theirs}' \"$@\" || exit $?\nexec '{ours}'\n"
+
+
+def _configuration_files(site: Site) -> Iterator[tuple[Path, str]]:
+    """Yield slurm.conf and the files that it includes, with their texts."""
+    main = _read(site.slurm_conf) or ""
+    yield site.slurm_conf, main
+    for name in _INCLUDE.findall(main):
+        path = site.folder / name
+        text = _read(path)
+        if text is not None:
+            yield path, text
+
+
+def _toml(present: str | None, mode: SiteMode | None) -> str:
+    if present is None:
+        return (
+            "# Settings of gpusage; `gpusage slurm doctor` prints every key with its value and where it came from.\n"
+            "# A change holds at once; nothing has to be restarted.\n"
+            f'mode = "{mode or "observe"}"  # observe: record only; advise: tell the user; enforce: rewrite\n'
+        )
+    if mode is None:
+        return present
+    line = f'mode = "{mode}"'
+    return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"
+
+
+def _prolog_path(site: Site) -> Path:
+    return site.folder / "gpusage_task_prolog.sh"
+
+
+def _edit(path: Path, after: str | None, *, executable: bool = False) -> Edit:
+    return Edit(path=path, before=_read(path), after=after, executable=executable)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"File {str(path)!r} must be readable text; got: {error}. Run it as the owner, or mend the file."
+        raise RequestError(message) from error
+
+
+def _write(path: Path, text: str | None, *, executable: bool) -> None:
+    """Put *text* in the place of *path* at once, its owner and mode kept."""
+    if text is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = path.resolve()
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        present = target.stat() if target.exists() else None
+        Path(name).chmod(present.st_mode & 0o7777 if present else 0o755 if executable else 0o644)
+        if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(name, present.st_uid, present.st_gid)
+        Path(name).replace(target)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

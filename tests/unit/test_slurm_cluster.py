@@ -1,0 +1,64 @@
+import pytest
+
+from gpusage.api import advisor
+from gpusage_slurm.cluster import NodeState, parse_node, pools_of
+
+
+def node(name: str, gres: str, used: str = "", **fields: object) -> NodeState:
+    values: dict[str, object] = {"features": (), "usable": True} | fields
+    return NodeState(name=name, gres=gres, gres_used=used, **values)  # type: ignore[arg-type] - test fields
+
+
+def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
+    nodes = [node("n1", "gpu:v100:2,mps:200"), node("n2", "gpu:v100:4,mps:400"), node("n3", "gpu:h100:1")]
+    v100, h100 = pools_of(nodes, advisor().catalogue)
+    assert (v100.gpu, v100.site_type, v100.gpu_count, v100.mps_per_gpu) == ("v100-sxm2-16gb", "v100", 6, 100)
+    assert (h100.gpu_count, h100.mps_per_gpu) == (1, None)
+
+
+def test_a_gpu_in_use_whole_or_shared_is_not_free() -> None:
+    used = "gpu:v100:1(IDX:0),mps:v100:40(0/100,40/100)"
+    (pool,) = pools_of([node("n1", "gpu:v100:4,mps:v100:400", used)], advisor().catalogue)
+    assert pool.free_gpu_count == 2
+
+
+def test_gpus_of_a_node_that_is_down_count_but_are_not_free() -> None:
+    (pool,) = pools_of([node("n1", "gpu:v100:4,mps:400", usable=False)], advisor().catalogue)
+    assert (pool.gpu_count, pool.free_gpu_count) == (4, 0)
+
+
+def test_nodes_that_divide_their_gpus_differently_are_not_shared() -> None:
+    nodes = [node("n1", "gpu:v100:1,mps:100"), node("n2", "gpu:v100:1,mps:50")]
+    assert pools_of(nodes, advisor().catalogue)[0].mps_per_gpu is None
+
+
+def test_a_feature_named_after_the_type_leads_to_its_pool_only_where_every_node_has_it() -> None:
+    both = [node("n1", "gpu:v100:1", features=("v100", "ib")), node("n2", "gpu:v100:1", features=("v100",))]
+    one = [both[0], node("n2", "gpu:v100:1", features=("ib",))]
+    assert pools_of(both, advisor().catalogue)[0].feature == "v100"
+    assert pools_of(one, advisor().catalogue)[0].feature is None
+
+
+def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:
+    (pool,) = pools_of([node("n1", "gpu:2", features=("a100",))], advisor().catalogue)
+    assert pool.gpu is not None
+    assert pool.gpu.startswith("a100")
+
+
+def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
+    (pool,) = pools_of([node("n1", "gpu:mi300x:8")], advisor().catalogue)
+    assert (pool.gpu, pool.site_type, pool.gpu_count) == (None, "mi300x", 8)
+
+
+@pytest.mark.parametrize(
+    ("document", "usable"),
+    [
+        ({"name": "n1", "state": "idle", "state_flags": [], "features": "v100,ib"}, True),
+        ({"name": "n1", "state": ["IDLE", "DRAIN"], "features": ["v100", "ib"]}, False),
+        ({"name": "n1", "state": "down*", "features": "v100,ib"}, False),
+        ({"name": "n1", "state": "allocated", "state_flags": ["NOT_RESPONDING"], "features": ["v100", "ib"]}, False),
+    ],
+)
+def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object], usable: bool) -> None:  # noqa: FBT001 - a parameter
+    found = parse_node({**document, "gres": "gpu:v100:1", "gres_used": "gpu:v100:0"})
+    assert (found.features, found.usable) == (("v100", "ib"), usable)

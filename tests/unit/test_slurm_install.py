@@ -1,0 +1,120 @@
+from pathlib import Path
+
+import pytest
+
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.conf import setting
+from gpusage_slurm.install import Site, make_edits, plan_installation, plan_uninstallation, tracked_or_billed
+
+SLURM_CONF = """\
+ClusterName=c
+JobSubmitPlugins=all_partitions  # the site's
+AccountingStorageTRES=gres/gpu
+NodeName=n1 Gres=gpu:v100:2,mps:200
+"""
+JOB_SUBMIT = """\
+function slurm_job_submit(job, partitions, uid)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "gpusage.toml"))
+    (tmp_path / "slurm.conf").write_text(SLURM_CONF)
+    (tmp_path / "job_submit.lua").write_text(JOB_SUBMIT)
+    return Site(
+        slurm_conf=tmp_path / "slurm.conf",
+        gpusage_toml=tmp_path / "gpusage.toml",
+        command=Path("/opt/gpusage/bin/gpusage"),
+    )
+
+
+def contents(site: Site) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in site.folder.iterdir()}
+
+
+def test_planning_writes_nothing(site: Site) -> None:
+    before = contents(site)
+    assert any(edit.changes for edit in plan_installation(site))
+    assert contents(site) == before
+
+
+def test_installing_adds_to_the_sites_lists_and_keeps_what_is_there(site: Site) -> None:
+    make_edits(plan_installation(site))
+    text = site.slurm_conf.read_text()
+    assert setting(text, "JobSubmitPlugins") == "all_partitions,lua"
+    assert setting(text, "CliFilterPlugins") == "lua"
+    assert setting(text, "AccountingStorageTRES") == "gres/gpu,gres/mps"
+    assert str(setting(text, "TaskProlog")).endswith("/task_prolog.sh")
+    assert 'mode = "observe"' in site.gpusage_toml.read_text()
+
+
+def test_installing_twice_changes_nothing(site: Site) -> None:
+    make_edits(plan_installation(site))
+    assert not any(edit.changes for edit in plan_installation(site))
+
+
+def test_uninstalling_gives_every_byte_back(site: Site) -> None:
+    before = contents(site)
+    make_edits(plan_installation(site, "enforce"))
+    make_edits(plan_uninstallation(site))
+    assert contents(site) == before
+
+
+def test_uninstalling_keeps_what_the_site_changed_meanwhile(site: Site) -> None:
+    make_edits(plan_installation(site))
+    site.slurm_conf.write_text(site.slurm_conf.read_text() + "PartitionName=p Nodes=n1\n")
+    site.gpusage_toml.write_text(site.gpusage_toml.read_text() + "[sharing]\nenabled = false\n")
+    make_edits(plan_uninstallation(site))
+    assert site.slurm_conf.read_text() == SLURM_CONF + "PartitionName=p Nodes=n1\n"
+    assert "enabled = false" in site.gpusage_toml.read_text()
+
+
+def test_a_task_prolog_of_the_sites_own_still_runs_first(site: Site) -> None:
+    site.slurm_conf.write_text(SLURM_CONF + "TaskProlog=/site/prolog\n")
+    make_edits(plan_installation(site))
+    wrapper = Path(str(setting(site.slurm_conf.read_text(), "TaskProlog")))
+    lines = wrapper.read_text().splitlines()
+    assert lines[2].startswith("'/site/prolog'")
+    assert lines[3].endswith("/task_prolog.sh'")
+    assert wrapper.stat().st_mode & 0o111
+    assert not any(edit.changes for edit in plan_installation(site))
+
+
+def test_a_setting_in_an_included_file_is_changed_there(site: Site) -> None:
+    site.slurm_conf.write_text("ClusterName=c\nInclude plugins.conf\n")
+    (site.folder / "plugins.conf").write_text("JobSubmitPlugins=all_partitions\n")
+    make_edits(plan_installation(site))
+    assert setting((site.folder / "plugins.conf").read_text(), "JobSubmitPlugins") == "all_partitions,lua"
+    assert setting(site.slurm_conf.read_text(), "JobSubmitPlugins") is None
+
+
+def test_a_changed_mode_is_written_and_other_settings_stay(site: Site) -> None:
+    site.gpusage_toml.write_text('mode = "observe"\nkill_switch = "/tmp/x"\n')
+    make_edits(plan_installation(site, "enforce"))
+    assert site.gpusage_toml.read_text() == 'mode = "enforce"\nkill_switch = "/tmp/x"\n'
+
+
+def test_where_one_file_cannot_be_written_none_is_changed(site: Site) -> None:
+    (site.folder / "cli_filter.lua").symlink_to(site.folder / "nowhere" / "cli_filter.lua")
+    before = site.slurm_conf.read_bytes()
+    with pytest.raises(RequestError, match=r"cli_filter\.lua.* must be writable.*nothing was changed"):
+        make_edits(plan_installation(site))
+    assert site.slurm_conf.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        ("AccountingStorageTRES=gres/gpu", False),
+        ("AccountingStorageTRES=gres/gpu,gres/mps", True),
+        ("PartitionName=p Nodes=n TRESBillingWeights=CPU=1,GRES/mps=0.01", True),
+        ("# PartitionName=p TRESBillingWeights=GRES/mps=0.01", False),
+    ],
+)
+def test_a_share_counts_where_it_is_tracked_or_billed(text: str, counted: bool) -> None:  # noqa: FBT001 - a parameter
+    assert tracked_or_billed(text) is counted
