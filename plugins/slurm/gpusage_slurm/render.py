@@ -18,7 +18,7 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
 from gpusage_slurm.request import MANAGER, PLACES
-from gpusage_slurm.tres import without_gpus
+from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
 
 MARK = "GPUSAGE_DECISION"
 """The variable by which the node side and an inner srun know a job whose GPU became a share."""
@@ -85,8 +85,9 @@ def _changes(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -
 
 def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int | None) -> dict[str, str]:
     """Return the fields that put *share* in place of the GPUs in all four places."""
-    others = without_gpus(fields.get("tres_per_node", ""))
-    changes = {"set.gres": ",".join(word for word in (share, others) if word)}
+    # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
+    others = [item.text for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
+    changes = {"set.gres": ",".join((share, *others))}
     for place in PLACES[1:]:
         left = without_gpus(fields.get(place, ""))
         if left != fields.get(place, ""):

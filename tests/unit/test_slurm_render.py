@@ -1,0 +1,141 @@
+"""A decision in Slurm's words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered, Submission
+from gpusage_hooks.units import GIB
+from gpusage_slurm.render import mps_units, prefer_expression, render_decision
+from gpusage_slurm.request import parse_submission
+
+POOLS = (
+    GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=8, free_gpu_count=3, mps_per_gpu=100, feature="v100"),
+    GpuPool(gpu="h100-sxm5-80gb", site_type="h100", gpu_count=4, free_gpu_count=0, mps_per_gpu=100, feature="hopper"),
+    GpuPool(gpu=None, site_type="odd", gpu_count=1, free_gpu_count=1),
+)
+
+
+def job_of(**fields: str) -> Job:
+    job = parse_submission(Submission(manager="slurm", fields=fields or {"tres_per_node": "gres:gpu:1"}))
+    assert job is not None
+    return job
+
+
+def rendered(job: Job, *, pools: tuple[GpuPool, ...] = POOLS, code: Code = Code.REWRITE, **changes: object) -> Rendered:
+    request = dataclasses.replace(job.request, **changes)  # type: ignore[arg-type]
+    decision = Decision(code=code, request=request, reasons=(), plugin="test")
+    found = render_decision(job, decision, Cluster(manager="slurm", version="22.05", pools=pools))
+    assert found is not None
+    return found
+
+
+def test_a_share_replaces_the_gpu_and_carries_its_cap_and_its_mark() -> None:
+    found = rendered(job_of(), mps_thread_percent=40, memory_cap_bytes=6 * GIB, preferred_gpus=("v100",))
+    assert found == Rendered(
+        before="gres/gpu:1",
+        after="gres/mps:40, prefer v100",
+        fields={
+            "set.gres": "mps:40",
+            "set.prefer": "v100",
+            "set.admin_comment": "gpusage: gres/gpu:1 -> gres/mps:40, prefer v100",
+            "env.GPUSAGE_DECISION": "mps:40",
+            "env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M",  # 6 x 1024 MiB
+        },
+    )
+
+
+@pytest.mark.parametrize("place", ["tres_per_job", "tres_per_socket", "tres_per_task"])
+def test_the_other_places_are_emptied(place: str) -> None:
+    fields = rendered(job_of(**{place: "gres/gpu:1"}), mps_thread_percent=40).fields
+    assert fields["set.gres"] == "mps:40"
+    assert fields[f"set.{place}"] == ""
+
+
+def test_what_stands_beside_the_gpu_stays_where_it_is() -> None:
+    job = job_of(tres_per_node="gres:nvme:1", tres_per_task="cpu=4,gres/gpu=1", tres_bind="gres/gpu:per_task:1")
+    fields = rendered(job, mps_thread_percent=25).fields
+    assert fields["set.gres"] == "mps:25,gres:nvme:1"
+    assert fields["set.tres_per_task"] == "cpu=4"
+    assert fields["set.tres_bind"] == ""
+    assert "set.tres_per_job" not in fields
+
+
+@pytest.mark.parametrize(
+    ("percent", "units", "expected"),
+    [(40, 100, 40), (33, 200, 66), (33, 10, 4), (1, 10, 1), (100, 48, 48)],  # ceil(percent x units / 100)
+)
+def test_a_percentage_becomes_the_sites_own_units(percent: int, units: int, expected: int) -> None:
+    assert mps_units(percent, (dataclasses.replace(POOLS[0], mps_per_gpu=units),), None) == expected
+
+
+def test_where_pools_count_differently_no_pool_gives_less_than_was_decided() -> None:
+    pools = (POOLS[0], dataclasses.replace(POOLS[1], mps_per_gpu=200))
+    assert mps_units(40, pools, None) == 80
+    assert mps_units(40, pools, "v100") == 40
+
+
+def test_the_type_that_the_user_named_is_kept_in_the_share() -> None:
+    found = rendered(job_of(tres_per_node="gres:gpu:v100:1"), mps_thread_percent=40, preferred_gpus=("h100",))
+    assert found.fields["set.gres"] == "mps:v100:40"
+    assert found.fields["env.GPUSAGE_DECISION"] == "mps:v100:40"
+    assert "set.prefer" not in found.fields
+
+
+def test_where_no_gpu_can_be_shared_nothing_changes() -> None:
+    found = rendered(job_of(), pools=POOLS[2:], mps_thread_percent=40)
+    assert found == Rendered(before="gres/gpu:1", after="gres/gpu:1", fields={})
+
+
+@pytest.mark.parametrize("code", [Code.KEEP, Code.DECLINE])
+def test_a_request_that_is_kept_has_nothing_to_set(code: Code) -> None:
+    assert rendered(job_of(), code=code, mps_thread_percent=40).fields == {}
+
+
+def test_a_generation_alone_leaves_the_gpu_whole_and_unmarked() -> None:
+    found = rendered(job_of(), preferred_gpus=("h100",))
+    assert found.after == "gres/gpu:1, prefer hopper"
+    assert set(found.fields) == {"set.prefer", "set.admin_comment"}
+
+
+@pytest.mark.parametrize(
+    ("preferred", "constraint", "expression"),
+    [
+        (("h100",), "", "hopper"),
+        (("h100", "v100"), "", "hopper|v100"),
+        (("h100",), "intel", "hopper&intel"),
+        (("h100", "v100"), "intel|amd", "(hopper|v100)&(intel|amd)"),
+        (("odd", "h100"), "", "hopper"),  # the odd pool has no feature
+        (("odd",), "", None),
+        ((), "intel", None),
+        (("h100",), "[rack1|rack2]", None),
+        (("h100",), "intel*2", None),
+        (("h100",), "\N{SNOWMAN}", None),
+        (("h100",), "x" * 1024, None),
+    ],
+)
+def test_prefer_repeats_the_jobs_own_constraint(
+    preferred: tuple[str, ...], constraint: str, expression: str | None
+) -> None:
+    request = dataclasses.replace(job_of().request, preferred_gpus=preferred)
+    assert prefer_expression(request, POOLS, constraint) == expression
+
+
+def test_the_users_own_prefer_wins() -> None:
+    job = job_of(tres_per_node="gres:gpu:1", prefer="v100")
+    assert "set.prefer" not in rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
+
+
+def test_what_another_plugin_wrote_for_the_admin_stays() -> None:
+    fields = rendered(job_of(tres_per_node="gres:gpu:1", admin_comment="seen"), mps_thread_percent=40).fields
+    assert fields["set.admin_comment"] == "seen; gpusage: gres/gpu:1 -> gres/mps:40"
+    fields = rendered(job_of(tres_per_node="gres:gpu:1", admin_comment="x" * 1010), mps_thread_percent=40).fields
+    assert fields["set.admin_comment"] == "x" * 1010
+
+
+def test_another_managers_job_is_not_ours() -> None:
+    job = dataclasses.replace(job_of(), submission=Submission(manager="yarn"))
+    decision = Decision(code=Code.REWRITE, request=job.request, reasons=(), plugin="test")
+    assert render_decision(job, decision, Cluster(manager="yarn", version="3.4", pools=())) is None

@@ -1,0 +1,137 @@
+"""What a Slurm submission asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import GpuRequest, Submission
+from gpusage_slurm.request import describe_request, parse_submission, read_request
+from gpusage_slurm.tres import Tres, parse_list, without_gpus
+
+
+@pytest.mark.parametrize(
+    "text", ["gres:gpu:1", "gres/gpu:1", "gres/gpu=1", "gres:gpu", "gres/gpu", "gres:GPU:1", " gres:gpu:1 "]
+)
+def test_every_spelling_of_one_gpu_is_one_gpu(text: str) -> None:
+    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1)
+
+
+@pytest.mark.parametrize("text", ["gres:gpu:v100:1", "gres/gpu:v100:1", "gres/gpu:v100=1", "gres:gpu:v100"])
+def test_a_type_that_the_user_named_is_kept(text: str) -> None:
+    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1, gpu_type="v100")
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpu_count"),
+    [
+        ({"tres_per_node": "gres:gpu:2"}, 2),
+        ({"tres_per_node": "gres:gpu:2", "min_nodes": "3"}, 6),  # 2 a node on 3 nodes
+        ({"tres_per_job": "gres:gpu:4", "min_nodes": "2"}, 4),
+        ({"tres_per_task": "cpu:4,gres/gpu=2", "num_tasks": "3"}, 6),  # 2 a task in 3 tasks
+        ({"tres_per_socket": "gres:gpu:1", "sockets_per_node": "2", "min_nodes": "2"}, 4),  # 1 x 2 x 2
+        ({"tres_per_node": "gres:gpu:v100:1,gres:gpu:a100:1"}, 2),
+        ({"tres_per_node": "gres:gpu:1k"}, 1024),
+        ({"tres_per_node": "gres:gpu:0"}, 0),
+        ({"tres_per_node": "gres:nvme:1", "tres_per_task": "cpu:2"}, 0),
+        ({"tres_per_node": "(null)"}, 0),
+        ({"tres_per_node": "gpu:1"}, 0),  # without the prefix Slurm reads no GPU in it
+        ({}, 0),
+    ],
+)
+def test_gpus_are_counted_over_nodes_sockets_and_tasks(fields: dict[str, str], gpu_count: int) -> None:
+    assert read_request(fields).gpu_count == gpu_count
+
+
+@pytest.mark.parametrize(
+    ("fields", "clause"),
+    [
+        ({"script": "0"}, "only batch jobs"),
+        ({"het": "1"}, "heterogeneous"),
+        ({"cpus_per_tres": "gres:gpu:4"}, "--cpus-per-gpu"),
+        ({"mem_per_tres": "gres:gpu:4096"}, "--mem-per-gpu"),
+        ({"ntasks_per_tres": "2"}, "--ntasks-per-gpu"),
+        ({"tres_freq": "gpu:high"}, "--gpu-freq"),
+        ({"tres_bind": "gres:gpu:closest"}, "--gpu-bind"),
+        ({"tres_bind": "gres:gpu:per_task:1"}, "--gpu-bind"),
+        ({"shared": "0"}, "--exclusive"),
+        ({"min_nodes": "2"}, "several nodes"),
+        ({"max_nodes": "4"}, "several nodes"),
+        ({"num_tasks": "4"}, "--ntasks=4"),
+        ({"tres_per_job": "gres:gpu:1"}, "several places"),
+        ({"tres_per_node": "gres:gpu:v100:1,gres:gpu:a100:1"}, "several GPU types"),
+        ({"tres_per_node": "gres:gpu:1,gres:mps:50"}, "gres/mps is already"),
+        ({"tres_per_node": "gres:gpu:1,gres/shard:2"}, "gres/shard is already"),
+        ({"tres_per_node": "gres:gpu:v100:many"}, "gres:gpu:v100:many is not understood"),
+    ],
+)
+def test_what_a_share_would_break_is_said_in_the_users_words(fields: dict[str, str], clause: str) -> None:
+    obstacles = read_request({"tres_per_node": "gres:gpu:1", **fields}).obstacles
+    assert len(obstacles) == 1
+    assert clause in obstacles[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"script": "1", "het": "0", "shared": "1", "num_tasks": "1", "min_nodes": "1", "max_nodes": "1"},
+        {"tres_per_node": "", "tres_per_task": "gres/gpu=1", "tres_bind": "gres/gpu:per_task:1"},  # implied from 23.11
+        {"cpus_per_tres": "", "mem_per_tres": "(null)", "ntasks_per_tres": "0"},
+    ],
+)
+def test_an_ordinary_job_has_no_obstacle(fields: dict[str, str]) -> None:
+    assert read_request({"tres_per_node": "gres:gpu:1", **fields}) == GpuRequest(gpu_count=1)
+
+
+def test_a_job_without_gpus_has_no_obstacles_either() -> None:
+    assert read_request({"shared": "0", "het": "1"}) == GpuRequest(gpu_count=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tres_per_node": "gres:gpu:1"}, "gres/gpu:1"),
+        ({"tres_per_job": "gres/gpu:v100=1"}, "gres/gpu:v100:1"),
+        ({"tres_per_task": "cpu:2,gres:gpu:2"}, "gres/gpu:2 per task"),
+        ({"tres_per_node": "gres:mps:50"}, "gres/mps:50"),
+        ({"tres_per_node": "gres:nvme:1"}, "no GPU"),
+        ({"tres_per_node": "gres:gpu:1", "tres_per_job": "gres:gpu:2"}, "gres/gpu:1, gres/gpu:2 per job"),
+    ],
+)
+def test_the_request_is_described_in_slurms_own_words(fields: dict[str, str], text: str) -> None:
+    assert describe_request(fields) == text
+
+
+def test_other_resources_survive_as_they_stood() -> None:
+    assert without_gpus("gres:nvme:2, gres:gpu:1 ,cpu:4,gres/gpumem:3") == "gres:nvme:2,cpu:4,gres/gpumem:3"
+
+
+def test_a_count_that_is_none_is_unknown_and_not_zero() -> None:
+    (resource,) = parse_list("gres/gpu:v100:x")
+    assert resource == Tres(text="gres/gpu:v100:x", name="gpu", generic=True, kind="v100", count=None)
+
+
+def test_a_submission_becomes_a_job_with_model_and_card() -> None:
+    fields = {"tres_per_node": "gres:gpu:1", "comment": "model=r.onnx,batch=8", "card": "QUJD", "features": "intel"}
+    job = parse_submission(Submission(manager="slurm", fields=fields, origin="uid 1000"))
+    assert job is not None
+    assert job.model_request is not None
+    assert (job.model_request.model, job.model_request.workload.batch_size) == ("r.onnx", 8)
+    assert (job.card, job.request_text) == ("QUJD", "gres/gpu:1")
+    assert job.submission.fields["features"] == "intel"
+
+
+def test_a_card_beyond_any_reason_is_dropped() -> None:
+    job = parse_submission(Submission(manager="slurm", fields={"card": "A" * 65537}))
+    assert job is not None
+    assert job.card is None
+
+
+def test_a_malformed_comment_to_us_is_an_error() -> None:
+    with pytest.raises(RequestError, match="Did you mean 'batch'"):
+        parse_submission(Submission(manager="slurm", fields={"comment": "model=x,btch=3"}))
+
+
+def test_another_managers_submission_is_not_ours() -> None:
+    assert parse_submission(Submission(manager="yarn", fields={})) is None

@@ -1,0 +1,84 @@
+"""What the directives of a job script ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage_hooks.types import GpuRequest, Submission
+from gpusage_slurm.request import parse_submission, read_request
+from gpusage_slurm.script import read_directives, read_script
+
+
+def script(*directives: str) -> str:
+    return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in directives), "", "srun python train.py", ""])
+
+
+@pytest.mark.parametrize(
+    ("directive", "field", "value"),
+    [
+        ("--gres=gpu:1", "tres_per_node", "gres:gpu:1"),
+        ("--gres gpu:v100:1,nvme:2", "tres_per_node", "gres:gpu:v100:1,gres:nvme:2"),
+        ("--gres=gres/gpu:1", "tres_per_node", "gres/gpu:1"),
+        ("--gpus=2", "tres_per_job", "gres:gpu:2"),
+        ("-G 2", "tres_per_job", "gres:gpu:2"),
+        ("-Gv100:2", "tres_per_job", "gres:gpu:v100:2"),
+        ("--gpus-per-node=1", "tres_per_node", "gres:gpu:1"),
+        ("--gpus-per-task=1", "tres_per_task", "gres:gpu:1"),
+        ("--gpus-per-socket=1", "tres_per_socket", "gres:gpu:1"),
+        ("--tres-per-task=cpu:2,gres/gpu:1", "tres_per_task", "cpu:2,gres/gpu:1"),
+        ("--cpus-per-gpu=4", "cpus_per_tres", "gres:gpu:4"),
+        ("--mem-per-gpu=4G", "mem_per_tres", "gres:gpu:4G"),
+        ("-C 'intel&ib'", "features", "intel&ib"),
+        ("--prefer=h100", "prefer", "h100"),
+        ("-N 2-4", "max_nodes", "4"),
+        ("--nodes=2", "min_nodes", "2"),
+        ("-n4", "num_tasks", "4"),
+        ("--exclusive", "shared", "0"),
+        ('--comment="project=x; gpusage: model=r.onnx" # why', "comment", "project=x; gpusage: model=r.onnx"),
+        ("--job-name=x -p gpu", "partition", "gpu"),
+    ],
+)
+def test_a_directive_sets_the_field_that_job_submit_would_see(directive: str, field: str, value: str) -> None:
+    assert read_script(script(directive))[field] == value
+
+
+def test_a_later_directive_wins() -> None:
+    assert read_request(read_script(script("--gres=gpu:4", "--gres=gpu:1"))) == GpuRequest(gpu_count=1)
+
+
+def test_directives_end_where_the_commands_begin() -> None:
+    assert read_script("#!/bin/sh\n\n# words\n#SBATCH -n 2\necho\n#SBATCH --gres=gpu:1\n") == {
+        "script": "1",
+        "het": "0",
+        "num_tasks": "2",
+    }
+
+
+def test_a_line_that_only_looks_like_a_directive_is_a_comment() -> None:
+    assert list(read_directives("##SBATCH --gres=gpu:1\n# SBATCH --gres=gpu:1\n #SBATCH --gres=gpu:1\n")) == []
+
+
+def test_exclusive_for_a_user_still_shares_the_node() -> None:
+    assert "shared" not in read_script(script("--exclusive=user"))
+
+
+def test_a_heterogeneous_job_is_known_by_its_separator() -> None:
+    assert read_script(script("--gres=gpu:1", "hetjob", "-n 2"))["het"] == "1"
+
+
+def test_gres_none_asks_for_nothing() -> None:
+    assert read_request(read_script(script("--gres=none"))).gpu_count == 0
+
+
+def test_an_open_quote_is_left_to_sbatch() -> None:
+    assert read_script(script('--gres=gpu:1 --comment="x'))["tres_per_node"] == "gres:gpu:1"
+
+
+def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
+    text = script("--gpus=1", "--comment=model=r.onnx,batch=4")
+    job = parse_submission(Submission(manager="slurm", fields={"partition": "gpu"}, script=text, origin="train.sh"))
+    assert job is not None
+    assert job.request == GpuRequest(gpu_count=1)
+    assert job.model_request is not None
+    assert job.submission.fields["partition"] == "gpu"
+    assert job.submission.origin == "train.sh"
