@@ -93,6 +93,11 @@ class DecisionStore:
                 self.close()
                 raise self._failure(second, "written") from second
 
+    def prepare(self) -> None:
+        """Open the file now, so that the first decision need not wait for it; what fails will fail, or be mended, then."""
+        with suppress(sqlite3.Error, StoreError):
+            self._open()
+
     def latest(self, count: int) -> tuple[DecisionRecord, ...]:
         """Return the last *count* decisions, the newest first; none where there is no store yet.
 

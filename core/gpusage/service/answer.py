@@ -1,0 +1,197 @@
+"""From a question to a verdict: understand the submission, decode its card, decide, put it into the manager's words.
+
+Invariants:
+
+1. `Judge.verdict` never raises; whatever goes wrong, the job stays as its user wrote it.
+2. Only the mode `enforce` changes a job; `observe` does not even say a word.
+3. A card is a hint that a user can forge: it decides how much of a GPU the user gets, never whether.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpusage.advice import explain
+from gpusage.graphs.card import decode
+from gpusage.service.memo import Memo
+from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line
+from gpusage.service.state import Snapshot
+from gpusage_hooks.errors import GpuUsageError, PluginError
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    Decision,
+    DecisionRecord,
+    GpuRequest,
+    Job,
+    ModelGraph,
+    ModelRequest,
+    Rendered,
+    Submission,
+)
+
+REMEMBERED_NODES = 50_000
+REMEMBERED_DECISIONS = 2_048
+
+_log = logging.getLogger(__name__)
+_Decisions = Memo[tuple[str, str | None, GpuRequest, ModelRequest | None], Decision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is answered, and what is recorded of it.
+
+    Attributes:
+        line: The answer, its newline included.
+        record: Lacks only the time; ``None`` where nobody submitted anything that an adapter knows.
+        failed: It came about by our own or a plugin's fault, and must not be remembered.
+    """
+
+    line: bytes
+    record: DecisionRecord | None
+    failed: bool = False
+
+
+class Judge:
+    """Gives verdicts, in one thread; remembers graphs by card, and decisions for as long as a snapshot lives."""
+
+    def __init__(self) -> None:
+        self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_NODES)
+        self._decisions: _Decisions = Memo(REMEMBERED_DECISIONS)
+        self._snapshot: Snapshot | None = None
+
+    def verdict(self, ask: Ask, snapshot: Snapshot) -> Verdict:
+        """Return what to answer to *ask* and what to record of it."""
+        submission = Submission(manager=ask.manager, fields=ask.fields, origin=origin(ask))
+        if snapshot.killed is not None:
+            return kept(submission, snapshot, snapshot.killed)
+        try:
+            return self._considered(submission, snapshot)
+        except PluginError as error:
+            _log.warning("%s: kept, because of a plugin: %s", submission.origin, error)
+            return kept(submission, snapshot, str(error), failed=True)
+        except GpuUsageError as error:
+            return kept(submission, snapshot, str(error), told=True)
+        except Exception as error:  # noqa: BLE001 - nothing may cost a job
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__} in {where.filename}:{where.lineno}: {error}"
+            _log.error("%s: kept, because of a fault: %s", submission.origin, reason)
+            return kept(submission, snapshot, reason, failed=True)
+
+    def _considered(self, submission: Submission, snapshot: Snapshot) -> Verdict:
+        job: Job | None = snapshot.advisor.plugins.hook.parse_submission(submission=submission)
+        if job is None:
+            return Verdict(line=DECLINED, record=None)
+        cluster = snapshot.clusters.get(submission.manager)
+        if cluster is None and job.model_request is not None:
+            trouble = snapshot.troubles.get(submission.manager, f"{submission.manager} has not been seen yet")
+            return kept(submission, snapshot, trouble, job=job)
+        cluster = cluster or Cluster(manager=submission.manager, version="", pools=())
+        decision = self._decided(job, cluster, snapshot)
+        rendered: Rendered | None = snapshot.advisor.plugins.hook.render_decision(
+            job=job, decision=decision, cluster=cluster
+        )
+        if rendered is None and decision.code is Code.REWRITE:
+            message = (
+                f"Hook 'render_decision' must answer for {submission.manager!r}; got no answer. Check the plugins."
+            )
+            raise PluginError(message, plugin="unknown", hook="render_decision")
+        return _verdict(job, decision, rendered or unchanged(job), snapshot)
+
+    def _decided(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
+        """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""
+        if snapshot is not self._snapshot:
+            self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_DECISIONS)
+        key = (job.submission.manager, job.card, job.request, job.model_request)
+        decision = self._decisions.get(key)
+        if decision is None:
+            graph = self._graph(job.card) if job.card and job.model_request is not None else None
+            decision = snapshot.advisor.decide(job, graph, cluster)
+            self._decisions.put(key, decision)
+        return decision
+
+    def _graph(self, card: str) -> ModelGraph:
+        graph = self._graphs.get(card)
+        if graph is None:
+            graph = decode(card)
+            self._graphs.put(card, graph, weight=1 + len(graph.nodes))
+        return graph
+
+
+def origin(ask: Ask) -> str:
+    """Return who asked, for people."""
+    user = ask.fields.get("user_id")
+    return f"uid {user}" if user else ask.fields.get("user", "")
+
+
+def unchanged(job: Job) -> Rendered:
+    """Return the request as it was."""
+    return Rendered(before=job.request_text, after=job.request_text, fields={})
+
+
+def kept(
+    submission: Submission,
+    snapshot: Snapshot,
+    reason: str,
+    *,
+    job: Job | None = None,
+    told: bool = False,
+    failed: bool = False,
+) -> Verdict:
+    """Return a verdict that changes nothing.
+
+    Args:
+        submission: What was handed over.
+        snapshot: Its mode is recorded.
+        reason: Why, for the record.
+        job: What was understood, where anything was.
+        told: The user can mend it, and is told outside the mode ``observe``.
+        failed: As in `Verdict`.
+    """
+    request = job.request if job else GpuRequest(gpu_count=0)
+    decision = Decision(code=Code.KEEP, request=request, reasons=(reason,), plugin=__name__)
+    rendered = unchanged(job) if job else Rendered(before="", after="", fields={})
+    line = answer_line("KEEP", reason) if told and snapshot.configuration.mode != "observe" else KEPT
+    return Verdict(line=line, record=_record(submission, decision, rendered, snapshot, job), failed=failed)
+
+
+def _verdict(job: Job, decision: Decision, rendered: Rendered, snapshot: Snapshot) -> Verdict:
+    speak: Callable[[Decision, Rendered], bytes] = _SPEAKERS[snapshot.configuration.mode]
+    line = DECLINED if decision.code is Code.DECLINE else speak(decision, rendered)
+    return Verdict(line=line, record=_record(job.submission, decision, rendered, snapshot, job))
+
+
+def _observed(decision: Decision, rendered: Rendered) -> bytes:  # noqa: ARG001 - one signature for every mode
+    return KEPT
+
+
+def _advised(decision: Decision, rendered: Rendered) -> bytes:
+    prefix = "advice only: " if decision.code is Code.REWRITE else ""
+    return answer_line("KEEP", prefix + explain(decision, rendered))
+
+
+def _enforced(decision: Decision, rendered: Rendered) -> bytes:
+    settings = rendered.fields if decision.code is Code.REWRITE else {}
+    return answer_line(decision.code.value, explain(decision, rendered), settings)
+
+
+_SPEAKERS = {"observe": _observed, "advise": _advised, "enforce": _enforced}
+
+
+def _record(
+    submission: Submission, decision: Decision, rendered: Rendered, snapshot: Snapshot, job: Job | None
+) -> DecisionRecord:
+    wish = job.model_request if job else None
+    return DecisionRecord(
+        decided_at_s=0.0,
+        manager=submission.manager,
+        origin=submission.origin,
+        mode=snapshot.configuration.mode,
+        decision=decision,
+        rendered=rendered,
+        model=wish.model if wish else None,
+        workload=wish.workload if wish else None,
+    )

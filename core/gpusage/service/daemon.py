@@ -1,0 +1,93 @@
+"""gpusaged: the process around the desk. It starts, listens until it is told to stop, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from gpusage.advisor import make_advisor
+from gpusage.configuration import Configuration, load_configuration
+from gpusage.service import listening
+from gpusage.service.desk import Desk
+from gpusage.service.recorder import Recorder
+from gpusage.service.server import Server
+from gpusage.service.state import State
+from gpusage.store.decisions import DecisionStore
+from gpusage_hooks.errors import GpuUsageError
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a busy thread may keep the others of this process waiting; Python's own 5 ms is half of a job's limit."""
+
+_log = logging.getLogger("gpusage.service")
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Default: GPUSAGE_CONFIG or /etc/gpusage/gpusage.toml.")
+@click.option("--quiet", is_flag=True, help="Log warnings only, not each decision.")
+@click.version_option(package_name="gpusage")
+def main(config: Path | None, *, quiet: bool) -> None:
+    """Answer workload managers what a job should ask for.
+
+    Example: gpusaged --config /etc/gpusage/gpusage.toml
+    """
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        configuration = load_configuration(config)
+        asyncio.run(serve(configuration, config))
+    except GpuUsageError as error:
+        click.echo(f"gpusaged: error: {error}", err=True)
+        sys.exit(1)
+
+
+async def serve(configuration: Configuration, path: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        GpuUsageError: The socket, the store's URL or a plugin cannot be used.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = DecisionStore(configuration.store.url)
+    advisor = make_advisor(configuration.rules)
+    socket_path = Path(configuration.daemon.socket)
+    with listening.listen(socket_path) as bound:
+        ours = listening.identity(socket_path)
+        try:
+            await _serve_on(
+                bound, State(configuration, advisor, path), Recorder(store, loop, advisor.plugins.hook), stop
+            )
+        finally:
+            listening.remove(socket_path, ours)
+
+
+async def _serve_on(bound: socket.socket, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    desk = Desk(state, recorder, loop)
+    server = Server(desk, loop)
+    state.start()
+    recorder.start()
+    desk.start()
+    gc.collect()
+    gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
+    await server.start(bound)
+    _log.info("gpusaged listens at %s, mode %s", bound.getsockname(), state.snapshot.configuration.mode)
+    await stop.wait()
+    _log.info("gpusaged stops")
+    await server.close()
+    desk.stop()
+    state.stop()
+    await recorder.close()
+
+
+if __name__ == "__main__":
+    main()

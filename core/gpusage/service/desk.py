@@ -1,0 +1,190 @@
+"""The desk: every line that comes in gets its answer here.
+
+Invariants:
+
+1. Runs in the event loop and never waits; what takes time runs in the judge's or the recorder's thread.
+2. Each line gets exactly one answer.
+3. Who may not ask gets the same answer as everyone whom we cannot answer: the job stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from gpusage.service.answer import Judge, Verdict, kept, origin
+from gpusage.service.protocol import (
+    ALIVE,
+    KEPT,
+    VERSION,
+    Ask,
+    Ping,
+    ProtocolError,
+    StatusQuery,
+    json_line,
+    parse_line,
+)
+from gpusage.service.recorder import Recorder
+from gpusage.service.state import Snapshot, State
+from gpusage_hooks.types import Submission
+
+JUDGE_SHARE = 0.7
+"""Of the limit on the whole exchange: what judging may take, so that reading, recording and sending fit as well."""
+
+_log = logging.getLogger(__name__)
+Reply = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Lines since the start, by what became of them."""
+
+    asked: int = 0
+    rewrite: int = 0
+    keep: int = 0
+    decline: int = 0
+    remembered: int = 0
+    overdue: int = 0
+    failed: int = 0
+    refused: int = 0
+    malformed: int = 0
+
+
+@dataclass(slots=True)
+class Case:
+    """An ask on its way to the judge."""
+
+    ask: Ask
+    digest: bytes
+    snapshot: Snapshot
+    reply: Reply
+    timer: asyncio.TimerHandle | None = None
+    answered: bool = False
+
+
+class Desk:
+    """Answers lines.
+
+    Args:
+        state: What verdicts rest on.
+        recorder: Keeps them.
+        loop: Where `answer` is called.
+    """
+
+    def __init__(self, state: State, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
+        self.counts = Counts()
+        self._state = state
+        self._recorder = recorder
+        self._loop = loop
+        self._version = version("gpusage")
+        self._started_s = time.monotonic()
+        self._cases: queue.SimpleQueue[Case | None] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Begin to judge."""
+        threading.Thread(target=self._judge, name="judge", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the judge's thread."""
+        self._cases.put(None)
+
+    def trusts(self, uid: int) -> bool:
+        """Tell whether *uid* may ask for verdicts."""
+        return uid in self._state.snapshot.trusted_uids
+
+    def answer(self, line: bytes, uid: int, reply: Reply) -> None:
+        """Answer *line*, which the user *uid* sent, by one call of *reply*, now or soon."""
+        snapshot = self._state.snapshot
+        trusted = uid in snapshot.trusted_uids
+        digest = hashlib.blake2b(line, digest_size=32).digest()
+        verdict: Verdict | None = snapshot.memo.get(digest) if trusted else None
+        if verdict is not None:
+            self.counts.asked += 1
+            self.counts.remembered += 1
+            self._settle(verdict, reply)
+            return
+        try:
+            question = parse_line(line)
+        except ProtocolError as error:
+            self.counts.malformed += 1
+            _log.warning("uid %d: %s", uid, error)
+            reply(KEPT)
+            return
+        if isinstance(question, Ping):
+            reply(ALIVE)
+        elif isinstance(question, StatusQuery):
+            reply(json_line(self.status()))
+        elif trusted:
+            self._open(Case(ask=question, digest=digest, snapshot=snapshot, reply=reply))
+        else:
+            self.counts.refused += 1
+            _log.warning("uid %d may not ask: it is not among daemon.allowed_users", uid)
+            reply(KEPT)
+
+    def status(self) -> dict[str, Any]:
+        """Return how the daemon fares."""
+        return {
+            "v": VERSION,
+            "code": "OK",
+            "version": self._version,
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            **self._state.status(),
+            "asks": asdict(self.counts),
+            "records": asdict(self._recorder.counts),
+        }
+
+    def _open(self, case: Case) -> None:
+        self.counts.asked += 1
+        limit_s = case.snapshot.configuration.slurm.limit_ms / 1000
+        case.timer = self._loop.call_later(limit_s * JUDGE_SHARE, self._overdue, case)
+        self._cases.put(case)
+
+    def _overdue(self, case: Case) -> None:
+        """Answer in the judge's place; the record tells what the job really got."""
+        case.answered = True
+        self.counts.overdue += 1
+        submission = Submission(manager=case.ask.manager, fields=case.ask.fields, origin=origin(case.ask))
+        limit_ms = case.snapshot.configuration.slurm.limit_ms
+        reason = f"deciding took longer than the limit of {limit_ms:g} ms allows"
+        self._settle(kept(submission, case.snapshot, reason), case.reply)
+
+    def _judged(self, case: Case, verdict: Verdict) -> None:
+        if case.timer is not None:
+            case.timer.cancel()
+        if verdict.failed:
+            self.counts.failed += 1
+        else:
+            case.snapshot.memo.put(case.digest, verdict)
+        if not case.answered:
+            case.answered = True
+            self._settle(verdict, case.reply)
+
+    def _settle(self, verdict: Verdict, reply: Reply) -> None:
+        """Have *verdict* recorded, then send it."""
+        if verdict.record is None:
+            self.counts.decline += 1
+            reply(verdict.line)
+            return
+        code = verdict.record.decision.code.value.lower()
+        setattr(self.counts, code, getattr(self.counts, code) + 1)
+        record = replace(verdict.record, decided_at_s=time.time())
+        self._recorder.keep(record, lambda: reply(verdict.line))
+
+    def _judge(self) -> None:
+        """Judge case after case, in the judge's thread."""
+        judge = Judge()
+        while (case := self._cases.get()) is not None:
+            if case.answered and not self._cases.empty():
+                continue  # nobody waits for it any more, and somebody waits behind it
+            verdict = judge.verdict(case.ask, case.snapshot)
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._judged, case, verdict)

@@ -1,0 +1,75 @@
+"""The file of a Unix socket: taken over when stale, refused when it is somebody's."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+MODE = 0o666
+"""Everyone may connect and see the status; who may ask is decided by the peer's credentials."""
+_PROBE_S = 1.0
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a socket bound to *path*.
+
+    Raises:
+        RequestError: Something else stands there, a daemon listens there, or the folder cannot be used.
+    """
+    _make_way(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(str(path))
+        path.chmod(MODE)
+    except OSError as error:
+        listening.close()
+        message = f"Socket {str(path)!r} must be in a folder that gpusaged may write; got: {error}. Make the folder."
+        raise RequestError(message) from error
+    return listening
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file at *path* from another, ``None`` where there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def remove(path: Path, ours: tuple[int, int] | None) -> None:
+    """Remove the socket's file, unless somebody has put another in its place."""
+    if ours is not None and identity(path) == ours:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _make_way(path: Path) -> None:
+    """Remove a stale socket at *path*; refuse anything else."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:
+        return  # nothing there, or binding will say why not
+    if not stat.S_ISSOCK(kind):
+        message = f"Socket {str(path)!r} must be free or a socket; got another kind of file. Move it away."
+        raise RequestError(message)
+    if _answers(path):
+        message = f"Socket {str(path)!r} must be free; got a process that listens there. Stop that gpusaged first."
+        raise RequestError(message)
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    """Tell whether a process listens at *path*; one whose queue is full does, too."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
+    return True

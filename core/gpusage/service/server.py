@@ -1,0 +1,190 @@
+"""The socket: connections, their limits, and lines cut out of what comes in.
+
+Invariants:
+
+1. A line is handed over only when it is whole; half a line is no question.
+2. One question of a connection is in work at a time, so that answers leave in order and nothing piles up.
+3. Nobody can hold a connection without asking, and strangers cannot use up the connections of those who may ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import cast
+
+from gpusage.service.desk import Desk
+from gpusage.service.peer import peer_uid
+from gpusage.service.protocol import KEPT, LINE_LIMIT_BYTES
+
+IDLE_LIMIT_S = 5.0
+SWEEP_S = 1.0
+TRUSTED_LIMIT = 512
+STRANGERS_LIMIT = 32
+BACKLOG = 512
+
+
+class Server:
+    """Accepts connections on a listening socket.
+
+    Args:
+        desk: Answers the lines.
+        loop: The running event loop.
+    """
+
+    def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+        self.desk = desk
+        self.loop = loop
+        self.rejected = 0
+        self._trusted: set[Connection] = set()
+        self._strangers: set[Connection] = set()
+        self._listening: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Accept connections from now on."""
+        self._listening = await self.loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
+        self._sweep()
+
+    async def close(self, limit_s: float = 0.5) -> None:
+        """Accept no more, and let questions in work be answered within *limit_s*."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        deadline_s = self.loop.time() + limit_s
+        while self._busy() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - an event for the last half second is more
+            await asyncio.sleep(0.005)
+        for connection in self._connections():
+            connection.close()
+        await asyncio.sleep(0)
+
+    def admit(self, connection: Connection, uid: int) -> bool:
+        """Count *connection* in, unless there are too many already."""
+        group, limit = (self._trusted, TRUSTED_LIMIT) if self.desk.trusts(uid) else (self._strangers, STRANGERS_LIMIT)
+        if len(group) >= limit:
+            self.rejected += 1
+            return False
+        group.add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Count *connection* out."""
+        self._trusted.discard(connection)
+        self._strangers.discard(connection)
+
+    def _connections(self) -> list[Connection]:
+        return [*self._trusted, *self._strangers]
+
+    def _busy(self) -> bool:
+        return any(connection.busy for connection in self._connections())
+
+    def _sweep(self) -> None:
+        """Close those who hold a connection and ask nothing."""
+        oldest_s = self.loop.time() - IDLE_LIMIT_S
+        for connection in self._connections():
+            if connection.active_at_s < oldest_s:
+                connection.close()
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+
+class Connection(asyncio.Protocol):
+    """One client's end."""
+
+    def __init__(self, server: Server) -> None:
+        self.busy = False
+        self.active_at_s = server.loop.time()
+        self._server = server
+        self._buffer = bytearray()
+        self._searched = 0
+        self._advancing = False
+        self._ended = False
+        self._full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask the kernel who it is."""
+        self._transport = cast("asyncio.Transport", transport)
+        try:
+            self._uid = peer_uid(transport.get_extra_info("socket"))
+        except OSError:
+            self._uid = -1
+        if not self._server.admit(self, self._uid):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Forget the client; an answer still in work will go nowhere."""
+        self._ended = True
+        self._buffer.clear()
+        self._server.leave(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and answer the lines that are whole."""
+        self._buffer += data
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """Stay open while an answer is owed to a client that only stopped sending."""
+        self._ended = True
+        return self.busy
+
+    def pause_writing(self) -> None:
+        """Answer no more while the client does not read."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """Go on where the client reads again."""
+        self._full = False
+        self._advance()
+
+    def close(self) -> None:
+        """Close the connection, with what was not sent yet thrown away."""
+        self._transport.abort()
+
+    def _advance(self) -> None:
+        """Hand over whole lines, one at a time; called again by each reply."""
+        if self._advancing:
+            return
+        self._advancing = True
+        while not self.busy and not self._full and (line := self._line()) is not None:
+            self.busy = True
+            self.active_at_s = self._server.loop.time()
+            self._server.desk.answer(line, self._uid, self._reply)
+        self._advancing = False
+        self._flow()
+
+    def _line(self) -> bytes | None:
+        """Return the next whole line, or ``None``; ends a connection whose line is too long."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end > LINE_LIMIT_BYTES or (end < 0 and len(self._buffer) > LINE_LIMIT_BYTES):
+            self._buffer.clear()
+            self._searched = 0
+            self._ended = True
+            self._transport.write(KEPT)
+            return None
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
+
+    def _reply(self, answer: bytes) -> None:
+        self.busy = False
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+        self._advance()
+
+    def _flow(self) -> None:
+        """Read only what can be worked on; close when all is said."""
+        if self._transport.is_closing():
+            return
+        if self._ended and not self.busy:
+            self._transport.close()
+            return
+        with suppress(RuntimeError):  # it had ended meanwhile
+            if len(self._buffer) > LINE_LIMIT_BYTES:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()

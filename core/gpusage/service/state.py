@@ -1,0 +1,236 @@
+"""What decisions rest on: the configuration, the kill switch and the clusters, kept fresh in the background.
+
+Invariants:
+
+1. Whoever answers reads one `Snapshot` and waits for nobody: files and managers are asked in threads of their own.
+2. Ages are measured on the monotonic clock; setting the clock back changes nothing.
+3. A configuration that cannot be used changes nothing but `status`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpusage.advisor import Advisor
+from gpusage.configuration import Configuration, configuration_path, load_configuration
+from gpusage.service.memo import Memo
+from gpusage.service.peer import allowed_uids
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_hooks.types import Cluster
+
+MANAGERS = ("slurm", "yarn")
+TICK_S = 0.5
+SHORTEST_REFRESH_S = 0.1
+REMEMBERED_ANSWERS = 4096
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A cluster, and when it was seen on the monotonic clock."""
+
+    cluster: Cluster
+    seen_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that one decision rests on.
+
+    Attributes:
+        clusters: By manager, those seen recently enough.
+        troubles: By manager, why its cluster is not known or no longer fresh.
+        killed: Why nothing may be rewritten, where the kill switch is on.
+        trusted_uids: Who may ask.
+        memo: Whatever follows from this snapshot and a question alone may be kept here; it dies with the snapshot.
+    """
+
+    configuration: Configuration
+    advisor: Advisor
+    trusted_uids: frozenset[int]
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    killed: str | None = None
+    memo: Memo[bytes, Any] = field(default_factory=lambda: Memo(REMEMBERED_ANSWERS), compare=False)
+
+
+class State:
+    """Keeps the newest snapshot.
+
+    Args:
+        configuration: What the daemon was started with.
+        advisor: Its rules are replaced by the configuration's.
+        path: The configuration's file, ``None`` for the usual one.
+        managers: Whom to ask what they have.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        advisor: Advisor,
+        path: Path | None = None,
+        managers: tuple[str, ...] = MANAGERS,
+    ) -> None:
+        self._configuration = configuration
+        self._advisor = advisor
+        self._path = path
+        self._managers = managers
+        self._sightings: dict[str, Sighting] = {}
+        self._errors: dict[str, str] = {}
+        self._killed: str | None = None
+        self._broken: str | None = None
+        self._signature: object = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._trusted_uids = self._resolved()
+        self._snapshot = self._made()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return what is known now; never waits."""
+        return self._snapshot
+
+    def start(self) -> None:
+        """Look at files and managers from now on."""
+        self._signature = _signature(self._path or configuration_path())
+        self.look()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        for manager in self._managers:
+            threading.Thread(target=self._observe, args=(manager,), name=manager, daemon=True).start()
+
+    def stop(self) -> None:
+        """End the threads, soon."""
+        self._stop.set()
+
+    def look(self) -> None:
+        """Read again what has changed on disk, and publish a new snapshot where that changes anything."""
+        self._reload()
+        self._killed = kill_reason(self._configuration.kill_switch)
+        self._publish()
+
+    def status(self) -> dict[str, Any]:
+        """Return what is known, for people and `gpusage slurm status`."""
+        snapshot, now_s = self._snapshot, time.monotonic()
+        return {
+            "mode": snapshot.configuration.mode,
+            "kill_switch": {"path": snapshot.configuration.kill_switch, "on": snapshot.killed is not None},
+            "configuration": {"path": str(self._path or configuration_path()), "error": self._broken},
+            "clusters": {
+                manager: {"age_s": round(now_s - seen.seen_at_s, 1), **msgspec.to_builtins(seen.cluster)}
+                for manager, seen in dict(self._sightings).items()
+            },
+            "troubles": dict(snapshot.troubles),
+        }
+
+    def _watch(self) -> None:
+        while not self._stop.wait(TICK_S):
+            _guarded(self.look)
+
+    def _observe(self, manager: str) -> None:
+        while True:
+            _guarded(lambda: self._ask(manager))
+            if self._stop.wait(max(SHORTEST_REFRESH_S, self._configuration.daemon.refresh_s)):
+                return
+
+    def _ask(self, manager: str) -> None:
+        """Ask *manager* what it has; its failure is remembered, not raised."""
+        try:
+            cluster: Cluster | None = self._advisor.plugins.hook.observe_cluster(manager=manager)
+        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+            self._note(manager, str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}")
+        else:
+            if cluster is not None:
+                self._sightings[manager] = Sighting(cluster=cluster, seen_at_s=time.monotonic())
+            self._errors.pop(manager, None)
+        self._publish(refreshed=True)
+
+    def _note(self, manager: str, trouble: str) -> None:
+        """Remember and, the first time, log why *manager* did not answer."""
+        if self._errors.get(manager) != trouble:
+            _log.warning("%s: %s", manager, trouble)
+        self._errors[manager] = trouble
+
+    def _reload(self) -> None:
+        signature = _signature(self._path or configuration_path())
+        if signature == self._signature:
+            return
+        self._signature = signature
+        try:
+            self._configuration = load_configuration(self._path)
+        except GpuUsageError as error:
+            self._broken = str(error)
+            _log.warning("configuration unchanged: %s", error)
+        else:
+            self._broken = None
+            self._trusted_uids = self._resolved()
+            _log.info("configuration read again: mode %s", self._configuration.mode)
+
+    def _resolved(self) -> frozenset[int]:
+        """Return who may ask; only when a configuration is new, because a directory service may take its time."""
+        uids, unknown = allowed_uids(self._configuration.daemon.allowed_users)
+        if unknown:
+            _log.warning("daemon.allowed_users names users whom this host does not know: %s", ", ".join(unknown))
+        return uids
+
+    def _publish(self, *, refreshed: bool = False) -> None:
+        with self._lock:
+            made = self._made()
+            if refreshed or made != self._snapshot:
+                self._snapshot = made
+
+    def _made(self) -> Snapshot:
+        configuration = self._configuration
+        oldest_s = time.monotonic() - configuration.daemon.stale_after_s
+        sightings = dict(self._sightings)
+        fresh = {manager: seen.cluster for manager, seen in sightings.items() if seen.seen_at_s >= oldest_s}
+        return Snapshot(
+            configuration=configuration,
+            advisor=replace(self._advisor, rules=configuration.rules),
+            trusted_uids=self._trusted_uids,
+            clusters=fresh,
+            troubles={
+                manager: self._errors.get(manager) or f"{manager} has not been seen for too long"
+                for manager in (*sightings, *self._errors)
+                if manager not in fresh
+            },
+            killed=self._killed,
+        )
+
+
+def kill_reason(path: str) -> str | None:
+    """Return why nothing may be rewritten: a file at *path*, or that nobody can tell; ``None`` where there is none."""
+    if not path:
+        return None
+    try:
+        Path(path).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"the kill switch {path} cannot be looked at ({error.strerror})"
+    return f"the kill switch is on ({path})"
+
+
+def _signature(path: Path) -> object:
+    """Return something that changes when the file does; files may be replaced within one tick of the clock."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
+def _guarded(action: Callable[[], None]) -> None:
+    """Run *action* in a thread that must live on."""
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - whatever it was, the next look may succeed
+        _log.warning("a background look failed", exc_info=True)
