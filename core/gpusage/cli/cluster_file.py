@@ -1,0 +1,152 @@
+"""The cluster that `gpusage validate` decides for: from a file, from the manager itself, or an example.
+
+A file is JSON or TOML with ``version`` and ``pools``, each with ``site_type``, ``gpu_count`` and, where they are not
+the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu`` and ``feature``. What `gpusage slurm status --json` prints
+is such a file, too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
+from gpusage_hooks.types import Cluster, GpuPool
+
+if TYPE_CHECKING:
+    from gpusage.advisor import Advisor
+    from gpusage.devices.catalogue import Catalogue
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
+EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
+KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature")
+
+
+def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, str]:
+    """Return the cluster of *path*, else *manager*'s own, else an example; and where it is from, for people.
+
+    Raises:
+        RequestError: The file is not a cluster.
+    """
+    if path is not None:
+        return read_cluster(path, manager, advisor.catalogue), f"as {path} describes it"
+    try:
+        seen: Cluster | None = advisor.plugins.hook.observe_cluster(manager=manager)
+        trouble = f"no plugin knows {manager}"
+    except GpuUsageError as error:
+        seen, trouble = None, str(error)
+    if seen is not None:
+        return seen, f"this machine's {manager} {seen.version}"
+    return example_cluster(manager, advisor.catalogue), f"an example, name yours with --cluster ({trouble})"
+
+
+def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
+    """Return a cluster of four generations whose GPUs can all be shared and are all free."""
+    pools = [
+        GpuPool(
+            gpu=catalogue.find(name).name,
+            site_type=name,
+            gpu_count=count,
+            free_gpu_count=count,
+            mps_per_gpu=100,
+            feature=name,
+        )
+        for name, count in EXAMPLE_POOLS
+    ]
+    return Cluster(manager=manager, version="", pools=tuple(pools), notes=("an example cluster",))
+
+
+def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
+    """Return the cluster that the file at *path* describes.
+
+    Raises:
+        RequestError: It cannot be read, or is not a cluster.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAXIMUM_FILE_BYTES).decode()
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        message = f"Cluster file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    except (ValueError, RecursionError) as error:
+        message = f"Cluster file {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
+        raise RequestError(message) from error
+    return parse_cluster(document, manager, catalogue, origin=str(path))
+
+
+def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:  # noqa: ANN401 - any JSON
+    """Return the cluster that *document* describes."""
+    table = _table(document, manager)
+    rows = table.get("pools")
+    if not isinstance(rows, list) or not rows:
+        _refuse(origin, "pools", "a list of at least one GPU type", rows)
+    pools = tuple(_pool(row, catalogue, f"{origin}, pool {index + 1}") for index, row in enumerate(rows))
+    return Cluster(manager=manager, version=str(table.get("version", "")), pools=pools)
+
+
+def _table(document: Any, manager: str) -> Mapping[str, Any]:  # noqa: ANN401 - any JSON
+    """Return the part that describes the cluster: the whole, or the daemon's ``clusters``."""
+    if not isinstance(document, dict):
+        return {}
+    clusters = document.get("clusters")
+    inner = clusters.get(manager) if isinstance(clusters, dict) else document
+    return inner if isinstance(inner, dict) else {}
+
+
+def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN401 - any JSON
+    if not isinstance(row, dict):
+        _refuse(origin, "pools", "tables", row)
+    unknown = sorted(set(row) - set(KEYS))
+    if unknown:
+        _refuse(origin, unknown[0], f"one of {', '.join(KEYS)}", row[unknown[0]])
+    site_type = row.get("site_type")
+    if not isinstance(site_type, str) or not site_type:
+        _refuse(origin, "site_type", "the site's own name of the type", site_type)
+    count = _count(row, "gpu_count", origin)
+    if count is None:
+        _refuse(origin, "gpu_count", "a whole number of GPUs", None)
+    free = _count(row, "free_gpu_count", origin)
+    feature = row.get("feature", site_type)
+    return GpuPool(
+        gpu=_gpu(row.get("gpu", site_type), catalogue, named="gpu" in row),
+        site_type=site_type,
+        gpu_count=count,
+        free_gpu_count=count if free is None else free,
+        mps_per_gpu=_count(row, "mps_per_gpu", origin),
+        feature=None if feature is None else str(feature),
+    )
+
+
+def _gpu(name: str | None, catalogue: Catalogue, *, named: bool) -> str | None:
+    """Return the catalogue's name; a type that only the site knows is no error, a wrong ``gpu`` is one."""
+    if name is None:
+        return None
+    try:
+        return catalogue.find(str(name)).name
+    except DeviceError:
+        if named:
+            raise
+        return None
+
+
+def _count(row: Mapping[str, Any], key: str, origin: str) -> int | None:
+    value = row.get(key)
+    if value is not None and (type(value) is not int or value < 0):
+        _refuse(origin, key, "a whole number of at least 0", value)
+    return value
+
+
+def _refuse(origin: str, key: str, rule: str, found: object) -> NoReturn:
+    message = (
+        f"Key {key!r} of cluster {origin!r} must be {rule}; got {found!r}. 'gpusage slurm status --json' writes one."
+    )
+    raise RequestError(message)

@@ -1,0 +1,96 @@
+"""`gpusage colocate`: what jobs on one GPU do to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gpusage.cli import documents, figures, options, tables
+from gpusage_hooks.types import Colocation, GpuNeed, Interval, ModelRequest
+from gpusage_hooks.units import gib
+
+EXAMPLE = """\b
+Examples:
+  gpusage colocate resnet50.onnx bert.onnx --batch 16 --gpu a100
+  gpusage colocate resnet50.onnx,batch=64 bert.onnx,batch=1,mode=infer --gpu v100 --json
+"""
+SCHEMA = "gpusage.colocate/1"
+MINIMUM_JOBS = 2
+HEADINGS = ("<job", "alone", "beside the others", "MPS threads", "memory cap")
+
+
+@click.command(epilog=EXAMPLE)
+@options.models_argument
+@options.gpu_option(multiple=False)
+@options.workload_options
+@options.json_option
+@click.pass_context
+def command(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as_json: bool, **run: Any) -> None:  # noqa: ANN401
+    """Predict the throughput of each MODEL beside the others on one GPU under MPS.
+
+    A MODEL may carry its own options behind commas; the command's options hold for the rest. The exit status is 1 where
+    sharing is not recommended.
+    """
+    if len(models) < MINIMUM_JOBS:
+        message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
+        raise click.UsageError(message, context)
+    requests = options.read_requests(models, run)
+    needs, found = _colocation(requests, gpu)
+    names = [request.model for request in requests]
+    if as_json:
+        tables.print_json({"schema": SCHEMA, **documents.colocation(names, found)})
+    else:
+        _show(requests, needs, found)
+    context.exit(0 if found.recommended else 1)
+
+
+def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNeed], Colocation]:
+    """Return what each job needs alone, and what all do to each other."""
+    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
+
+    gpu = advisor().catalogue.find(name)
+    needs = []
+    for request in requests:
+        graph = advisor().read(request.model, dict(request.workload.shape))
+        needs.append(advisor().predict(graph, request.workload, [gpu])[0])
+    return needs, advisor().colocate(needs, gpu)
+
+
+def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], found: Colocation) -> None:
+    tables.show_title(f"{len(requests)} jobs on one {found.gpu}")
+    tables.show("")
+    tables.show_rows(
+        HEADINGS,
+        [
+            [
+                f"{request.model} ({request.workload.mode}, batch {request.workload.batch_size})",
+                f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
+                f"{figures.share(throughput)} of alone",
+                f"{percent} %",
+                gib(cap_bytes),
+            ]
+            for request, need, throughput, percent, cap_bytes in zip(
+                requests,
+                needs,
+                found.normalised_throughput,
+                found.mps_thread_percent,
+                found.memory_cap_bytes,
+                strict=True,
+            )
+        ],
+    )
+    tables.show("", *_verdict(found))
+
+
+def _verdict(found: Colocation) -> list[str]:
+    return [
+        f"Together they do {_times(found.throughput_sum)} the work of one after the other.",
+        "Their memory fits." if found.fits else "Their memory does not fit on one GPU.",
+        f"Sharing is {'' if found.recommended else 'not '}recommended.",
+    ]
+
+
+def _times(figure: Interval) -> str:
+    return figures.plain(figure, "x")

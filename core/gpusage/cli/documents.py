@@ -1,0 +1,147 @@
+"""Values as JSON documents, by the names that interface.md promises; pure functions, nothing is printed here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gpusage_hooks.types import (
+    Cluster,
+    Colocation,
+    Decision,
+    Gpu,
+    GpuNeed,
+    Interval,
+    ModelGraph,
+    Rendered,
+    Shape,
+    Workload,
+)
+
+FP32_BYTES = 4
+ALONE = Interval(value=1.0, low=1.0, high=1.0)
+
+
+def interval(figure: Interval) -> dict[str, float]:
+    """Return a predicted figure."""
+    return {"value": figure.value, "low": figure.low, "high": figure.high}
+
+
+def model(graph: ModelGraph) -> dict[str, Any]:
+    """Return what a model is; parameters count as fp32."""
+    return {
+        "name": graph.name,
+        "source": graph.source,
+        "node_count": len(graph.nodes),
+        "parameter_bytes": graph.parameter_count * FP32_BYTES,
+    }
+
+
+def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
+    """Return how a model is run; ``shape`` has the sizes of each input of one sample."""
+    document: dict[str, Any] = {
+        "batch_size": run.batch_size,
+        "mode": run.mode,
+        "precision": run.precision,
+        "optimizer": run.optimizer if run.mode == "train" else "none",
+        "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
+    }
+    if run.steps is not None:
+        document["steps"] = run.steps
+    if run.slo is not None:
+        document["slo"] = {"latency_s": run.slo.latency_s, "rate_per_s": run.slo.rate_per_s}
+    return document
+
+
+def need(found: GpuNeed, first: GpuNeed, steps: int | None = None) -> dict[str, Any]:
+    """Return what one GPU is predicted to need; the speed-up is against *first*."""
+    document: dict[str, Any] = {
+        "gpu": found.gpu,
+        "step_time_s": interval(found.step_time_s),
+        "memory_bytes": interval(found.memory_bytes),
+        "gpu_utilization": interval(found.gpu_utilization),
+        "sm_activity": interval(found.sm_activity),
+        "dram_activity": interval(found.dram_activity),
+        "throughput_samples_per_s": interval(found.throughput_samples_per_s),
+        "speedup": interval(speedup(found, first)),
+        "fits": found.fits,
+        "familiar": found.familiar,
+        "notes": list(found.notes),
+    }
+    if steps is not None:
+        document["run_time_s"] = interval(scaled(found.step_time_s, steps))
+    return document
+
+
+def colocation(names: Sequence[str], found: Colocation) -> dict[str, Any]:
+    """Return what jobs do to each other, each called by its name in *names*."""
+    jobs = zip(names, found.normalised_throughput, found.mps_thread_percent, found.memory_cap_bytes, strict=True)
+    return {
+        "gpu": found.gpu,
+        "jobs": [
+            {
+                "model": name,
+                "normalised_throughput": interval(throughput),
+                "mps_thread_percent": percent,
+                "memory_cap_bytes": cap_bytes,
+            }
+            for name, throughput, percent, cap_bytes in jobs
+        ],
+        "throughput_sum": interval(found.throughput_sum),
+        "fits": found.fits,
+        "recommended": found.recommended,
+    }
+
+
+def decision(script: str, made: Decision, rendered: Rendered) -> dict[str, Any]:
+    """Return what becomes of one job script, before and after in the workload manager's own words."""
+    return {
+        "script": script,
+        "code": made.code.value,
+        "before": rendered.before,
+        "after": rendered.after,
+        "reasons": list(made.reasons),
+        "need": need(made.need, made.need) if made.need else None,
+    }
+
+
+def gpu(row: Gpu) -> dict[str, Any]:
+    """Return one row of the catalogue."""
+    document = {item.name: getattr(row, item.name) for item in dataclasses.fields(row)}
+    document["aliases"] = list(row.aliases)
+    document["compute_capability"] = list(row.compute_capability)
+    document["peak_flop_per_s"] = dict(row.peak_flop_per_s)
+    return document
+
+
+def cluster(seen: Cluster, origin: str) -> dict[str, Any]:
+    """Return the cluster that decisions were made for, and where it is from."""
+    return {"origin": origin, **dataclasses.asdict(seen)}
+
+
+def speedup(found: GpuNeed, first: GpuNeed) -> Interval:
+    """Return how many times faster than *first* a step runs; 1 exactly against itself.
+
+    Step times miss by a factor, so each interval is a distance on a logarithmic scale; the errors on two GPUs are taken
+    as independent, and such distances add by their squares.
+    """
+    if found.gpu == first.gpu:
+        return ALONE
+    mine, other = found.step_time_s, first.step_time_s
+    value = other.value / mine.value
+    up = math.hypot(math.log(other.high / other.value), math.log(mine.value / mine.low))
+    down = math.hypot(math.log(other.value / other.low), math.log(mine.high / mine.value))
+    return Interval(value=value, low=value * math.exp(-down), high=value * math.exp(up))
+
+
+def scaled(figure: Interval, factor: float) -> Interval:
+    """Return *figure*, *factor* times as large."""
+    return Interval(value=figure.value * factor, low=figure.low * factor, high=figure.high * factor)
+
+
+def sample_shape(shape: Shape) -> tuple[int, ...]:
+    """Return the shape of one sample: a first dimension that follows the batch is left out."""
+    sizes = shape[1:] if shape and shape[0] == -1 else shape
+    return tuple(abs(size) for size in sizes)

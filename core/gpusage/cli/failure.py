@@ -1,0 +1,80 @@
+"""What becomes of a command that fails: one sentence on standard error, an exit status that tells whose fault it is.
+
+0   done
+1   the input is at fault, or the answer is no
+2   the command line is at fault
+70  our own bug, the only case with a traceback
+130 Ctrl-C, and 141 where the reader of our output went away: as the shell has them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from gpusage_hooks.errors import GpuUsageError
+
+INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
+REPORT = "This is a bug of gpusage; please report it with the lines above, as CONTRIBUTING.md says"
+
+
+def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
+    """Run *command* and return its exit status, with a failure told on standard error.
+
+    Args:
+        command: A click command in non-standalone mode.
+        arguments: Of the command line: with ``--json`` among them, a failure is told on standard output, too.
+    """
+    try:
+        status = command()
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
+            error.show()
+            return USAGE
+        return tell("usage", usage_sentence(error), USAGE, arguments)
+    except click.ClickException as error:
+        return tell("input", error.format_message(), INPUT, arguments)
+    except click.Abort:
+        return INTERRUPTED
+    except GpuUsageError as error:
+        return tell(error.code, str(error), INPUT, arguments)
+    except Exception as error:  # noqa: BLE001 - the last one to hear of it
+        traceback.print_exc()
+        return tell("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
+    return status if isinstance(status, int) else 0
+
+
+def tell(code: str, message: str, status: int, arguments: Sequence[str]) -> int:
+    """Tell one failure, and return *status*."""
+    sentence = " ".join(message.split())
+    click.echo(f"gpusage: error: {sentence}", err=True)
+    if wants_json(arguments):
+        click.echo(json.dumps({"error": {"code": code, "message": sentence}}, indent=2))
+    return status
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Tell whether ``--json`` is an option among *arguments*: not after ``--``."""
+    words = list(arguments)
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def usage_sentence(error: click.UsageError) -> str:
+    """Return what is wrong with a command line, and where the right one is described."""
+    message = error.format_message().rstrip()
+    ended = message if message.endswith((".", "?", "!")) else message + "."
+    return f"{ended} Try '{error.ctx.command_path} --help'." if error.ctx else ended
+
+
+def closed_pipe() -> int:
+    """Let what is still buffered go nowhere, so that Python's own exit is quiet, and return the exit status."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return PIPE_CLOSED

@@ -1,0 +1,47 @@
+"""Predicted figures as people read them: the value in a unit that suits it, and the interval around it."""
+
+from __future__ import annotations
+
+from gpusage_hooks.types import Interval
+from gpusage_hooks.units import GIB
+
+_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"), (36e3, 1 / 60, "min"), (float("inf"), 1 / 3600, "h"))
+_COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
+
+
+def time(figure: Interval) -> str:
+    """Return seconds as, for example, ``197 ms (170-231)``."""
+    scale, unit = next((scale, unit) for limit_s, scale, unit in _TIMES if figure.value < limit_s)
+    return f"{number(figure.value * scale)} {unit} {_ends(figure, scale)}"
+
+
+def memory(figure: Interval) -> str:
+    """Return bytes as, for example, ``6.1 GiB (5.6-6.9)``."""
+    return f"{figure.value / GIB:.1f} GiB ({figure.low / GIB:.1f}-{figure.high / GIB:.1f})"
+
+
+def share(figure: Interval) -> str:
+    """Return a share of 0 to 1 as, for example, ``31 % (24-39)``."""
+    return f"{100 * figure.value:.0f} % ({100 * figure.low:.0f}-{100 * figure.high:.0f})"
+
+
+def plain(figure: Interval, unit: str = "") -> str:
+    """Return a figure with *unit* right behind it, for example ``1.08x (0.95-1.23)``; no ends where they are exact."""
+    exact = figure.low == figure.value == figure.high
+    return f"{number(figure.value)}{unit}" + ("" if exact else f" {_ends(figure, 1.0)}")
+
+
+def number(value: float) -> str:
+    """Return *value* with three digits, never with an exponent."""
+    digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
+    return f"{value:.{digits}f}"
+
+
+def count(value: float) -> str:
+    """Return a large count with the SI letter behind it, for example ``25.6 M``."""
+    scale, letter = next((scale, letter) for limit, scale, letter in _COUNTS if abs(value) < limit)
+    return f"{number(value * scale) if letter else f'{value:g}'} {letter}".rstrip()
+
+
+def _ends(figure: Interval, scale: float) -> str:
+    return f"({number(figure.low * scale)}-{number(figure.high * scale)})"

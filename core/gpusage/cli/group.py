@@ -1,0 +1,99 @@
+"""The main command group: built-in commands imported when called, plugins' commands asked for when wanted."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from gpusage.cli.failure import closed_pipe, exit_status
+from gpusage_hooks.errors import GpuUsageError
+
+BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "predict": "gpusage.cli.predict:command",
+        "colocate": "gpusage.cli.colocate:command",
+        "validate": "gpusage.cli.validate:command",
+        "card": "gpusage.cli.card:command",
+        "gpus": "gpusage.cli.gpus:command",
+        "job-card": "gpusage.cli.job_card:job_card",
+    }
+)
+"""Where each command stands: ``module:name``."""
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name, and loads plugins only where no built-in command is meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return every command that there is; plugins are asked, and a broken one is only mentioned."""
+        try:
+            added = plugin_commands(ctx)
+        except GpuUsageError as error:
+            click.echo(f"gpusage: warning: {error}", err=True)
+            added = {}
+        return [*BUILT_IN, *sorted(set(added) - set(BUILT_IN))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of this name; plugins are asked only for a name that is not built in."""
+        if cmd_name not in BUILT_IN:
+            return plugin_commands(ctx).get(cmd_name)
+        module, _, attribute = BUILT_IN[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that *args* begin with, or name the nearest one."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "'gpusage --help' lists them."
+            message = f"Command {name!r} must be one that there is. {hint}"
+            raise click.UsageError(message)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
+        """Run the command; where the reader of our output has left, stop without a word."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            ctx.exit(closed_pipe())
+        return result
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *rest: Any,  # noqa: ANN401 - the signature is click's
+        **extra: Any,  # noqa: ANN401 - as above
+    ) -> NoReturn:
+        """Run a command line, and leave with the exit status that its outcome has."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        run = super().main
+        sys.exit(exit_status(lambda: run(arguments, prog_name or "gpusage", *rest, **extra), arguments))
+
+
+def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
+    """Return the commands that plugins add, by name, asking them once a run.
+
+    Raises:
+        PluginError: A plugin cannot be loaded.
+    """
+    memory: MutableMapping[str, Any] = ctx.find_root().meta
+    if "gpusage.plugin_commands" not in memory:
+        from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+
+        answers = load_plugins().hook.add_commands()
+        commands = [item for answer in answers for item in answer if isinstance(item, click.Command)]
+        memory["gpusage.plugin_commands"] = {command.name: command for command in reversed(commands)}
+    found: Mapping[str, click.Command] = memory["gpusage.plugin_commands"]
+    return found

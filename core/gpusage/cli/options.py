@@ -1,0 +1,154 @@
+"""Options that several commands share: the models, how they are run, on which GPUs, and `--json`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from click.shell_completion import CompletionItem
+
+from gpusage.comment import MODEL_SUFFIXES, parse_model, parse_shape
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DEFAULT = Workload()
+
+
+def _checked_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for value in values:
+            parse_shape(value)
+    except RequestError as error:
+        raise click.UsageError(str(error)) from error
+    return values
+
+
+shape_option = click.option(
+    "--shape",
+    metavar="NAME=SIZES",
+    multiple=True,
+    callback=_checked_shapes,
+    help="Size of a free dimension or of a whole input, seq=128 or input=3x224x224; may be repeated.",
+)
+
+_WORKLOAD_OPTIONS = (
+    click.option("--batch", type=click.IntRange(1, 10**9), help="Samples a step on one GPU.  [default: 1]"),
+    click.option("--mode", type=click.Choice(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
+    click.option(
+        "--precision",
+        type=click.Choice(get_args(Precision)),
+        help=f"fp16 and bf16 mean automatic mixed precision in training.  [default: {_DEFAULT.precision}]",
+    ),
+    click.option(
+        "--optimizer",
+        type=click.Choice(get_args(Optimizer)),
+        help=f"Of training; none is forward and backward only.  [default: {_DEFAULT.optimizer}]",
+    ),
+    shape_option,
+)
+
+
+def json_option(function: Function) -> Function:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")(function)
+
+
+def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return model files and folders that begin with *incomplete*; a folder that stands alone is looked into."""
+    found = list(_model_paths(incomplete))
+    while len(found) == 1 and found[0].endswith("/"):
+        inside = list(_model_paths(found[0]))
+        if not inside:
+            break
+        found = inside
+    return [CompletionItem(path) for path in sorted(found)]
+
+
+def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return GPUs of the catalogue that begin with *incomplete*."""
+    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
+
+    wanted = incomplete.lower()
+    return [CompletionItem(gpu.name, help=gpu.generation) for gpu in advisor().catalogue if gpu.name.startswith(wanted)]
+
+
+def models_argument(function: Function) -> Function:
+    """Add one or more models as ``models``."""
+    return click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)(
+        function
+    )
+
+
+def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
+    """Add ``--gpu``: as ``gpus``, or one and required as ``gpu``."""
+    text = "GPU to predict for; may be repeated. Default: one of each generation." if multiple else "The GPU to share."
+    name = "gpus" if multiple else "gpu"
+    return click.option(
+        "--gpu", name, metavar="NAME", multiple=multiple, required=not multiple, help=text, shell_complete=complete_gpu
+    )
+
+
+def workload_options(function: Function) -> Function:
+    """Add how models are run; a command hands the five on to `read_requests` as a mapping."""
+    for option in reversed(_WORKLOAD_OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
+    """Return what each word on the command line asks for.
+
+    A word is a model, with its own options where it has some (``resnet50.onnx,batch=64``); the command's options
+    hold for what it leaves open.
+
+    Args:
+        models: The words.
+        options: ``batch``, ``mode``, ``precision``, ``optimizer`` and ``shape``; ``None`` where not given.
+
+    Raises:
+        RequestError: A word is malformed.
+    """
+    return [_request(word, options) for word in models]
+
+
+def _request(word: str, options: Mapping[str, Any]) -> ModelRequest:
+    text = f'"{word}"' if '"' not in word and os.path.lexists(word) else word
+    request = parse_model(",".join([text, *_added(text, options)]))
+    if not request.enabled:
+        message = f"Model {word!r} must be one to predict; got 'gpusage=off'. Remove it."
+        raise RequestError(message)
+    return request
+
+
+def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the command's options that *text* does not settle itself."""
+    for key in ("batch", "mode", "precision", "optimizer"):
+        value = options.get(key)
+        if value is not None and not re.search(rf",\s*{key}=", text):
+            yield f"{key}={value}"
+    for shape in options.get("shape") or ():
+        name = shape.partition("=")[0]
+        if not re.search(rf",\s*shape={re.escape(name)}=", text):
+            yield f"shape={shape}"
+
+
+def _model_paths(incomplete: str) -> Iterable[str]:
+    folder, _, start = incomplete.rpartition("/")
+    prefix = incomplete[: len(incomplete) - len(start)]
+    try:
+        entries = list(os.scandir(Path(folder or ("/" if prefix else ".")).expanduser()))
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
+            continue
+        if entry.is_dir():
+            yield f"{prefix}{entry.name}/"
+        elif entry.name.endswith(MODEL_SUFFIXES):
+            yield f"{prefix}{entry.name}"

@@ -1,0 +1,102 @@
+"""`gpusage predict`: what each model needs on each GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from gpusage.cli import documents, figures, options, tables
+from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
+
+EXAMPLE = """\b
+Examples:
+  gpusage predict resnet50.onnx --batch 64 --gpu v100 --gpu h100
+  gpusage predict resnet50.onnx,batch=64 bert.onnx,batch=8,precision=bf16 --json
+"""
+SCHEMA = "gpusage.predict/1"
+LEGEND = (
+    "In parentheses: the ends between which 9 of 10 runs should lie. '*': outside what the predictors were fitted on."
+)
+HEADINGS = ("<GPU", "step time", "memory", "fits", "GPU busy", "SM activity", "DRAM activity", "samples/s", "speedup")
+
+Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
+
+
+@click.command(epilog=EXAMPLE)
+@options.models_argument
+@options.gpu_option(multiple=True)
+@options.workload_options
+@options.json_option
+def command(models: tuple[str, ...], gpus: tuple[str, ...], *, as_json: bool, **run: Any) -> None:  # noqa: ANN401 - options
+    """Predict what each MODEL needs on each GPU: time, memory, utilization.
+
+    MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
+    its own options behind commas.
+    """
+    predictions = _predictions(options.read_requests(models, run), gpus)
+    if as_json:
+        tables.print_json({"schema": SCHEMA, "predictions": [_document(*prediction) for prediction in predictions]})
+        return
+    for prediction in predictions:
+        _show(*prediction)
+    tables.show(LEGEND)
+
+
+def _predictions(requests: Sequence[Any], names: Sequence[str]) -> list[Prediction]:
+    """Return graph, workload and needs of each request."""
+    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
+
+    catalogue = advisor().catalogue
+    gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
+    found = []
+    for request in requests:
+        graph = advisor().read(request.model, dict(request.workload.shape))
+        found.append((graph, request.workload, advisor().predict(graph, request.workload, gpus)))
+    return found
+
+
+def _document(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> dict[str, Any]:
+    return {
+        "model": documents.model(graph),
+        "workload": documents.workload(graph, run),
+        "needs": [documents.need(need, needs[0], run.steps) for need in needs],
+    }
+
+
+def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
+    tables.show_title(graph.name)
+    tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run)}\n")
+    headings = (*HEADINGS, f"{run.steps} steps") if run.steps else HEADINGS
+    tables.show_rows(headings, [list(_cells(need, needs[0], run.steps)) for need in needs])
+    notes = dict.fromkeys(note for need in needs for note in need.notes)
+    tables.show("\n".join(["", *(f"- {note}" for note in notes), *([""] if notes else [])]))
+
+
+def _cells(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
+    yield need.gpu + ("" if need.familiar else " *")
+    yield figures.time(need.step_time_s)
+    yield figures.memory(need.memory_bytes)
+    yield "yes" if need.fits else "no"
+    yield figures.share(need.gpu_utilization)
+    yield figures.share(need.sm_activity)
+    yield figures.share(need.dram_activity)
+    yield figures.plain(need.throughput_samples_per_s)
+    yield figures.plain(documents.speedup(need, first), "x")
+    if steps:
+        yield figures.time(documents.scaled(need.step_time_s, steps))
+
+
+def describe_model(graph: ModelGraph) -> str:
+    """Return what a model is, in one line."""
+    document = documents.model(graph)
+    return f"{graph.source}: {document['node_count']} nodes, {figures.count(graph.parameter_count)} parameters"
+
+
+def describe_workload(graph: ModelGraph, run: Workload) -> str:
+    """Return how a model is run, in one line."""
+    document = documents.workload(graph, run)
+    shapes = [f"{name} {'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
+    words = [run.mode, f"batch {run.batch_size}", run.precision, *([run.optimizer] if run.mode == "train" else [])]
+    return ", ".join([*words, *shapes])
