@@ -23,7 +23,7 @@ from gpusage_hooks.types import (
     Decision,
     Gpu,
     GpuNeed,
-    GpuPool,
+    GpuRequest,
     Interval,
     Job,
     ModelGraph,
@@ -100,10 +100,9 @@ class Advisor:
         if graph is None:
             return _kept(job, "no description of the model came with the job")
         try:
-            needs = self._needs(graph, wish.workload, cluster)
+            case = self._case(job.request, graph, wish.workload, cluster.within(job.request.partitions))
         except GpuUsageError as error:
             return _kept(job, str(error))
-        case = Case(request=job.request, workload=wish.workload, needs=tuple(needs), cluster=cluster, rules=self.rules)
         return self._through_policies(case)
 
     def _through_policies(self, case: Case) -> Decision:
@@ -119,10 +118,11 @@ class Advisor:
         changed = draft.request != case.request
         return replace(draft, code=Code.REWRITE if changed else Code.KEEP)
 
-    def _needs(self, graph: ModelGraph, workload: Workload, cluster: Cluster) -> list[tuple[GpuPool, GpuNeed]]:
+    def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
-        gpus = [self.catalogue.find(pool.gpu or "") for pool in pools]
-        return list(zip(pools, self.predict(graph, workload, gpus), strict=True))
+        gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
+        needs = tuple(zip(pools, self.predict(graph, workload, gpus), strict=True))
+        return Case(request=request, workload=workload, needs=needs, gpus=gpus, cluster=cluster, rules=self.rules)
 
 
 def make_advisor(rules: Rules | None = None) -> Advisor:

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Literal
@@ -195,6 +195,7 @@ class GpuRequest:
         memory_cap_bytes: Device memory that the share may use.
         preferred_gpus: Site types to try first, best first; any of the others will do.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
+        partitions: Slurm partitions or YARN queues that may run it; none named means the cluster's default.
     """
 
     gpu_count: int
@@ -203,6 +204,7 @@ class GpuRequest:
     memory_cap_bytes: int | None = None
     preferred_gpus: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ class GpuPool:
         site_type: The site's own name of the type (Slurm GRES type, YARN node label).
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
         feature: What a job must ask for to be sent here (a Slurm feature), ``None`` where there is none.
+        partitions: Those that reach it; none means that all do.
     """
 
     gpu: str | None
@@ -222,17 +225,31 @@ class GpuPool:
     free_gpu_count: int
     mps_per_gpu: int | None = None
     feature: str | None = None
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a workload manager has, as last seen."""
+    """What a workload manager has, as last seen.
+
+    Attributes:
+        default_partition: Where a job goes that names none.
+    """
 
     manager: str
     version: str
     pools: tuple[GpuPool, ...]
+    default_partition: str | None = None
     observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
+
+    def within(self, partitions: tuple[str, ...]) -> Cluster:
+        """Return the cluster as a job sees it that may run in *partitions*: pools out of its reach left out."""
+        chosen = set(partitions or (self.default_partition,))
+        pools = tuple(
+            pool for pool in self.pools if None in chosen or not pool.partitions or chosen & {*pool.partitions}
+        )
+        return self if pools == self.pools else replace(self, pools=pools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,11 +326,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Everything that a policy may look at."""
+    """Everything that a policy may look at.
+
+    Attributes:
+        needs: Each pool whose GPU the catalogue knows, with what the workload needs there.
+        gpus: The catalogue's rows of those pools' GPUs, in the order of ``needs``.
+    """
 
     request: GpuRequest
     workload: Workload
     needs: tuple[tuple[GpuPool, GpuNeed], ...]
+    gpus: tuple[Gpu, ...]
     cluster: Cluster
     rules: Rules
 

@@ -1,6 +1,7 @@
 import pytest
 
 from gpusage.api import advisor
+from gpusage_hooks.types import Cluster
 from gpusage_slurm.cluster import NodeState, parse_node, pools_of
 
 
@@ -62,3 +63,11 @@ def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
 def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object], usable: bool) -> None:  # noqa: FBT001 - a parameter
     found = parse_node({**document, "gres": "gpu:v100:1", "gres_used": "gpu:v100:0"})
     assert (found.features, found.usable) == (("v100", "ib"), usable)
+
+
+def test_a_job_sees_only_the_pools_that_its_partition_reaches() -> None:
+    nodes = [node("n1", "gpu:v100:1", partitions=("old", "all")), node("n2", "gpu:h100:1", partitions=("new", "all"))]
+    cluster = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue), default_partition="old")
+    assert [pool.site_type for pool in cluster.within(("new",)).pools] == ["h100"]
+    assert [pool.site_type for pool in cluster.within(()).pools] == ["v100"]
+    assert [pool.site_type for pool in cluster.within(("new", "old")).pools] == ["v100", "h100"]

@@ -78,7 +78,7 @@ def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
     text = script("--gpus=1", "--comment=model=r.onnx,batch=4")
     job = parse_submission(Submission(manager="slurm", fields={"partition": "gpu"}, script=text, origin="train.sh"))
     assert job is not None
-    assert job.request == GpuRequest(gpu_count=1)
+    assert job.request == GpuRequest(gpu_count=1, partitions=("gpu",))
     assert job.model_request is not None
     assert job.submission.fields["partition"] == "gpu"
     assert job.submission.origin == "train.sh"

@@ -49,7 +49,12 @@ def read_cluster() -> Cluster:
     """
     version = scontrol.version()
     nodes = _pyslurm_nodes() if pyslurm_version() == version else [parse_node(node) for node in scontrol.nodes()]
-    return Cluster(manager=MANAGER, version="{}.{:02}".format(*version), pools=pools_of(nodes, advisor().catalogue))
+    return Cluster(
+        manager=MANAGER,
+        version="{}.{:02}".format(*version),
+        pools=pools_of(nodes, advisor().catalogue),
+        default_partition=scontrol.default_partition(),
+    )
 
 
 def pools_of(nodes: Iterable[NodeState], catalogue: Catalogue) -> tuple[GpuPool, ...]:
@@ -103,6 +108,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catal
         # Nodes that count differently are no place where one number of units means one share.
         mps_per_gpu=(units.pop() or None) if len(units) == 1 else None,
         feature=_feature(site_type, common),
+        partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
     )
 
 

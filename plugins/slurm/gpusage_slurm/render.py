@@ -34,7 +34,8 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if job.submission.manager != MANAGER:
         return None
     before = job.request_text
-    fields, after = _changes(job.submission.fields, decision.request, cluster)
+    reachable = cluster.within(job.request.partitions)
+    fields, after = _changes(job.submission.fields, decision.request, reachable)
     if decision.code is not Code.REWRITE or not fields:
         return Rendered(before=before, after=before, fields=MappingProxyType({}))
     after = after if after.startswith("gres/") else f"{before}, {after}"

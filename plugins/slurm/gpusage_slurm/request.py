@@ -60,6 +60,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
         obstacles=tuple(_obstacles(fields, gpus, kinds)) if gpu_count or gpus else (),
+        partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
     )
 
 

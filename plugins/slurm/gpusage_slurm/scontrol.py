@@ -56,6 +56,13 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
+def default_partition() -> str | None:
+    """Return the partition of a job that names none."""
+    lines = run("scontrol", "show", "partitions", "--oneliner").splitlines()
+    defaults = [line for line in lines if "Default=YES" in line.split()]
+    return defaults[0].split(maxsplit=1)[0].partition("=")[2] if defaults else None
+
+
 def nodes() -> list[Mapping[str, Any]]:
     """Return every node as Slurm's JSON describes it; scontrol learned JSON after 22.05, where sinfo's is the same."""
     try:
