@@ -14,6 +14,11 @@ ENTRY_POINT_GROUP = "gpusage"
 BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
     "gpusage.graphs.card",
+    "gpusage.policies.eligibility",
+    "gpusage.policies.fit",
+    "gpusage.policies.generation",
+    "gpusage.policies.sharing",
+    "gpusage.policies.slo",
 )
 
 

@@ -1,1 +1,1 @@
-"""What a job should ask for, decided from what it needs; asked in the order eligibility, fit, generation, sharing, slo."""
+"""What a job should ask for, decided from what it needs: eligibility, fit, generation, sharing, slo, in this order."""

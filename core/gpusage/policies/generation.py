@@ -1,0 +1,78 @@
+"""Which GPU generation to prefer: new GPUs for the jobs that gain from them, older ones for the others.
+
+Takayama et al. give the newest GPUs to the jobs that gain most. Here each job is judged alone, by the site's threshold:
+of the GPU types on which the job runs about as fast as on the fastest, it prefers the oldest generation. So a job that
+gains little leaves the new GPUs free, and one that gains much prefers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.policies.place import Place, doubt, names, places
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Case, Decision, Interval
+
+
+@hookimpl(trylast=True)
+def decide_generation(case: Case, draft: Decision) -> Decision | None:
+    """Prefer the oldest generation that is nearly as fast as the fastest; a type that the user named is kept."""
+    rules = case.rules.generation
+    if not rules.enabled or case.request.gpu_type is not None:
+        return None
+    fitting = [place for place in places(case) if place.need.fits]
+    judged = [place for place in fitting if doubt(place) is None]
+    chosen = preferred(judged, rules.minimum_speedup)
+    worse = [place for place in places(case) if place not in chosen and (place in judged or place not in fitting)]
+    if not chosen or not worse:
+        return None
+    request = replace(draft.request, preferred_gpus=tuple(dict.fromkeys(place.name for place in chosen)))
+    reasons = (*draft.reasons, _reason(chosen, judged))
+    return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
+
+
+def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
+    """Return the places to try first, fastest first; none where the predictions do not tell them apart.
+
+    Args:
+        where: The places on which the job fits.
+        minimum_speedup: From this gain on, a faster GPU is worth preferring.
+    """
+    if not where:
+        return []
+    fastest = min(where, key=_step_time_s)
+    near = [place for place in where if _step_time_s(place) < _step_time_s(fastest) * minimum_speedup] or [fastest]
+    oldest = min(near, key=lambda place: place.gpu.launch_year)
+    passed_over = [place for place in where if place not in near and place.gpu.launch_year <= oldest.gpu.launch_year]
+    if any(place.need.step_time_s.low <= fastest.need.step_time_s.high for place in passed_over):
+        return []
+    chosen = [place for place in near if place.gpu.generation == oldest.gpu.generation]
+    return sorted((place for place in chosen if place.pool.feature is not None), key=_step_time_s)
+
+
+def speedup(of: Place, over: Place) -> Interval:
+    """Return how many times as fast the job runs on the GPU *of* as on the GPU *over*."""
+    mine, other = of.need.step_time_s, over.need.step_time_s
+    return Interval(value=other.value / mine.value, low=other.low / mine.high, high=other.high / mine.low)
+
+
+def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:
+    """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones."""
+    best = chosen[0]
+    others = [place for place in judged if place not in chosen]
+    if not others:
+        return f"fits on {names(chosen)}"
+    fastest = min(others, key=_step_time_s)
+    if _step_time_s(fastest) < _step_time_s(best):
+        return f"only {_times(speedup(fastest, best))} on {fastest.name}, which is left to jobs that gain more"
+    slowest = max(others, key=_step_time_s)
+    return f"{_times(speedup(best, slowest))} on {best.name} against {slowest.name}"
+
+
+def _times(gain: Interval) -> str:
+    return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f})"
+
+
+def _step_time_s(place: Place) -> float:
+    return place.need.step_time_s.value

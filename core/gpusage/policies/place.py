@@ -1,0 +1,78 @@
+"""Where a job may land: a pool of the cluster, its GPU, and what the job needs there.
+
+Invariants:
+
+1. A GPU type that the user named narrows the places; a preference never does, for it is only tried first.
+2. What cannot be judged (an unfamiliar model, an interval that leaves half a GPU open) is never counted as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interval
+from gpusage_hooks.units import MIB
+
+WIDEST_SHARE = 0.5
+"""An interval that leaves more than half a GPU open does not tell a half from a whole one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One pool that may run the job."""
+
+    pool: GpuPool
+    need: GpuNeed
+    gpu: Gpu
+
+    @property
+    def name(self) -> str:
+        """Return the site's own name of the GPU type, as its users know it."""
+        return self.pool.site_type
+
+
+def places(case: Case) -> tuple[Place, ...]:
+    """Return the places of *case* whose GPU is understood, of the named type where the user named one."""
+    rows = zip(case.needs, case.gpus, strict=True)
+    found = (Place(pool=pool, need=need, gpu=gpu) for (pool, need), gpu in rows)
+    return tuple(place for place in found if admits(place.pool, case.request))
+
+
+def admits(pool: GpuPool, request: GpuRequest) -> bool:
+    """Tell whether *pool* has GPUs, of the type that *request* insists on."""
+    named = (request.gpu_type or "").casefold()
+    return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
+
+
+def not_understood(case: Case) -> tuple[GpuPool, ...]:
+    """Return the pools that may run the job and whose GPU type the catalogue does not know."""
+    return tuple(pool for pool in case.cluster.pools if pool.gpu is None and admits(pool, case.request))
+
+
+def doubt(place: Place) -> str | None:
+    """Return why the prediction for *place* is too uncertain to act on, ``None`` where it is not."""
+    need = place.need
+    if not need.familiar:
+        return f"on {place.name} the workload is unlike those that the prediction was fitted on"
+    for what, share in (("memory", memory_share(place)), ("SM activity", need.sm_activity)):
+        if not all(map(math.isfinite, (share.low, share.high))) or share.high - share.low > WIDEST_SHARE:
+            return f"on {place.name} the predicted {what} leaves more than half a GPU open"
+    return None
+
+
+def memory_share(place: Place) -> Interval:
+    """Return the part of the GPU's memory that the job needs; above 1 where it does not fit."""
+    need, whole = place.need.memory_bytes, place.gpu.memory_bytes
+    return Interval(value=need.value / whole, low=need.low / whole, high=need.high / whole)
+
+
+def memory_cap_bytes(where: Iterable[Place]) -> int:
+    """Return the memory that is enough on each of *where*: the largest high end, in whole MiB."""
+    return math.ceil(max(place.need.memory_bytes.high for place in where) / MIB) * MIB
+
+
+def names(where: Iterable[Place]) -> str:
+    """Return the GPU types of *where*, for people."""
+    return ", ".join(dict.fromkeys(place.name for place in where))

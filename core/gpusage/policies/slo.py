@@ -1,0 +1,94 @@
+"""What an inference job's promise still needs: a whole GPU where partners could break it.
+
+Partners slow a step down by an amount that nobody knows when the job is submitted. The site's ``latency_margin`` says
+what part of the promised latency the job alone may fill; at 0.5, a step may take twice as long and the promise holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.policies.place import Place, doubt, names, places
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Case, Decision, Slo, Workload
+from gpusage_hooks.units import seconds
+
+
+@hookimpl(trylast=True)
+def decide_slo(case: Case, draft: Decision) -> Decision | None:
+    """Take a share back where the promise may break beside partners, and a preference where it breaks anyway."""
+    slo = case.workload.slo
+    if not case.rules.slo.enabled or slo is None or case.workload.mode != "infer":
+        return None
+    decided = _prefer_those_that_meet(case, slo, draft)
+    if decided.request.mps_thread_percent is not None:
+        decided = _protect(case, slo, decided)
+    return None if decided == draft else replace(decided, plugin=__name__)
+
+
+def latency_s(step_time_s: float, workload: Workload) -> float:
+    """Return the mean latency of a request, in seconds; infinite where requests come faster than steps serve them.
+
+    A step serves one batch. Where the rate of requests is known, batches queue for the GPU (one server, constant
+    service time), and the wait is added: service x utilization / (2 x (1 - utilization)). How long a request waits
+    until its batch is full is the server's own setting and not counted.
+
+    Source:
+        Pollaczek and Khinchine's formula for M/D/1, for example Kleinrock, Queueing Systems, volume 1, section 5.6.
+    """
+    rate_per_s = (workload.slo.rate_per_s if workload.slo else None) or 0.0
+    utilization = rate_per_s * step_time_s / workload.batch_size
+    if utilization >= 1:
+        return math.inf
+    return step_time_s * (1 + utilization / (2 * (1 - utilization)))
+
+
+def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
+    """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on."""
+    margin = min(case.rules.slo.latency_margin, 1.0)
+    where = [place for place in places(case) if place.pool.mps_per_gpu]
+    worst = max(where, key=lambda place: place.need.step_time_s.high, default=None)
+    if worst is None:
+        return _taken_back(case, draft, "the promised latency could not be checked")
+    slowed_s = worst.need.step_time_s.high / margin if margin > 0 else math.inf
+    expected_s = latency_s(slowed_s, case.workload)
+    if expected_s <= slo.latency_s:
+        return draft
+    if math.isinf(expected_s) and slo.rate_per_s is not None and margin > 0:
+        reason = f"beside partners {worst.name} might not keep up with {slo.rate_per_s:g} requests/s"
+    else:
+        reason = f"beside partners the promised {seconds(slo.latency_s)} might not hold on {worst.name}"
+    return _taken_back(case, draft, reason)
+
+
+def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
+    whole = replace(draft.request, gpu_count=case.request.gpu_count, mps_thread_percent=None, memory_cap_bytes=None)
+    return replace(draft, request=whole, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"))
+
+
+def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
+    """Return *draft* with a preference for GPUs that, alone, hold the promise, where only some do."""
+    where = [place for place in places(case) if place.need.fits and doubt(place) is None]
+    met = [place for place in where if latency_s(place.need.step_time_s.high, case.workload) <= slo.latency_s]
+    if len(met) == len(where):
+        return draft
+    if not met:
+        reason = f"the promised {seconds(slo.latency_s)} may not hold on any GPU here"
+        fastest = _by_speed(case, where)[:1] if len(where) > 1 else ()
+        request = replace(draft.request, preferred_gpus=fastest)
+        return replace(draft, request=request, reasons=(*draft.reasons, reason))
+    missed = names(place for place in where if place not in met)
+    reason = f"the promised {seconds(slo.latency_s)} may not hold on {missed}"
+    kept = [name for name in draft.request.preferred_gpus if name in {place.name for place in met}]
+    wished = tuple(kept) or _by_speed(case, met)
+    return replace(draft, request=replace(draft.request, preferred_gpus=wished), reasons=(*draft.reasons, reason))
+
+
+def _by_speed(case: Case, where: Sequence[Place]) -> tuple[str, ...]:
+    """Return the types of *where* that can be asked for, fastest first; none where the user named a type."""
+    if case.request.gpu_type is not None or not case.rules.generation.enabled:
+        return ()
+    ordered = sorted(where, key=lambda place: place.need.step_time_s.value)
+    return tuple(dict.fromkeys(place.name for place in ordered if place.pool.feature is not None))
