@@ -70,6 +70,12 @@ def name_key(name: str) -> str:
     return _SEPARATORS.sub("", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " ")))
 
 
+@cache
+def builtin_catalogue() -> Catalogue:
+    """Return the catalogue of the rows that come with gpusage, no plugin asked."""
+    return Catalogue(_built_in_rows())
+
+
 @hookimpl(trylast=True)
 def describe_gpus() -> Sequence[Gpu]:
     """Return the rows of ``gpus.json``."""
@@ -104,7 +110,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
 def _nearest(key: str, keys: Sequence[str]) -> str | None:
     """Return the one of *keys* that *key* begins with (``a100`` of ``a1001g.5gb``), else the most alike, if any is."""
     beginnings = [known for known in keys if key.startswith(known)]
-    alike = difflib.get_close_matches(key[:80], keys, n=1)
+    alike = difflib.get_close_matches(key[:80], keys, n=1, cutoff=0.7)
     return max(beginnings, key=len) if beginnings else next(iter(alike), None)
 
 
