@@ -20,10 +20,17 @@ Examples:
 SCHEMA = "gpusage.card/1"
 SUFFIX = ".card.json"
 COMMONEST = 5
-HEADINGS = ("<model", "nodes", "kinds", "parameters", "card", "<commonest operators")
+COLUMNS = (
+    tables.Column("model", is_left=True),
+    tables.Column("nodes"),
+    tables.Column("kinds", is_optional=True),
+    tables.Column("parameters"),
+    tables.Column("card"),
+    tables.Column("commonest operators", is_left=True, is_optional=True),
+)
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE, short_help="Describe models compactly, without their weights.")
 @options.models_argument
 @options.shape_option
 @click.option(
@@ -50,7 +57,7 @@ def command(
     if as_json:
         tables.print_json({"schema": SCHEMA, "cards": cards})
     else:
-        tables.show_rows(HEADINGS, [_cells(card) for card in cards])
+        tables.show_rows(COLUMNS, [_cells(card) for card in cards])
 
 
 def _check_file(context: click.Context, output: Path, count: int) -> None:

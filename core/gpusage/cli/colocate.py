@@ -18,10 +18,16 @@ Examples:
 """
 SCHEMA = "gpusage.colocate/1"
 MINIMUM_JOBS = 2
-HEADINGS = ("<job", "alone", "beside the others", "MPS threads", "memory cap")
+COLUMNS = (
+    tables.Column("job", is_left=True),
+    tables.Column("alone"),
+    tables.Column("beside the others"),
+    tables.Column("MPS threads"),
+    tables.Column("memory cap"),
+)
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE, short_help="What models on one GPU do to each other.")
 @options.models_argument
 @options.gpu_option(multiple=False)
 @options.workload_options
@@ -62,12 +68,12 @@ def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], found: Col
     tables.show_title(f"{len(requests)} jobs on one {found.gpu}")
     tables.show("")
     tables.show_rows(
-        HEADINGS,
+        COLUMNS,
         [
             [
-                f"{request.model} ({request.workload.mode}, batch {request.workload.batch_size})",
+                f"{request.model}, {request.workload.mode}, batch {request.workload.batch_size}",
                 f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
-                f"{figures.share(throughput)} of alone",
+                figures.share(throughput),
                 f"{percent} %",
                 gib(cap_bytes),
             ]

@@ -20,6 +20,23 @@ Examples:
 """
 SCHEMA = "gpusage.gpus/1"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+COLUMNS = (
+    tables.Column("GPU", is_left=True),
+    tables.Column("short", is_left=True),
+    tables.Column("generation", is_left=True),
+    tables.Column("memory"),
+    tables.Column("GB/s"),
+    *(tables.Column(precision, is_optional=True) for precision in PRECISIONS),
+    tables.Column("SMs", is_optional=True),
+    tables.Column("year", is_optional=True),
+)
+LOCAL_COLUMNS = (
+    tables.Column("GPU", is_left=True),
+    tables.Column("index"),
+    tables.Column("memory"),
+    tables.Column("NVML's name", is_left=True),
+)
+LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +49,14 @@ class LocalGpu:
     gpu: Gpu | None
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE, short_help="List the GPU catalogue, with sources.")
 @click.option("--local", is_flag=True, help="Only this machine's GPUs: which rows of the catalogue they are (NVML).")
-@click.option("--source", "with_source", is_flag=True, help="Show where each row of the catalogue is from.")
 @options.json_option
-def command(*, local: bool, with_source: bool, as_json: bool) -> None:
-    """List the GPUs that predictions can be made for."""
+def command(*, local: bool, as_json: bool) -> None:
+    """List the GPUs that predictions can be made for, and where each row is from.
+
+    GPU names are understood in other spellings, too: Slurm's type names, NVML's names, and the short forms.
+    """
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
 
     catalogue = advisor().catalogue
@@ -45,10 +64,11 @@ def command(*, local: bool, with_source: bool, as_json: bool) -> None:
         _local(find_local(catalogue), as_json=as_json)
     elif as_json:
         tables.print_json({"schema": SCHEMA, "gpus": [documents.gpu(row) for row in catalogue]})
-    elif with_source:
-        tables.show_rows(["<GPU", "<source"], [[row.name, row.source] for row in catalogue])
     else:
-        tables.show_rows(list(_headings()), [list(_cells(row)) for row in catalogue])
+        tables.show_rows(COLUMNS, [list(_cells(row)) for row in catalogue])
+        tables.show(LEGEND)
+        tables.show_title("Sources")
+        tables.show("\n".join(f"{row.name}: {row.source}" for row in catalogue))
 
 
 def find_local(catalogue: Any) -> list[LocalGpu]:  # noqa: ANN401 - a Catalogue, which is imported lazily
@@ -102,26 +122,21 @@ def _local(found: Iterable[LocalGpu], *, as_json: bool) -> None:
         tables.print_json({"schema": SCHEMA, "local": rows})
         return
     cells = [
-        [str(gpu.index), gpu.nvml_name, gib(gpu.memory_bytes), gpu.gpu.name if gpu.gpu else "not in the catalogue"]
+        [gpu.gpu.name if gpu.gpu else "not in the catalogue", str(gpu.index), gib(gpu.memory_bytes), gpu.nvml_name]
         for gpu in found
     ]
-    tables.show_rows(["index", "<NVML's name", "memory", "<GPU"], cells)
-
-
-def _headings() -> Iterator[str]:
-    yield from ("<GPU", "<generation", "year", "SMs", "memory", "bandwidth")
-    yield from (f"{precision} TFLOP/s" for precision in PRECISIONS)
-    yield "<short names"
+    tables.show_rows(LOCAL_COLUMNS, cells)
 
 
 def _cells(row: Gpu) -> Iterator[str]:
+    shortest = min(row.aliases, key=len, default="")
     yield row.name
+    yield shortest if len(shortest) < len(row.name) else ""
     yield row.generation
-    yield str(row.launch_year)
-    yield str(row.sm_count)
     yield gib(row.memory_bytes)
-    yield f"{row.bandwidth_bytes_per_s / GB:.0f} GB/s"
+    yield f"{row.bandwidth_bytes_per_s / GB:.0f}"
     for precision in PRECISIONS:
         rate = row.peak_flop_per_s.get(precision)
         yield f"{rate / TERA:.3g}" if rate else ""
-    yield ", ".join(alias for alias in row.aliases if " " not in alias and "_" not in alias)
+    yield str(row.sm_count)
+    yield str(row.launch_year)

@@ -19,12 +19,22 @@ SCHEMA = "gpusage.predict/1"
 LEGEND = (
     "In parentheses: the ends between which 9 of 10 runs should lie. '*': outside what the predictors were fitted on."
 )
-HEADINGS = ("<GPU", "step time", "memory", "fits", "GPU busy", "SM activity", "DRAM activity", "samples/s", "speedup")
+COLUMNS = (
+    tables.Column("GPU", is_left=True),
+    tables.Column("step time"),
+    tables.Column("memory"),
+    tables.Column("fits"),
+    tables.Column("GPU busy", is_optional=True),
+    tables.Column("SM activity"),
+    tables.Column("DRAM activity", is_optional=True),
+    tables.Column("samples/s"),
+    tables.Column("speedup"),
+)
 
 Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE, short_help="What models need on GPUs: time, memory, utilization.")
 @options.models_argument
 @options.gpu_option(multiple=True)
 @options.workload_options
@@ -68,8 +78,8 @@ def _document(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> dic
 def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
     tables.show_title(graph.name)
     tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run)}\n")
-    headings = (*HEADINGS, f"{run.steps} steps") if run.steps else HEADINGS
-    tables.show_rows(headings, [list(_cells(need, needs[0], run.steps)) for need in needs])
+    columns = (*COLUMNS, tables.Column(f"{run.steps} steps")) if run.steps else COLUMNS
+    tables.show_rows(columns, [list(_cells(need, needs[0], run.steps)) for need in needs])
     notes = dict.fromkeys(note for need in needs for note in need.notes)
     tables.show("\n".join(["", *(f"- {note}" for note in notes), *([""] if notes else [])]))
 

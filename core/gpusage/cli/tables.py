@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 WIDTH_WITHOUT_TERMINAL = 120
 _UNBOUNDED = 10_000
-_GAP = 2
 
 
 def print_json(document: Any) -> None:  # noqa: ANN401 - any JSON
@@ -50,37 +49,62 @@ def show_title(text: str) -> None:
     show(Text(text, style="bold"))
 
 
-def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+class Column(NamedTuple):
+    """One column; an optional one is left out where the terminal is too narrow."""
+
+    title: str
+    is_left: bool = False
+    is_optional: bool = False
+
+
+def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print rows in the widest form that the terminal holds.
 
-    A line a row; else each interval below its value; else a paragraph of ``heading: cell`` lines a row.
+    A line a row; else each interval below its value; else without optional columns, the last one first; else a
+    paragraph of ``title: cell`` lines a row.
 
     Args:
-        headings: One a column; a heading that begins with ``<`` aligns its column to the left.
+        columns: The first one names the row.
         rows: Cells; an interval is written `` (low-high)`` at a cell's end.
     """
     screen = console()
-    for cells in (rows, [[cell.replace(" (", "\n(") for cell in row] for row in rows]):
-        table = _table(headings, cells)
+    for chosen, table in _forms(columns, rows):
         if screen.measure(table, options=screen.options.update(max_width=_UNBOUNDED)).maximum <= screen.width:
-            show(table)
+            missing = [column.title for column in columns if column not in chosen]
+            show(table, *([f"Left out, for want of width: {', '.join(missing)}."] if missing else []))
             return
-    show("\n\n".join(_paragraph([heading.lstrip("<") for heading in headings], row) for row in rows))
+    show("\n\n".join(_paragraph(columns, row) for row in rows))
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:
+    """Yield columns and table of each form, the widest first."""
+    yield columns, _table(columns, rows, gap=2)
+    kept = list(columns)
+    while True:
+        folded = [
+            [cell.replace(" (", "\n(") for cell, column in zip(row, columns, strict=True) if column in kept]
+            for row in rows
+        ]
+        narrow = [column._replace(title=column.title.replace(" ", "\n")) for column in kept]
+        yield kept, _table(narrow, folded, gap=1)
+        optional = [column for column in kept if column.is_optional]
+        if not optional:
+            return
+        kept.remove(optional[-1])
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> Table:
     from rich.table import Table  # noqa: PLC0415 - start-up time
 
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for heading in headings:
-        left = heading.startswith("<")
-        table.add_column(heading.lstrip("<"), justify="left" if left else "right", no_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.title, justify="left" if column.is_left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def _paragraph(headings: Sequence[str], row: Sequence[str]) -> str:
+def _paragraph(columns: Sequence[Column], row: Sequence[str]) -> str:
     """Return a row as lines: the first cell is the title, empty cells are left out."""
-    lines = [f"  {heading}: {cell}" for heading, cell in zip(headings[1:], row[1:], strict=True) if cell]
-    return "\n".join([row[0], *lines])
+    cells = zip(columns[1:], row[1:], strict=True)
+    return "\n".join([row[0], *(f"  {column.title}: {cell}" for column, cell in cells if cell)])

@@ -37,7 +37,7 @@ class Verdict:
     error: GpuUsageError | None = None
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--cluster",
