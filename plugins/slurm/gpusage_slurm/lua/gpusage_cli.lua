@@ -8,7 +8,7 @@ local M = { command = "gpusage", limit_s = 10 }
 
 local MAXIMUM_CARD_BYTES = 16384
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
-local PER_GPU_OPTIONS = { "gpu-bind" }
+local EMPTIED = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gpu-bind" }
 local SUFFIXES = { "%.onnx$", "%.pt2$", "%.card%.json$", "config%.json$" }
 local PREFIXES = { "^timm:", "^torchvision:", "^hf:", "^model=" }
 
@@ -60,7 +60,7 @@ function M.sbatch(options)
   if card then M.send(options, card) end
 end
 
--- Return the resources of the list `gres` that are not GPUs, and how many GPUs it names; nil where it says none at all.
+-- Return the resources of the list `gres` that are not GPUs, and how many GPUs it names.
 local function without_gpus(gres)
   local others, gpus = {}, 0
   for word in gres:gmatch("[^,]+") do
@@ -76,8 +76,11 @@ end
 
 -- Return how many GPUs an option such as --gpus=v100:1 names.
 local function count_of(value)
-  if value == "" then return 0 end
-  return tonumber(value:match("(%d+)$")) or 1
+  local gpus = 0
+  for word in value:gmatch("[^,]+") do
+    gpus = gpus + (tonumber(word:match("^%d+$") or word:match("[:=](%d+)$")) or 1)
+  end
+  return gpus
 end
 
 -- An srun inside a job of ours: where it asks for one GPU, give it the share that the job holds.
@@ -93,10 +96,8 @@ function M.srun(options)
   for _, name in ipairs(GPU_OPTIONS) do gpus = math.max(gpus, count_of(read(options, name))) end
   if gpus ~= 1 then return end
   table.insert(others, 1, share)
-  for _, names in ipairs({ GPU_OPTIONS, PER_GPU_OPTIONS }) do
-    for _, name in ipairs(names) do
-      if read(options, name) ~= "" then options[name] = "" end
-    end
+  for _, name in ipairs(EMPTIED) do
+    if read(options, name) ~= "" then options[name] = "" end
   end
   options["gres"] = table.concat(others, ",")
 end

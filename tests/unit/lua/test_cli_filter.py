@@ -1,0 +1,184 @@
+"""gpusage_cli.lua in a stand-in for sbatch and srun; the real ones are in tests/service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
+
+Drive = Callable[..., dict[str, Any]]
+
+SHARED = {"GPUSAGE_DECISION": "mps:40", "SLURM_JOB_ID": "7", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+OPTIONS = """
+  local store = %s
+  -- As in Slurm, an option takes a text, and nil is an error.
+  local options = setmetatable({}, { __index = store, __newindex = function(_, name, value)
+    if type(value) ~= "string" then error("string expected, got " .. type(value)) end
+    store[name] = value
+  end })
+"""
+REPORT = """
+  local report = { verdict = tostring(verdict) }
+  for name, value in pairs(store) do report[name] = value end
+  return report
+"""
+
+
+def srun(options: str) -> str:
+    return (
+        OPTIONS % options
+        + "  require('gpusage_cli').wrap{}\n  local verdict = slurm_cli_pre_submit(options, 0)\n"
+        + REPORT
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "gres"),
+    [
+        ("gres = 'gres:gpu:1'", "mps:40"),
+        ("gres = 'gres/gpu:1'", "mps:40"),
+        ("gres = 'gres/gpu:v100:1,gres/nvme:2'", "mps:40,nvme:2"),
+        ("gres = 'gpu'", "mps:40"),
+        ("gpus = '1'", "mps:40"),
+        ("gpus = 'v100:1'", "mps:40"),
+        ("['gpus-per-node'] = '1'", "mps:40"),
+        ("['gpus-per-task'] = '1', ['gpu-bind'] = 'per_task:1'", "mps:40"),
+        ("['gpus-per-socket'] = 'v100'", "mps:40"),
+    ],
+)
+def test_an_inner_srun_that_asks_for_the_gpu_gets_the_share(drive: Drive, asked: str, gres: str) -> None:
+    report = drive(srun(f"{{ type = 'srun', {asked} }}"), **SHARED)
+    emptied = {name: report.get(name, "") for name in report if name.startswith("gpu")}
+    assert report["gres"] == gres
+    assert set(emptied.values()) <= {""}
+    assert report["verdict"] == "0"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["ntasks = '2'", "gres = 'gres:nvme:1'", "gres = 'none'", "gpus = '2'", "gres = 'gpu:0'", "gres='gpu:1',jobid='8'"],
+)
+def test_an_inner_srun_that_asks_for_anything_else_is_left_alone(drive: Drive, asked: str) -> None:
+    before = drive(srun(f"{{ type = 'srun', {asked} }}"))
+    assert drive(srun(f"{{ type = 'srun', {asked} }}"), **SHARED) == before
+
+
+@pytest.mark.parametrize("missing", sorted(SHARED))
+def test_a_job_that_holds_no_share_of_ours_is_left_alone(drive: Drive, missing: str) -> None:
+    report = drive(srun("{ type = 'srun', gres = 'gres:gpu:1' }"), **{**SHARED, missing: ""})
+    assert report["gres"] == "gres:gpu:1"
+
+
+def test_a_mark_that_is_no_share_is_not_put_into_a_request(drive: Drive) -> None:
+    report = drive(srun("{ type = 'srun', gres = 'gres:gpu:1' }"), **{**SHARED, "GPUSAGE_DECISION": "gpu:8"})
+    assert report["gres"] == "gres:gpu:1"
+
+
+def stand_in(tmp_path: Path, body: str) -> Path:
+    """Return a command that stands for `gpusage`, in a folder whose name needs quoting."""
+    command = tmp_path / "it's a $folder" / "gpusage"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\n{body}\n")
+    command.chmod(0o755)
+    return command
+
+
+def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float = 10) -> str:
+    stand_in_posix = (
+        "local set\n  package.preload['posix.stdlib'] = function()"
+        + (" return { setenv = function(n, v) set = n .. '=' .. v end }" if posix else " error('none here')")
+        + " end\n"
+    )
+    block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s))
+    return (
+        stand_in_posix
+        + OPTIONS % options
+        + block
+        + "  local verdict = slurm_cli_pre_submit(options, 0)\n"
+        + REPORT.replace("return report", "report.set = set\n  return report")
+    )
+
+
+def test_sbatch_sends_the_card_in_the_environment(drive: Drive, tmp_path: Path) -> None:
+    command = stand_in(tmp_path, 'printf "%s" "$1|$2|$3" >"$0.seen"; echo QUJD+/==')
+    comment = 'model=it\'s "odd" $(touch x) `id` \\.onnx,batch=4'
+    report = drive(sbatch(command, f"{{ type = 'sbatch', comment = {quoted(comment)} }}", posix=True))
+    assert report["set"] == "GPUSAGE_CARD=QUJD+/=="
+    assert "export" not in report
+    assert command.with_name("gpusage.seen").read_text() == f"job-card|--|{comment}"
+
+
+@pytest.mark.parametrize(
+    ("export", "expected"),
+    [
+        ("", "ALL,GPUSAGE_CARD=QUJD"),
+        ("export = 'ALL'", "ALL,GPUSAGE_CARD=QUJD"),
+        ("export = 'NONE'", "NONE"),
+        ("export = 'ALL,X=1'", "ALL,X=1"),
+        ("export = 'HOME,X=1'", "HOME,X=1"),
+    ],
+)
+def test_without_luaposix_the_users_own_export_stays(drive: Drive, tmp_path: Path, export: str, expected: str) -> None:
+    command = stand_in(tmp_path, "echo QUJD")
+    report = drive(sbatch(command, f"{{ type = 'sbatch', comment = 'r.onnx', {export} }}"))
+    assert report["export"] == expected
+
+
+@pytest.mark.parametrize(
+    "body", ["exit 1", "sleep 20; echo QUJD", "echo 'not a card'", "head -c 100000 /dev/zero | tr '\\0' A", "true"]
+)
+def test_where_there_is_no_card_sbatch_goes_on(drive: Drive, tmp_path: Path, body: str) -> None:
+    command = stand_in(tmp_path, body)
+    report = drive(sbatch(command, "{ type = 'sbatch', comment = 'r.onnx' }", posix=True, limit_s=0.3))
+    assert "set" not in report
+    assert (report["verdict"], report["logged"]) == ("0", "")
+
+
+@pytest.mark.parametrize(
+    ("comment", "called"),
+    [
+        ("r.onnx", True),
+        (" /data/r.pt2 ", True),
+        ("model=r,batch=2", True),
+        ("timm:resnet50", True),
+        ("hf:bert-base-uncased", True),
+        ("/models/bert/config.json", True),
+        ("project=x; gpusage: model=r", True),
+        ("", False),
+        ("project=x", False),
+        ("r.onnx is my model", False),
+    ],
+)
+def test_python_is_started_only_for_a_comment_that_may_be_ours(
+    drive: Drive, tmp_path: Path, comment: str, *, called: bool
+) -> None:
+    command = stand_in(tmp_path, 'touch "$0.seen"')
+    drive(sbatch(command, f"{{ type = 'sbatch', comment = {quoted(comment)} }}"))
+    assert command.with_name("gpusage.seen").exists() is called
+
+
+@pytest.mark.parametrize("kind", ["salloc", "scron"])
+def test_other_commands_are_left_alone(drive: Drive, tmp_path: Path, kind: str) -> None:
+    command = stand_in(tmp_path, 'touch "$0.seen"')
+    report = drive(sbatch(command, f"{{ type = '{kind}', comment = 'r.onnx', gres = 'gres:gpu:1' }}"), **SHARED)
+    assert report["gres"] == "gres:gpu:1"
+    assert not command.with_name("gpusage.seen").exists()
+
+
+def test_the_sites_own_filter_comes_first_and_may_refuse(drive: Drive) -> None:
+    report = drive(
+        OPTIONS % "{ type = 'srun', gres = 'gres:gpu:1' }"
+        + """
+        function slurm_cli_pre_submit() return slurm.ERROR end
+        function slurm_cli_post_submit() return 5 end
+        require("gpusage_cli").wrap{}
+        return { verdict = slurm_cli_pre_submit(options, 0), post = slurm_cli_post_submit(), gres = options.gres,
+                 defaults = slurm_cli_setup_defaults() }
+        """,
+        **SHARED,
+    )
+    assert (report["verdict"], report["post"], report["gres"], report["defaults"]) == ("-1", "5", "gres:gpu:1", "0")

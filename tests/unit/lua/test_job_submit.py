@@ -1,0 +1,364 @@
+"""gpusage.lua in a stand-in for slurmctld, with sockets that misbehave; tests/service has the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage_slurm.lua import FOLDER, LuaSettings, job_submit_block, quoted
+
+Drive = Callable[..., dict[str, Any]]
+Behaviour = Callable[[socket.socket, bytes], None]
+
+REWRITE = {
+    "v": "1",
+    "code": "REWRITE",
+    "message": "gres/gpu:1 -> gres/mps:40 | 31 % \u2713",
+    "set.gres": "mps:40",
+    "set.prefer": "v100",
+    "set.tres_per_job": "",
+    "env.GPUSAGE_DECISION": "mps:40",
+}
+SUBMIT = """
+  local gpusage = require("gpusage")
+  local socket = require("socket")
+  gpusage.wrap{ socket = %s, limit_ms = %s }
+  local job = job_of(%s)
+  local start = socket.gettime()
+  local verdict = slurm_job_submit(job, {}, 1000)
+  return {
+    seconds = socket.gettime() - start, verdict = verdict, gres = job.tres_per_node, prefer = job.prefer,
+    per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.GPUSAGE_CARD,
+    cap = job.environment.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, export = job.environment.SLURM_EXPORT_ENV,
+    preload = job.environment.LD_PRELOAD, priority = job.priority, partition = job.partition,
+  }
+"""
+
+
+@contextlib.contextmanager
+def server(path: Path, behaviour: Behaviour) -> Iterator[list[bytes]]:
+    """Serve *behaviour* at *path*; the questions that came are in the list."""
+    questions: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    question = b""
+                    while not question.endswith(b"\n"):
+                        question += connection.recv(65536)
+                    questions.append(question)
+                    behaviour(connection, question)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield questions
+        thread.join(5)
+
+
+def answering(answer: object) -> Behaviour:
+    line = answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n"
+    return lambda connection, _: connection.sendall(line)
+
+
+def dribbling(connection: socket.socket, _question: bytes) -> None:
+    with contextlib.suppress(OSError):
+        for byte in json.dumps(REWRITE).encode():
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+
+
+def silent(connection: socket.socket, _question: bytes) -> None:
+    connection.settimeout(5)
+    connection.recv(1)  # until the client has gone
+
+
+def flooding(connection: socket.socket, _question: bytes) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(b"x" * 1_000_000)
+
+
+def submit(path: Path | str, job: str = "{}", limit_ms: int = 2000) -> str:
+    return SUBMIT % (quoted(str(path)), limit_ms, job)
+
+
+def test_an_answer_is_applied_and_shown(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", answering(REWRITE)) as questions:
+        report = drive(submit(tmp_path / "s", "{ tres_per_node = '', tres_per_job = 'gres:gpu:1' }"))
+    assert (report["gres"], report["prefer"], report["per_job"], report["mark"]) == (
+        "gres:mps:40",
+        "v100",
+        "",
+        "mps:40",
+    )
+    assert report["told"] == "gpusage: gres/gpu:1 -> gres/mps:40 | 31 % \u2713"
+    assert (report["logged"], report["verdict"]) == ("", "0")
+    assert len(questions) == 1
+
+
+def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Path) -> None:
+    job = """{ comment = 'model=r.onnx', min_nodes = 2, max_nodes = 4294967294, num_tasks = 3, shared = 65534,
+               ntasks_per_tres = 65534, het_job_offset = 4294967294, features = 'a&b', partition = 'gpu',
+               environment = { GPUSAGE_CARD = 'QUJD' } }"""
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP", "message": ""})) as questions:
+        report = drive(submit(tmp_path / "s", job))
+    question = json.loads(questions[0])
+    assert (question["v"], question["manager"]) == (1, "slurm")
+    expected = {
+        "user_id": "1000", "comment": "model=r.onnx", "card": "QUJD", "tres_per_node": "gres:gpu:1", "min_nodes": "2",
+        "max_nodes": "", "num_tasks": "3", "shared": "", "ntasks_per_tres": "", "het": "0", "script": "1",
+        "features": "a&b", "partition": "gpu", "cpus_per_tres": "", "mem_per_tres": "", "tres_freq": "", "prefer": "",
+    }  # fmt: skip
+    assert expected.items() <= question["fields"].items()
+    assert all(isinstance(value, str) for value in question["fields"].values())
+    assert (report["gres"], report["told"], report["card"]) == ("gres:gpu:1", "", "")  # the card has done its work
+
+
+def test_a_direct_srun_and_a_heterogeneous_component_are_told_apart(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", "{ script = '', het_job_offset = 0 }"))
+    fields = json.loads(questions[0])["fields"]
+    assert (fields["script"], fields["het"]) == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ['a"b\\c', "tab\tline\nend", "caf\u00e9 \u2713 \U0001f600", "\x01\x1f\x7f", "%s %d"],
+)
+def test_any_text_arrives_as_it_was(drive: Drive, tmp_path: Path, comment: str) -> None:
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", f"{{ comment = {quoted(comment)} }}"))
+    assert json.loads(questions[0])["fields"]["comment"] == comment
+
+
+def test_bytes_that_are_no_text_arrive_as_replacement_characters(drive: Drive, tmp_path: Path) -> None:
+    # A lone continuation, an overlong form, a surrogate, beyond Unicode, a cut-off character.
+    body = r'{ comment = "a\128b\192\175c\237\160\128d\244\144\128\128e\226\130" }'
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", body))
+    comment = json.loads(questions[0])["fields"]["comment"]
+    assert comment.replace("\ufffd", "") == "abcde"
+    assert comment.count("\ufffd") >= 5
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\n",
+        b"\n",
+        b'{"v":"1"\n',
+        b'{"v":1,"code":"REWRITE","set.gres":"mps:40"}\n',
+        b'{"v":"2","set.gres":"mps:40"}\n',
+        b'{"v":"1","set.gres":{"a":"b"}}\n',
+        b'{"v":"1","set.gres":"mps:40","set.gres":"mps:41"}\n',
+        b'{"v":"1","set.gres":"mps:40"} trailing\n',
+        b'{"v":"1","set.gres":"mps:40\\q"}\n',
+        b'{"v":"1","set.gres":"\\ud800"}\n',
+        b'["v","1"]\n',
+        b'{"v":"1","set.gres":"mps:40"}',  # half a line, then the end
+        b"",
+        b"\x00\xff\n",
+    ],
+)
+def test_an_answer_that_is_not_of_the_protocol_changes_nothing(drive: Drive, tmp_path: Path, answer: bytes) -> None:
+    with server(tmp_path / "s", answering(answer)):
+        report = drive(submit(tmp_path / "s"))
+    assert (report["gres"], report["verdict"], report["told"]) == ("gres:gpu:1", "0", "")
+    assert "job left as it is" in report["logged"]
+    assert float(report["seconds"]) < 1
+
+
+@pytest.mark.parametrize("behaviour", [dribbling, silent])
+def test_the_limit_holds_for_the_whole_exchange(drive: Drive, tmp_path: Path, behaviour: Behaviour) -> None:
+    with server(tmp_path / "s", behaviour):
+        report = drive(submit(tmp_path / "s", limit_ms=100))
+    assert report["gres"] == "gres:gpu:1"
+    assert "no answer within 100 ms" in report["logged"]
+    assert 0.09 < float(report["seconds"]) < 0.5  # the dribbling answer would take 4 s
+
+
+def test_a_megabyte_is_refused_at_64_kib(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", flooding):
+        report = drive(submit(tmp_path / "s"))
+    assert report["gres"] == "gres:gpu:1"
+    assert "above 65536 bytes" in report["logged"]
+
+
+def test_a_socket_whose_queue_is_full_costs_no_more_than_the_limit(drive: Drive, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.ExitStack() as waiting:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(0)
+        for _ in range(4):
+            client = waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            client.setblocking(False)
+            client.connect_ex(str(tmp_path / "s"))
+        report = drive(submit(tmp_path / "s", limit_ms=100))
+    assert (report["gres"], report["verdict"]) == ("gres:gpu:1", "0")
+    assert float(report["seconds"]) < 0.5
+
+
+@pytest.mark.parametrize("kind", ["missing", "plain file", "folder", "nobody listens", "a very long path"])
+def test_a_socket_that_is_none_fails_at_once(drive: Drive, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "s"
+    if kind == "plain file":
+        path.write_text("")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "nobody listens":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left_behind:
+            left_behind.bind(str(path))
+    elif kind == "a very long path":
+        path = tmp_path / ("x" * 200)
+    report = drive(submit(path))
+    assert (report["gres"], report["verdict"]) == ("gres:gpu:1", "0")
+    assert float(report["seconds"]) < 0.5
+    assert report["logged"].count("\n") == 0
+    assert "job left as it is" in report["logged"]
+
+
+def test_without_luasocket_every_job_goes_through_and_one_line_says_why(drive: Drive) -> None:
+    report = drive(
+        """
+        package.preload["socket.unix"] = function() error("module not found") end
+        package.loaded["socket.unix"] = nil
+        local gpusage = require("gpusage")
+        gpusage.wrap{ socket = "/nowhere" }
+        local job = job_of()
+        local verdict = slurm_job_submit(job, {}, 0) + slurm_job_submit(job, {}, 0)
+        return { gres = job.tres_per_node, verdict = verdict }
+        """
+    )
+    assert (report["gres"], report["verdict"]) == ("gres:gpu:1", "0")
+    assert report["logged"].count("LuaSocket is missing") == 1
+
+
+def test_only_fields_and_variables_of_the_list_are_ever_set(drive: Drive, tmp_path: Path) -> None:
+    answer = {**REWRITE, "set.priority": "1", "set.partition": "root", "env.LD_PRELOAD": "x.so", "other": "x"}
+    with server(tmp_path / "s", answering(answer)):
+        report = drive(submit(tmp_path / "s", "{ priority = 'own', partition = 'gpu' }"))
+    assert (report["gres"], report["priority"], report["partition"]) == ("gres:mps:40", "own", "gpu")
+    assert "preload" not in report
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "environment = setmetatable({}, { __newindex = function() error('no environment') end })",
+        "prefer = false",  # the field cannot be written: the stand-in takes texts only where there was one
+    ],
+)
+def test_where_one_field_cannot_be_set_none_is(drive: Drive, tmp_path: Path, broken: str) -> None:
+    body = submit(tmp_path / "s", f"{{ {broken} }}")
+    if "prefer" in broken:
+        body = body.replace("local start", "job.store.prefer = nil\n  local start")
+    with server(tmp_path / "s", answering(REWRITE)):
+        report = drive(body)
+    assert (report["gres"], report["verdict"], report["told"]) == ("gres:gpu:1", "0", "")
+    assert not report.get("mark")
+    assert "job left as it is" in report["logged"]
+
+
+def test_a_job_without_a_gpu_is_not_even_asked_about(drive: Drive, tmp_path: Path) -> None:
+    report = drive(submit(tmp_path / "missing", "{ tres_per_node = 'gres:nvme:1' }"))
+    assert (report["gres"], report["logged"]) == ("gres:nvme:1", "")
+
+
+def test_the_marks_of_an_enclosing_job_are_emptied(drive: Drive, tmp_path: Path) -> None:
+    environment = (
+        "environment = { GPUSAGE_DECISION = 'mps:40', CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = '0=1M',"
+        " SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD', GPUSAGE_CARD = 'QUJD' }"
+    )
+    report = drive(submit(tmp_path / "missing", f"{{ {environment} }}"))
+    assert (report["mark"], report["cap"], report["card"], report["export"]) == ("", "", "", "ALL")
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict", "asked"),
+    [
+        ("return slurm.ERROR", "-1", False),
+        ("return slurm.SUCCESS", "0", True),
+        ("job.prefer = 'site'", "nil", True),
+        ("return 2006", "2006", False),
+    ],
+)
+def test_the_sites_own_verdict_comes_first(drive: Drive, own: str, verdict: str, *, asked: bool) -> None:
+    report = drive(
+        f"""
+        function slurm_job_submit(job, parts, uid) {own} end
+        local gpusage = require("gpusage")
+        gpusage.wrap{{ socket = "/nowhere" }}
+        gpusage.wrap{{ socket = "/nowhere" }}
+        return {{ verdict = tostring(slurm_job_submit(job_of(), {{}}, 1)), modify = slurm_job_modify() }}
+        """
+    )
+    assert (report["verdict"], report["modify"]) == (verdict, "0")
+    assert report["logged"].count("job left as it is") == int(asked)
+
+
+def test_an_error_of_the_sites_own_script_stays_its_own(drive: Drive) -> None:
+    report = drive(
+        """
+        function slurm_job_submit() error("site") end
+        require("gpusage").wrap{ socket = "/nowhere" }
+        local done, problem = pcall(slurm_job_submit, job_of(), {}, 1)
+        return { done = done, problem = problem }
+        """
+    )
+    assert report["done"] == "false"
+    assert "site" in report["problem"]
+
+
+def test_the_sites_own_modify_is_left_alone(drive: Drive) -> None:
+    report = drive(
+        """
+        local own = function() return 7 end
+        slurm_job_modify = own
+        require("gpusage").wrap{}
+        return { same = slurm_job_modify == own }
+        """
+    )
+    assert report["same"] == "true"
+
+
+def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path) -> None:
+    folder = tmp_path / 'odd "folder" \u00e9'
+    folder.mkdir()
+    (folder / "gpusage.lua").write_bytes((FOLDER / "gpusage.lua").read_bytes())
+    block = job_submit_block(LuaSettings(folder=folder, socket=str(tmp_path / "s"), limit_ms=2000))
+    assert len(block.splitlines()) <= 6
+    script = f"package.path = ''\nfunction slurm_job_submit() return 0 end\n{block}"
+    with server(tmp_path / "s", answering(REWRITE)):
+        report = drive(
+            f"local path = package.path\n{script}\npackage.path = path\nlocal job = job_of()\n"
+            "slurm_job_submit(job, {}, 0)\nreturn { gres = job.tres_per_node }"
+        )
+    assert report["gres"] == "gres:mps:40"
+
+
+def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
+    block = job_submit_block(LuaSettings(folder=tmp_path))
+    report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ }}")
+    assert "module 'gpusage' not found" in report["logged"]
+
+
+def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> None:  # noqa: ANN401 - conftest's Lua
+    code = (
+        "slurm = { SUCCESS = 0, log_info = print, log_user = print }"
+        f" assert(dofile({quoted(str(FOLDER / 'job_submit.lua'))}) == 0)"
+        f" assert(dofile({quoted(str(FOLDER / 'cli_filter.lua'))}) == 0)"
+        " assert(slurm_job_submit({}, {}, 0) == 0 and slurm_job_modify() == 0)"
+        " assert(slurm_cli_setup_defaults() == 0 and slurm_cli_pre_submit({}, 0) == 0 and slurm_cli_post_submit() == 0)"
+    )
+    done = lua.run("-e", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
