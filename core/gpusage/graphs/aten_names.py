@@ -1,0 +1,123 @@
+"""PyTorch's aten operators that are one ONNX operator each, by name."""
+
+from __future__ import annotations
+
+_FREE = (
+    "alias alias_copy clone contiguous detach detach_copy dropout feature_dropout alpha_dropout identity lift "
+    "lift_fresh lift_fresh_copy native_dropout positive requires_grad resolve_conj resolve_neg view_as_real to _to_copy "
+    "type_as bfloat16 float half double cpu cuda pin_memory _autocast_to_full_precision _autocast_to_reduced_precision"
+)
+NOTHING = frozenset(_FREE.split())
+"""What costs nothing in evaluation, unless it changes the element type."""
+
+_VIEWS = {
+    "Reshape": "view view_as reshape reshape_as flatten unflatten squeeze unsqueeze _unsafe_view _reshape_alias "
+    "as_strided unfold atleast_1d atleast_2d atleast_3d ravel view_copy squeeze_copy unsqueeze_copy",
+    "Transpose": "transpose permute t numpy_T mT adjoint movedim moveaxis swapaxes swapdims transpose_copy "
+    "permute_copy t_copy channel_shuffle",
+    "Slice": "slice narrow select slice_copy select_copy diagonal",
+    "Split": "split split_with_sizes chunk unbind tensor_split unsafe_split unsafe_chunk unsafe_split_with_sizes "
+    "split_copy split_with_sizes_copy unbind_copy hsplit vsplit",
+    "Expand": "expand expand_as broadcast_to expand_copy",
+}
+
+_PLAIN = {
+    "Abs": "abs",
+    "Acos": "acos arccos",
+    "Add": "add",
+    "And": "logical_and bitwise_and __and__",
+    "ArgMax": "argmax",
+    "ArgMin": "argmin",
+    "Asin": "asin",
+    "Atan": "atan arctan atan2 arctan2",
+    "BitShift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",
+    "Ceil": "ceil",
+    "Celu": "celu",
+    "Clip": "clamp clamp_min clamp_max clip relu6 hardtanh",
+    "Concat": "cat concat concatenate stack hstack vstack dstack roll",
+    "ConstantOfShape": "zeros ones full empty new_zeros new_ones new_full new_empty zeros_like ones_like full_like "
+    "empty_like scalar_tensor fill zero new_empty_strided empty_strided empty_permuted eye",
+    "Cos": "cos",
+    "CumSum": "cumsum cumprod",
+    "DepthToSpace": "pixel_shuffle",
+    "Div": "div divide true_divide floor_divide",
+    "Elu": "elu",
+    "Equal": "eq ne not_equal",
+    "Erf": "erf",
+    "Exp": "exp exp2 expm1",
+    "Floor": "floor trunc fix",
+    "GatherElements": "gather take_along_dim",
+    "Gelu": "gelu",
+    "Greater": "gt greater",
+    "GreaterOrEqual": "ge greater_equal",
+    "GridSample": "grid_sampler grid_sampler_2d grid_sampler_3d",
+    "GroupNormalization": "group_norm native_group_norm",
+    "HardSigmoid": "hardsigmoid",
+    "HardSwish": "hardswish",
+    "InstanceNormalization": "instance_norm",
+    "IsInf": "isinf",
+    "IsNaN": "isnan",
+    "LayerNormalization": "layer_norm native_layer_norm",
+    "LeakyRelu": "leaky_relu rrelu",
+    "Less": "lt less",
+    "LessOrEqual": "le less_equal",
+    "Log": "log log2 log10 log1p",
+    "LogSoftmax": "log_softmax _log_softmax log_sigmoid",
+    "Max": "maximum fmax",
+    "Min": "minimum fmin",
+    "Mish": "mish",
+    "Mod": "remainder fmod",
+    "Mul": "mul multiply square addcmul addcdiv",
+    "Neg": "neg negative",
+    "NonZero": "nonzero",
+    "Not": "logical_not bitwise_not",
+    "OneHot": "one_hot",
+    "Or": "logical_or bitwise_or __or__",
+    "PRelu": "prelu _prelu_kernel",
+    "Pad": "pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d zero_pad2d",
+    "Pow": "pow float_power",
+    "RMSNormalization": "rms_norm _fused_rms_norm",
+    "RandomNormalLike": "randn randn_like normal normal_functional",
+    "RandomUniformLike": "rand rand_like bernoulli uniform randint",
+    "Range": "arange linspace",
+    "Reciprocal": "reciprocal rsqrt",
+    "ReduceL2": "norm linalg_vector_norm frobenius_norm",
+    "ReduceLogSumExp": "logsumexp",
+    "ReduceMax": "amax max any",
+    "ReduceMean": "mean var var_mean std std_mean",
+    "ReduceMin": "amin min all",
+    "ReduceProd": "prod",
+    "ReduceSum": "sum nansum count_nonzero",
+    "Relu": "relu",
+    "Resize": "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d "
+    "upsample_bicubic2d upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+    "Round": "round",
+    "ScatterElements": "scatter scatter_add scatter_reduce",
+    "ScatterND": "index_put index_add index_copy slice_scatter select_scatter copy masked_scatter "
+    "_unsafe_index_put index_fill",
+    "Selu": "selu",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign sgn",
+    "Sin": "sin",
+    "Softmax": "softmax _softmax _safe_softmax",
+    "Softplus": "softplus",
+    "SpaceToDepth": "pixel_unshuffle",
+    "Sqrt": "sqrt",
+    "Sub": "sub subtract rsub",
+    "Swish": "silu",
+    "Tan": "tan",
+    "Tanh": "tanh",
+    "Tile": "repeat tile repeat_interleave flip fliplr rot90",
+    "TopK": "topk sort argsort kthvalue",
+    "Trilu": "tril triu",
+    "Where": "where masked_fill nan_to_num threshold hardshrink softshrink",
+    "Xor": "logical_xor bitwise_xor __xor__",
+}
+
+_SPREAD = {name: op_type for op_type, names in {**_VIEWS, **_PLAIN}.items() for name in names.split()}
+
+VIEWS = frozenset(name for names in _VIEWS.values() for name in names.split()) - frozenset(_VIEWS["Expand"].split())
+"""What shows the same values in another shape: of a weight it is a weight again."""
+
+OP_TYPES: dict[str, str] = _SPREAD
+"""ONNX operator type by aten name."""

@@ -1,0 +1,155 @@
+"""Reads a live `torch.nn.Module` or `torch.export.ExportedProgram` by running it on shapes alone.
+
+The module runs twice on PyTorch's ``meta`` device, where tensors have a shape and no values: nothing is computed, no
+memory is taken, and the module itself is left as it was. Every aten operator that passes is recorded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gpusage.graphs.guard import printable, shown
+from gpusage.graphs.recording import BATCHES, Recording, graph_of, merged
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph
+
+
+def graph_from_module(
+    source: Any,  # noqa: ANN401 - torch may not be installed
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    keywords: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    origin: str | None = None,
+) -> ModelGraph:
+    """Return the graph of a module or an exported program.
+
+    Args:
+        source: A `torch.nn.Module` or a `torch.export.ExportedProgram`.
+        example_inputs: What it is called with, batch first; an exported program brings its own.
+        keywords: What it is called with by name, after *example_inputs*.
+        name: For people; the module's class where it is None.
+        origin: Where it is from, for people.
+
+    Raises:
+        GraphError: It is neither, PyTorch is not installed, or it does not run on the inputs.
+    """
+    torch = import_torch()
+    module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
+    label = printable(name or type(source).__name__)
+    batch = _batch_size(torch, (arguments, words), label)
+    with _quiet(), _evaluating(module):
+        recording, fixed = _play_twice(module, arguments, words, batch=batch, label=label)
+    return graph_of(
+        recording,
+        name=label,
+        source=origin or f"torch:{label}",
+        parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
+        fixed_batch_size=fixed,
+    )
+
+
+def import_torch() -> Any:  # noqa: ANN401 - a module
+    """Return PyTorch.
+
+    Raises:
+        GraphError: It is not installed.
+    """
+    try:
+        with _quiet():
+            import torch  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        message = (
+            "Reading PyTorch models must have PyTorch; got: not installed. Install it: pip install 'gpusage[torch]'."
+        )
+        raise GraphError(message) from error
+    return torch
+
+
+def _callable(
+    torch: Any,  # noqa: ANN401 - the module
+    source: Any,  # noqa: ANN401 - a user may hand over anything
+    arguments: tuple[Any, ...],
+    words: dict[str, Any],
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    if isinstance(source, torch.export.ExportedProgram):
+        given = source.example_inputs if not arguments and not words else None
+        with _quiet():
+            module = source.module()
+        return (module, *given) if given else (module, arguments, words)
+    if isinstance(source, torch.nn.Module) and not isinstance(source, torch.jit.ScriptModule):
+        return source, tuple(arguments), words
+    message = (
+        "Model must be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram; "
+        f"got {type(source).__name__}. Hand over one of these."
+    )
+    raise GraphError(message)
+
+
+def _batch_size(torch: Any, inputs: Any, label: str) -> int:  # noqa: ANN401 - torch's tree of tensors
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415 - as torch
+
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
+    raise GraphError(message)
+
+
+def _play_twice(
+    module: Any,  # noqa: ANN401 - torch may not be installed
+    arguments: tuple[Any, ...],
+    words: dict[str, Any],
+    *,
+    batch: int,
+    label: str,
+) -> tuple[Recording, int | None]:
+    """Return the recording for any batch size; where there is none, that at *batch*, and *batch*."""
+    from gpusage.graphs.torch_trace import play, resized  # noqa: PLC0415 - it imports torch
+
+    def at(size: int) -> Recording:
+        return play(module, *resized((arguments, words), batch, size))
+
+    try:
+        recording = merged(*map(at, BATCHES))
+        if recording is not None:
+            return recording, None
+    except GraphError:
+        raise
+    except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below
+        pass
+    try:
+        return at(batch), batch
+    except GraphError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        message = (
+            f"Model {shown(label)} must run on the shapes of its example inputs, without their values; "
+            f"got: {printable(lines[0])}. Check the inputs, or export it to ONNX."
+        )
+        raise GraphError(message) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep warnings of third-party code from the user, who cannot mend them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
+    """Run *module* as in inference, as exporters do; put each part back as it was."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        for part, _ in modes:
+            part.training = False
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
