@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _FREE = (
     "alias alias_copy clone contiguous detach detach_copy dropout feature_dropout alpha_dropout identity lift "
-    "lift_fresh lift_fresh_copy native_dropout positive requires_grad resolve_conj resolve_neg view_as_real to _to_copy "
+    "lift_fresh lift_fresh_copy native_dropout positive requires_grad resolve_conj resolve_neg to _to_copy "
     "type_as bfloat16 float half double cpu cuda pin_memory _autocast_to_full_precision _autocast_to_reduced_precision"
 )
 NOTHING = frozenset(_FREE.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,15 +103,16 @@ class _Tracer(TorchDispatchMode):
 
     def _arguments(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
         named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))  # noqa: SLF001
-        return tree_map(lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, {**named, **words})
+        known: dict[str, Any] = tree_map(
+            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, {**named, **words}
+        )
+        return known
 
 
 def _named_tensors(
     module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Give each tensor that *module* is called with, by its parameter's name where there is one."""
-    import inspect  # noqa: PLC0415 - only here
-
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
