@@ -16,7 +16,7 @@ Shell completion (zsh_source, fish_source likewise):
 """
 
 
-@click.group(cls=LazyGroup, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="gpusage", cls=LazyGroup, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpusage")
 def main() -> None:
     """Predict what deep-learning jobs need from a GPU, before they run."""

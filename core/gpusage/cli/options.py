@@ -18,6 +18,7 @@ from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Worklo
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT = Workload()
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def _checked_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,13 +129,14 @@ def _request(word: str, options: Mapping[str, Any]) -> ModelRequest:
 
 def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
+    settled = _QUOTED.sub("", text)
     for key in ("batch", "mode", "precision", "optimizer"):
         value = options.get(key)
-        if value is not None and not re.search(rf",\s*{key}=", text):
+        if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"
     for shape in options.get("shape") or ():
         name = shape.partition("=")[0]
-        if not re.search(rf",\s*shape={re.escape(name)}=", text):
+        if not re.search(rf",\s*shape={re.escape(name)}=", settled):
             yield f"shape={shape}"
 
 

@@ -1,0 +1,125 @@
+"""The main group: which command is loaded when, and what a failure looks like."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+from gpusage.cli.group import BUILT_IN, LazyGroup
+
+GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_every_built_in_command_has_help_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0
+    assert f"gpusage {name} " in result.stdout.partition("Example")[2]
+
+
+def test_help_lists_built_in_and_plugin_commands() -> None:
+    listed = CliRunner().invoke(main, ["--help"]).stdout
+    assert all(f"  {name} " in listed for name in ("predict", "colocate", "validate", "card", "gpus", "slurm"))
+    assert "job-card" not in listed  # hidden: the login node calls it
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = CliRunner().invoke(main, [])
+    assert "Usage: gpusage" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["predictt"], "Command 'predictt' must be one that there is. Did you mean 'predict'?"),
+        (["predict"], "Missing argument 'MODEL...'. Try 'gpusage predict --help'."),
+        (["predict", "m.onnx", "--shape", "3x4"], "Key 'shape' must name sizes joined by 'x'; got '3x4'."),
+        (["colocate", "m.onnx", "--gpu", "a100"], "Models must be at least 2, they share one GPU; got 1."),
+        (["colocate", "m.onnx", "n.onnx"], "Missing option '--gpu'."),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_status_2(words: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"gpusage: error: {sentence}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_wrong_input_is_one_sentence_and_status_1() -> None:
+    result = CliRunner().invoke(main, ["predict", "absent.onnx"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("gpusage: error: ")
+    assert "absent.onnx" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "code"), [(["predict", "absent.onnx"], "model"), (["predict"], "usage")])
+def test_with_json_a_failure_is_one_document_too(words: list[str], code: str) -> None:
+    result = CliRunner().invoke(main, [*words, "--json"])
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == code
+    assert result.stderr == f"gpusage: error: {error['message']}\n"
+
+
+def test_our_own_bug_is_status_70_with_a_traceback_and_where_to_report_it() -> None:
+    @click.command()
+    def broken() -> None:
+        {}["absent"]
+
+    result = CliRunner().invoke(_GroupOf(broken), ["broken"])
+    assert result.exit_code == 70
+    assert "Traceback" in result.stderr
+    assert "please report it" in result.stderr.splitlines()[-1]
+
+
+def test_predict_does_not_load_torch_onnx_rich_or_the_slurm_plugins_commands() -> None:
+    """What an import at the top of a module costs, every start pays."""
+    code = "import sys; from gpusage.cli import main, predict; print(*sorted(m.partition('.')[0] for m in sys.modules))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    )
+    assert not loaded & {"torch", "onnx", "rich", "numpy", "gpusage_slurm"}
+
+
+def test_a_closed_pipe_ends_the_command_without_a_word() -> None:
+    with subprocess.Popen([*GPUSAGE, "gpus", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_interrupt_ends_the_command_without_a_traceback(tmp_path: Path) -> None:
+    """A FIFO that nobody writes to keeps the command busy; that it opens for writing tells that it is being read."""
+    script = tmp_path / "train.sbatch"
+    os.mkfifo(script)
+    with subprocess.Popen([*GPUSAGE, "validate", str(script)], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        writer = os.open(script, os.O_WRONLY)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().strip() == ""
+        assert process.wait() == 130
+        os.close(writer)
+
+
+class _GroupOf(LazyGroup):
+    """Knows one command only."""
+
+    def __init__(self, command: click.Command) -> None:
+        super().__init__(name="gpusage")
+        self.only = command
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self.only if cmd_name == self.only.name else super().get_command(ctx, cmd_name)
