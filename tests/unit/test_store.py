@@ -6,6 +6,8 @@ import logging
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -56,41 +58,51 @@ RECORD = DecisionRecord(
 )
 
 
+Opened = Callable[[Path], DecisionStore]
+
+
 def url(path: Path) -> str:
     """Return the store's URL for *path*."""
     return f"sqlite:///{path}"
 
 
-def test_what_is_recorded_comes_back_equal_and_newest_first(tmp_path: Path) -> None:
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Return what makes a store of a path, and close all of them at the end."""
+    with ExitStack() as stack:
+        yield lambda path: stack.enter_context(closing(DecisionStore(url(path))))
+
+
+def test_what_is_recorded_comes_back_equal_and_newest_first(tmp_path: Path, opened: Opened) -> None:
     """Also from another connection, as `gpusage report` reads while the daemon writes."""
     path = tmp_path / "decisions.db"
-    writer = DecisionStore(url(path))
+    writer = opened(path)
     later = replace(RECORD, decided_at_s=RECORD.decided_at_s + 1, model=None, workload=None)
     writer.record(RECORD)
     writer.record_all([later])
-    assert DecisionStore(url(path)).latest(5) == (later, RECORD)
-    assert DecisionStore(url(path)).latest(1) == (later,)
+    assert opened(path).latest(5) == (later, RECORD)
+    assert opened(path).latest(1) == (later,)
 
 
-def test_fields_that_only_look_like_a_dict_are_kept(tmp_path: Path) -> None:
+def test_fields_that_only_look_like_a_dict_are_kept(tmp_path: Path, opened: Opened) -> None:
     """A plugin may answer with any mapping."""
-    store = DecisionStore(url(tmp_path / "d.db"))
+    store = opened(tmp_path / "d.db")
     frozen = replace(RECORD, rendered=replace(RECORD.rendered, fields=MappingProxyType({"set.gres": "mps:40"})))
     store.record(frozen)
     assert store.latest(1) == (RECORD,)
 
 
-def test_a_text_that_is_no_unicode_is_kept_with_question_marks(tmp_path: Path) -> None:
+def test_a_text_that_is_no_unicode_is_kept_with_question_marks(tmp_path: Path, opened: Opened) -> None:
     """Half of a surrogate pair, which JSON can carry and UTF-8 cannot."""
-    store = DecisionStore(url(tmp_path / "d.db"))
+    store = opened(tmp_path / "d.db")
     store.record(replace(RECORD, model="a\udc80b", rendered=replace(RECORD.rendered, before="\ud800")))
     (found,) = store.latest(1)
     assert (found.model, found.rendered.before) == ("a?b", "?")
 
 
-def test_columns_can_be_asked_for_in_sql(tmp_path: Path) -> None:
+def test_columns_can_be_asked_for_in_sql(tmp_path: Path, opened: Opened) -> None:
     """Admins read the file with the sqlite3 command."""
-    DecisionStore(url(tmp_path / "d.db")).record(RECORD)
+    opened(tmp_path / "d.db").record(RECORD)
     with sqlite3.connect(tmp_path / "d.db") as connection:
         rows = connection.execute("SELECT code, manager, mode, origin, model, before, after FROM decisions").fetchall()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -99,23 +111,23 @@ def test_columns_can_be_asked_for_in_sql(tmp_path: Path) -> None:
     assert version == SCHEMA_VERSION
 
 
-def test_reading_where_there_is_no_store_makes_none(tmp_path: Path) -> None:
+def test_reading_where_there_is_no_store_makes_none(tmp_path: Path, opened: Opened) -> None:
     """A report on a fresh machine leaves nothing behind."""
-    assert DecisionStore(url(tmp_path / "d.db")).latest(3) == ()
+    assert opened(tmp_path / "d.db").latest(3) == ()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_made(tmp_path: Path, opened: Opened) -> None:
     """The daemon may start before anyone made its folder."""
-    store = DecisionStore(url(tmp_path / "a" / "b" / "d.db"))
+    store = opened(tmp_path / "a" / "b" / "d.db")
     store.record(RECORD)
     assert store.latest(1) == (RECORD,)
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence_and_not_retried_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_sentence_and_not_retried_at_once(tmp_path: Path, opened: Opened) -> None:
     """A plain file stands where the folder should be; once it is gone and a second has passed, recording works."""
     (tmp_path / "a").write_text("in the way")
-    store = DecisionStore(url(tmp_path / "a" / "d.db"))
+    store = opened(tmp_path / "a" / "d.db")
     with pytest.raises(StoreError, match=r"must be opened; got: .*File exists"):
         store.record(RECORD)
     (tmp_path / "a").unlink()
@@ -130,12 +142,12 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_and_not_retried_at_once(tm
     "junk", [b"this is no database at all" * 100, b"\x00" * 5000, b"SQLite format 3\x00" + b"\xff" * 5000]
 )
 def test_a_corrupt_file_is_moved_aside_and_a_new_one_begun(
-    tmp_path: Path, junk: bytes, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, opened: Opened, junk: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was in it is not lost, and recording goes on."""
     path = tmp_path / "d.db"
     path.write_bytes(junk)
-    store = DecisionStore(url(path))
+    store = opened(path)
     with caplog.at_level(logging.WARNING):
         store.record(RECORD)
     assert store.latest(2) == (RECORD,)
@@ -144,10 +156,10 @@ def test_a_corrupt_file_is_moved_aside_and_a_new_one_begun(
     assert "moved aside" in caplog.text
 
 
-def test_a_file_that_is_damaged_while_open_is_moved_aside(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_while_open_is_moved_aside(tmp_path: Path, opened: Opened) -> None:
     """Pages are overwritten under the store; the next record finds out and is kept all the same."""
     path = tmp_path / "d.db"
-    store = DecisionStore(url(path))
+    store = opened(path)
     store.record(RECORD)
     store.close()  # closing the last connection writes everything back into the one file
     size = path.stat().st_size
@@ -156,18 +168,18 @@ def test_a_file_that_is_damaged_while_open_is_moved_aside(tmp_path: Path) -> Non
     assert store.latest(5) == (RECORD,)
 
 
-def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path, opened: Opened) -> None:
     """Otherwise records would go, unseen, into a file without a name."""
     path = tmp_path / "d.db"
-    store = DecisionStore(url(path))
+    store = opened(path)
     store.record(RECORD)
     for found in tmp_path.iterdir():
         found.unlink()
     store.record(RECORD)
-    assert DecisionStore(url(path)).latest(5) == (RECORD,)
+    assert opened(path).latest(5) == (RECORD,)
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, opened: Opened) -> None:
     """An old gpusage must not write into a new one's file."""
     path = tmp_path / "d.db"
     with sqlite3.connect(path) as connection:
@@ -175,13 +187,15 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="Update gpusage"):
-        DecisionStore(url(path)).record(RECORD)
+        opened(path).record(RECORD)
     assert path.read_bytes() == before
 
 
-def test_a_row_that_is_no_decision_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_is_no_decision_hides_no_other(
+    tmp_path: Path, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     """Somebody edited the file by hand."""
-    store = DecisionStore(url(tmp_path / "d.db"))
+    store = opened(tmp_path / "d.db")
     store.record_all([RECORD, RECORD])
     with sqlite3.connect(tmp_path / "d.db") as connection:
         connection.execute("UPDATE decisions SET record = '{}' WHERE id = 2")
@@ -194,6 +208,8 @@ def test_a_full_disk_is_one_sentence_and_recording_goes_on_when_there_is_room_ag
     """The kernel refuses to let the process write files beyond 256 KiB, which SQLite reports as a disk error."""
     script = """
 import resource, signal, sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 sys.path.insert(0, sys.argv[2])
 import test_store as t
@@ -210,6 +226,7 @@ except t.StoreError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 store.record(t.RECORD)
 print(kept + 1, len(store.latest(10001)))
+store.close()
 """
     command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

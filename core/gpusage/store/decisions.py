@@ -94,7 +94,7 @@ class DecisionStore:
                 raise self._failure(second, "written") from second
 
     def prepare(self) -> None:
-        """Open the file now, so that the first decision need not wait for it; what fails will fail, or be mended, then."""
+        """Open the file now, so that the first decision need not wait; what fails is left for that one to tell."""
         with suppress(sqlite3.Error, StoreError):
             self._open()
 

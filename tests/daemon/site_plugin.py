@@ -1,0 +1,121 @@
+"""A site's plugin for these tests: a cluster out of a file, plain predictions, a policy that always gives 40 %.
+
+It is installed like anyone's (a folder with an entry point on the path), so it is heard before the built-in plugins.
+The file that GPUSAGE_TEST_CLUSTER names says how it behaves: an object with ``fail``, ``hang``, ``heard`` or ``deaf``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import (
+    Activity,
+    Case,
+    Cluster,
+    Code,
+    Decision,
+    DecisionRecord,
+    Gpu,
+    GpuPool,
+    Interval,
+    ModelGraph,
+    Workload,
+)
+
+_SLEPT: set[str] = set()
+
+
+def _behaviour() -> dict[str, object]:
+    found: dict[str, object] = json.loads(Path(os.environ["GPUSAGE_TEST_CLUSTER"]).read_text(encoding="utf-8"))
+    return found
+
+
+@hookimpl
+def observe_cluster(manager: str) -> Cluster | None:
+    """Do as the file says."""
+    if manager != "slurm":
+        return None
+    behaviour = _behaviour()
+    if "fail" in behaviour:
+        raise RequestError(str(behaviour["fail"]))
+    while "hang" in _behaviour():
+        time.sleep(0.05)
+    pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
+    return Cluster(manager="slurm", version="24.11", pools=(pool,), observed_at_s=time.time())
+
+
+@hookimpl
+def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
+    """Take as long as the name of the model says, once, as a predictor does that remembers what it worked out."""
+    del workload
+    word, _, seconds = graph.name.partition("=")
+    if word == "sleep" and graph.name not in _SLEPT:
+        time.sleep(float(seconds))
+        _SLEPT.add(graph.name)
+    if word == "fault":
+        raise ZeroDivisionError(graph.name)
+    return [Interval(value=0.1, low=0.09, high=0.11) for _ in gpus]
+
+
+@hookimpl
+def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
+    """Say 4 GB."""
+    del graph, workload
+    return [Interval(value=4e9, low=3.9e9, high=4.1e9) for _ in gpus]
+
+
+@hookimpl
+def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
+    """Say 30 %."""
+    del graph, workload
+    interval = Interval(value=0.3, low=0.25, high=0.35)
+    return [Activity(gpu_utilization=interval, sm_activity=interval, dram_activity=interval) for _ in gpus]
+
+
+@hookimpl
+def decide_eligibility(case: Case) -> Decision | None:
+    """Let everything pass, in place of the built-in policy."""
+    del case
+
+
+@hookimpl
+def decide_fit(case: Case, draft: Decision) -> Decision:
+    """Change nothing."""
+    return replace(draft, need=case.needs[0][1])
+
+
+@hookimpl
+def decide_generation(draft: Decision) -> Decision:
+    """Change nothing."""
+    return draft
+
+
+@hookimpl
+def decide_sharing(draft: Decision) -> Decision:
+    """Give 40 %."""
+    request = replace(draft.request, mps_thread_percent=40, memory_cap_bytes=4_100_000_000)
+    return replace(draft, code=Code.REWRITE, request=request, reasons=("the test says so",))
+
+
+@hookimpl
+def decide_slo(draft: Decision) -> Decision:
+    """Change nothing."""
+    return draft
+
+
+@hookimpl
+def decision_made(record: DecisionRecord) -> None:
+    """Fail, or leave a line, as the file says."""
+    behaviour = _behaviour()
+    if "deaf" in behaviour:
+        raise ValueError(str(behaviour["deaf"]))
+    if "heard" in behaviour:
+        with Path(str(behaviour["heard"])).open("a", encoding="utf-8") as heard:
+            heard.write(f"{record.decision.code.value} {record.model}\n")

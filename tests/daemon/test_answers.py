@@ -1,0 +1,162 @@
+"""What a real gpusaged answers, and what it records of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusage.service.protocol import json_line
+
+if TYPE_CHECKING:
+    from tests.daemon.conftest import Daemon
+
+KEPT = {"v": "1", "code": "KEEP", "message": ""}
+
+
+def test_ping_is_answered_and_status_tells_what_is_seen(daemon: Daemon) -> None:
+    """`gpusage slurm status` shows this."""
+    assert daemon.ask({"v": 1, "op": "ping"}) == {"v": "1", "code": "OK"}
+    status = daemon.status()
+    assert (status["code"], status["mode"]) == ("OK", "enforce")
+    assert status["clusters"]["slurm"]["pools"][0]["site_type"] == "v100"
+    assert status["kill_switch"] == {"path": f"{daemon.folder}/off", "on": False}
+    assert status["configuration"]["error"] is None
+
+
+def test_a_request_is_rewritten_and_recorded_before_the_answer_leaves(daemon: Daemon) -> None:
+    """The main job: one whole GPU becomes 40 units of MPS."""
+    answer = daemon.ask()
+    assert answer["code"] == "REWRITE"
+    assert answer["set.gres"] == "mps:40"
+    assert all(isinstance(value, str) for value in answer.values())
+    assert answer["message"].startswith("gres/gpu:1 -> gres/mps:40")
+    (record,) = daemon.records()
+    assert (record.manager, record.origin, record.mode, record.model) == ("slurm", "uid 1000", "enforce", "tiny.onnx")
+    assert record.decision.code.value == "REWRITE"
+    assert record.workload is not None
+    assert record.workload.batch_size == 8
+    assert abs(record.decided_at_s - time.time()) < 60
+    assert "slurm uid 1000: REWRITE (enforce) gres/gpu:1 -> gres/mps:40" in daemon.log()
+
+
+def test_the_same_question_again_gets_the_same_answer_and_a_record_of_its_own(daemon: Daemon) -> None:
+    """Answers are remembered; jobs are not."""
+    answers = [daemon.ask() for _ in range(3)]
+    assert answers[0] == answers[1] == answers[2]
+    assert len(daemon.records()) == 3
+    assert daemon.status()["asks"]["remembered"] >= 1
+
+
+def test_observe_says_nothing_and_sets_nothing_but_records_what_it_would_do(idle: Daemon) -> None:
+    """So a site can look before it dares."""
+    idle.configure(mode="observe")
+    idle.start()
+    assert idle.ask() == KEPT
+    (record,) = idle.records()
+    assert (record.mode, record.decision.code.value, record.rendered.after[:12]) == (
+        "observe",
+        "REWRITE",
+        "gres/mps:40",
+    )
+
+
+def test_advise_tells_the_user_and_sets_nothing(idle: Daemon) -> None:
+    """The user can then write it into the script."""
+    idle.configure(mode="advise")
+    idle.start()
+    answer = idle.ask()
+    assert set(answer) == {"v", "code", "message"}
+    assert answer["code"] == "KEEP"
+    assert answer["message"].startswith("advice only: gres/gpu:1 -> gres/mps:40")
+
+
+def test_a_job_that_says_nothing_to_us_is_declined(daemon: Daemon) -> None:
+    """Also where it opted out."""
+    assert daemon.ask(daemon.question(comment=""))["code"] == "DECLINE"
+    assert daemon.ask(daemon.question(comment="gpusage=off"))["code"] == "DECLINE"
+    assert [record.decision.code.value for record in daemon.records()] == ["DECLINE", "DECLINE"]
+
+
+def test_another_manager_than_any_adapter_knows_is_declined(daemon: Daemon) -> None:
+    """And nothing is recorded, because nothing was understood."""
+    assert daemon.ask({**daemon.question(), "manager": "pbs"})["code"] == "DECLINE"
+    assert daemon.records() == ()
+
+
+def test_a_job_without_a_card_is_kept_with_the_reason_in_the_record(daemon: Daemon) -> None:
+    """The daemon reads no model."""
+    answer = daemon.ask(daemon.question(""))
+    assert answer["code"] == "KEEP"
+    assert "no description of the model came with the job" in answer["message"]
+
+
+def test_a_card_that_is_none_is_kept(daemon: Daemon) -> None:
+    """Anyone can put anything into an environment variable."""
+    for forged in ("x", "AAAA" * 100, "\u2603", daemon.card()[:-8]):
+        answer = daemon.ask(daemon.question(forged))
+        assert (answer["code"], set(answer)) == ("KEEP", {"v", "code", "message"})
+    assert daemon.ask()["code"] == "REWRITE"
+    assert daemon.status()["asks"]["failed"] == 0
+
+
+def test_a_malformed_comment_is_kept_and_the_user_told(daemon: Daemon) -> None:
+    """A typo costs the advice, never the job."""
+    answer = daemon.ask(daemon.question(comment="model=tiny.onnx,bacth=8"))
+    assert answer["code"] == "KEEP"
+    assert "Did you mean 'batch'?" in answer["message"]
+
+
+def test_a_fault_in_a_plugin_is_kept_logged_and_counted(daemon: Daemon) -> None:
+    """Nothing that a plugin raises may cost a job; and the next one may go well, so nothing is remembered."""
+    for _ in range(2):
+        assert daemon.ask(daemon.question(daemon.card("fault=1"))) == KEPT
+    assert daemon.status()["asks"]["failed"] == 2
+    assert "ZeroDivisionError" in daemon.log()
+    assert "ZeroDivisionError" in daemon.records()[0].decision.reasons[0]
+
+
+def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idle: Daemon) -> None:
+    """The record tells what the first job really got: what it asked for."""
+    idle.configure(limit_ms=400)
+    idle.start()
+    slow = idle.question(idle.card("sleep=1.2"))
+    begun_s = time.monotonic()
+    assert idle.ask(slow) == KEPT
+    assert time.monotonic() - begun_s < 1.0
+    assert "longer than the limit of 400 ms" in idle.records()[0].decision.reasons[0]
+    idle.wait(lambda: idle.ask(slow)["code"] == "REWRITE")
+    assert idle.status()["asks"]["overdue"] >= 1
+
+
+def test_remembered_questions_are_answered_while_a_slow_one_is_decided(idle: Daemon) -> None:
+    """A forged card that takes long holds up nobody who asks what was asked before."""
+    idle.configure(limit_ms=300)
+    idle.start()
+    idle.wait(lambda: idle.ask()["code"] == "REWRITE")
+    with idle.connected() as connection:
+        connection.sendall(_line(idle.question(idle.card("sleep=3"))))
+        begun_s = time.monotonic()
+        idle.ask()
+        assert time.monotonic() - begun_s < 1.0
+
+
+def test_a_plugin_hears_of_each_decision(daemon: Daemon, tmp_path: Path) -> None:
+    """Before the answer leaves."""
+    heard = tmp_path / "heard"
+    daemon.behave(heard=str(heard))
+    daemon.ask()
+    assert heard.read_text() == "REWRITE tiny.onnx\n"
+
+
+def test_a_plugin_that_fails_to_hear_changes_nothing(daemon: Daemon) -> None:
+    """It is logged, and the decision is recorded."""
+    daemon.behave(deaf="no ears")
+    assert daemon.ask()["code"] == "REWRITE"
+    assert len(daemon.records()) == 1
+    daemon.wait(lambda: "no ears" in daemon.log())
+
+
+def _line(message: dict[str, object]) -> bytes:
+
+    return json_line(message)
