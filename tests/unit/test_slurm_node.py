@@ -1,0 +1,214 @@
+"""The scripts that run on a node, with a stand-in for NVIDIA's control daemon; none of it needs a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import gpusage_slurm
+
+NODE = Path(gpusage_slurm.__file__).parent / "node"
+
+# It "runs" while the file `running` lies in its pipe folder, as the real one does while it listens there.
+CONTROL = """#!/bin/sh
+echo "$* device=$CUDA_VISIBLE_DEVICES ceiling=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >>"$0.log"
+if [ "$1" = -d ]; then
+    [ -n "$SINGLE_USER_ONLY" ] && [ -n "$2" ] && exit 1
+    touch "$CUDA_MPS_PIPE_DIRECTORY/running"
+    if [ -n "$STAY" ]; then
+        sleep 30 </dev/null >/dev/null 2>&1 &
+        echo $! >"$0.pid"
+    fi
+    exit 0
+fi
+read -r word
+echo "$word" >>"$0.log"
+[ -e "$CUDA_MPS_PIPE_DIRECTORY/running" ] || exit 1
+[ "$word" = quit ] && rm "$CUDA_MPS_PIPE_DIRECTORY/running"
+exit 0
+"""
+
+
+class Node:
+    """A node with a folder of its own for MPS, and a control command that only writes down what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "mps"
+        self.control = folder / "control"
+        self.control.write_text(CONTROL)
+        self.control.chmod(0o755)
+
+    def run(self, script: str, job: int, **environment: str) -> list[str]:
+        """Run *script* for *job*, and return what it printed; it must end well whatever happens."""
+        done = subprocess.run(
+            [NODE / script],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={
+                "PATH": os.environ["PATH"],
+                "GPUSAGE_MPS_FOLDER": str(self.root),
+                "GPUSAGE_MPS_CONTROL": str(self.control),
+                "SLURM_JOB_ID": str(job),
+                **environment,
+            },
+        )
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    def prolog(self, job: int, *, device: str = "1", user: int = 1000, **environment: str) -> None:
+        """Run the prolog for a job that shares *device*."""
+        share = {"CUDA_VISIBLE_DEVICES": device, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "SLURM_JOB_UID": str(user)}
+        self.run("prolog.sh", job, **{**share, **environment})
+
+    def epilog(self, job: int) -> None:
+        """Run the epilog for *job*."""
+        self.run("epilog.sh", job)
+
+    def told(self) -> list[str]:
+        """Return what the control command was told."""
+        log = self.control.with_name("control.log")
+        return log.read_text().splitlines() if log.exists() else []
+
+    def runs(self, device: str = "1") -> bool:
+        """Tell whether the daemon of *device* runs."""
+        return (self.root / f"gpu-{device}" / "pipe" / "running").exists()
+
+    def serves(self, job: int) -> bool:
+        """Tell whether *job* was given a daemon."""
+        return (self.root / "jobs" / str(job)).exists()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_first_share_starts_a_daemon_and_the_last_one_stops_it(node: Node) -> None:
+    node.prolog(7)
+    node.prolog(8, user=1001)
+    starts = [line for line in node.told() if line.startswith("-d")]
+    assert starts == ["-d -multiuser-server device=1 ceiling=none"]
+    assert node.serves(7)
+    assert node.serves(8)
+    node.epilog(7)
+    assert node.runs()
+    node.epilog(8)
+    assert not node.runs()
+    assert not node.serves(8)
+
+
+def test_each_gpu_has_a_daemon_of_its_own(node: Node) -> None:
+    node.prolog(7, device="0")
+    node.prolog(8, device="GPU-8932f937-d72c-4106")
+    assert node.runs("0")
+    assert node.runs("GPU-8932f937-d72c-4106")
+    node.epilog(7)
+    assert not node.runs("0")
+    assert node.runs("GPU-8932f937-d72c-4106")
+
+
+def test_a_daemon_for_one_user_serves_no_other_whom_it_would_keep_waiting(node: Node) -> None:
+    node.prolog(7, user=1000, SINGLE_USER_ONLY="1")
+    node.prolog(8, user=1001, SINGLE_USER_ONLY="1")
+    node.prolog(9, user=1000, SINGLE_USER_ONLY="1")
+    assert (node.serves(7), node.serves(8), node.serves(9)) == (True, False, True)
+
+
+def test_a_daemon_does_not_hold_the_lock_on_its_gpu(node: Node) -> None:
+    node.prolog(7, STAY="yes")
+    held = int(node.control.with_name("control.pid").read_text())  # the stand-in's daemon, still there
+    os.kill(held, 0)
+    node.prolog(8)  # would wait 5 s and give up
+    assert node.serves(8)
+    os.kill(held, 15)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": ""},  # a whole GPU
+        {"CUDA_VISIBLE_DEVICES": ""},
+        {"CUDA_VISIBLE_DEVICES": "0,1"},
+        {"CUDA_VISIBLE_DEVICES": "../../etc"},
+        {"SLURM_JOB_ID": "../7"},
+        {"GPUSAGE_MPS_CONTROL": "no-such-command"},
+        {"GPUSAGE_MPS_CONTROL": "false"},
+        {"GPUSAGE_MPS_FOLDER": "/proc/nowhere"},
+    ],
+)
+def test_what_is_no_share_or_cannot_be_served_is_left_to_itself(node: Node, environment: dict[str, str]) -> None:
+    node.prolog(7, **environment)
+    assert not node.runs()
+    assert not (node.root / "jobs").exists() or not any((node.root / "jobs").iterdir())
+
+
+def test_an_epilog_of_a_job_that_was_never_served_does_nothing(node: Node) -> None:
+    node.prolog(7)
+    node.epilog(99)
+    node.run("epilog.sh", 7, SLURM_JOB_ID="../jobs/7")
+    assert node.runs()
+
+
+def test_a_forged_job_file_leads_nowhere(node: Node, tmp_path: Path) -> None:
+    node.prolog(7)
+    (node.root / "jobs" / "7").write_text(f"{tmp_path}\n")
+    (tmp_path / "jobs").mkdir()
+    node.epilog(7)
+    assert (tmp_path / "jobs").is_dir()
+
+
+OURS = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+UNSET = [
+    "unset SLURM_GPUS",
+    "unset SLURM_GPUS_PER_NODE",
+    "unset SLURM_GPUS_PER_SOCKET",
+    "unset SLURM_GPUS_PER_TASK",
+    "unset SLURM_NTASKS_PER_GPU",
+    "unset SLURM_TRES_BIND",
+]
+
+
+def test_the_task_prolog_takes_out_the_request_that_the_user_wrote(node: Node) -> None:
+    assert node.run("task_prolog.sh", 7, **OURS) == [*UNSET, "unset SLURM_TRES_PER_TASK"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("gres/gpu=1", "unset SLURM_TRES_PER_TASK"),
+        ("gres:gpu:v100:1", "unset SLURM_TRES_PER_TASK"),
+        ("cpu=4,gres/gpu=1", "export SLURM_TRES_PER_TASK=cpu=4"),
+        ("gres/gpu:1,cpu:4,gres/nvme:*", "export SLURM_TRES_PER_TASK=cpu:4,gres/nvme:*"),
+        ("gres/gpumem=4", "export SLURM_TRES_PER_TASK=gres/gpumem=4"),
+    ],
+)
+def test_what_a_task_asks_for_beside_gpus_stays(node: Node, text: str, line: str) -> None:
+    assert node.run("task_prolog.sh", 7, **OURS, SLURM_TRES_PER_TASK=text)[-1] == line
+
+
+@pytest.mark.parametrize("missing", sorted(OURS))
+def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node, missing: str) -> None:
+    environment = {name: value for name, value in OURS.items() if name != missing}
+    assert node.run("task_prolog.sh", 7, **environment, SLURM_GPUS="1") == []
+
+
+def test_the_task_prolog_takes_away_what_job_submit_could_only_empty(node: Node) -> None:
+    emptied = {"GPUSAGE_DECISION": "", "GPUSAGE_CARD": "", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""}
+    assert node.run("task_prolog.sh", 7, **emptied) == [f"unset {name}" for name in emptied]
+
+
+def test_the_task_prolog_leads_to_the_daemon_that_the_prolog_started(node: Node) -> None:
+    node.prolog(7)
+    folder = node.root / "gpu-1"
+    assert node.run("task_prolog.sh", 7, **OURS)[-3:] == [
+        f"export CUDA_MPS_PIPE_DIRECTORY={folder}/pipe",
+        f"export CUDA_MPS_LOG_DIRECTORY={folder}/log",
+        "export CUDA_VISIBLE_DEVICES=0",
+    ]
+    node.epilog(7)
+    assert node.run("task_prolog.sh", 7, **OURS)[-1] == "unset SLURM_TRES_PER_TASK"
