@@ -1,0 +1,382 @@
+"""What a real gpusaged does when something is wrong: every job goes through, as its user wrote it or as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpusage.service.protocol import LINE_LIMIT_BYTES, json_line
+
+if TYPE_CHECKING:
+    from tests.daemon.conftest import Daemon
+
+KEPT = {"v": "1", "code": "KEEP", "message": ""}
+PING = json_line({"v": 1, "op": "ping"})
+ALIVE = {"v": "1", "code": "OK"}
+
+
+def alive(daemon: Daemon) -> bool:
+    """Tell whether it still rewrites."""
+    return daemon.ask()["code"] == "REWRITE"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"garbage\n",
+        b"\xff\xfe\x00\n",
+        b"[]\n",
+        b'{"v":2,"op":"ping"}\n',
+        b'{"v":1,"op":"stop"}\n',
+        b'{"v":1,"manager":"slurm","fields":{"comment":7}}\n',
+        b'{"v":1,"manager":"../slurm","fields":{}}\n',
+        b"[" * 60_000 + b"\n",
+        b'{"v":' + b"9" * 10_000 + b"}\n",
+    ],
+)
+def test_garbage_is_kept_counted_and_logged(daemon: Daemon, line: bytes) -> None:
+    """A client of another version must not take it for an order."""
+    assert json.loads(daemon.raw(line)) == KEPT
+    assert daemon.status()["asks"]["malformed"] == 1
+    assert alive(daemon)
+
+
+def test_half_a_line_is_no_question(daemon: Daemon) -> None:
+    """The client that hangs up is not answered, and nothing is recorded."""
+    assert daemon.raw(json_line(daemon.question())[:-20], shut=True) == b""
+    assert daemon.status()["asks"]["asked"] == 0
+
+
+def test_a_line_in_pieces_is_one_question(daemon: Daemon) -> None:
+    """Each byte on its own."""
+    with daemon.connected() as connection:
+        for byte in PING:
+            connection.sendall(bytes([byte]))
+        assert json.loads(connection.recv(1000)) == ALIVE
+
+
+def test_several_lines_at_once_are_answered_in_order(daemon: Daemon) -> None:
+    """Although one of them has to be thought about."""
+    with daemon.connected() as connection:
+        connection.sendall(PING + json_line(daemon.question(daemon.card("sleep=0.2"))) + PING)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert [json.loads(line)["code"] for line in received.splitlines()] == ["OK", "REWRITE", "OK"]
+
+
+def test_a_client_that_only_stops_sending_is_still_answered(daemon: Daemon) -> None:
+    """As `nc` does."""
+    assert json.loads(daemon.raw(json_line(daemon.question()), shut=True))["code"] == "REWRITE"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_megabyte_is_kept_and_the_connection_closed(daemon: Daemon, end: bytes) -> None:
+    """Above the limit nothing is even read any further."""
+    received = daemon.raw(b"x" * (8 * LINE_LIMIT_BYTES) + end)
+    assert received == b"" or json.loads(received) == KEPT
+    assert alive(daemon)
+
+
+def test_a_client_that_asks_without_reading_is_held_back(daemon: Daemon) -> None:
+    """Its answers do not pile up in the daemon, and the others are served."""
+    status = json_line({"v": 1, "op": "status"})
+    with daemon.connected() as connection:
+        connection.settimeout(1)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 50_000_000:
+                sent += connection.send(status * 1000)
+        assert sent < 2_000_000
+        assert alive(daemon)
+
+
+def test_many_connections_at_once_are_all_answered(daemon: Daemon) -> None:
+    """Two hundred clients, all connected before the first asks."""
+    line = json_line(daemon.question())
+    with ExitStack() as stack:
+        connections = [stack.enter_context(daemon.connected()) for _ in range(200)]
+        for connection in connections:
+            connection.sendall(line)
+        codes = {json.loads(connection.recv(65536))["code"] for connection in connections}
+    assert codes == {"REWRITE"}
+    daemon.wait(lambda: len(daemon.records()) == 100)  # as many as are asked for
+    assert daemon.status()["records"]["lost"] == 0
+
+
+def test_one_connection_too_many_is_closed_and_the_others_served(daemon: Daemon) -> None:
+    """A limit keeps a broken client from eating the daemon's file descriptors."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(daemon.connected()) for _ in range(520)]
+        connections[-1].settimeout(20)
+        with suppress(ConnectionResetError):
+            assert connections[-1].recv(1) == b""
+        connections[0].sendall(PING)
+        assert json.loads(connections[0].recv(1000)) == ALIVE
+    assert alive(daemon)
+
+
+def test_an_idle_connection_is_closed(daemon: Daemon) -> None:
+    """Also one that keeps sending without ever ending its line."""
+    with daemon.connected() as connection:
+        begun_s = time.monotonic()
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012 - whichever comes first
+            while time.monotonic() - begun_s < 20:
+                connection.sendall(b"x")
+                time.sleep(0.2)
+        assert 4 < time.monotonic() - begun_s < 15
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_a_stranger_sees_the_status_and_may_not_ask(daemon: Daemon) -> None:
+    """The kernel tells who asks; what the line claims does not matter."""
+    daemon.folder.chmod(0o755)
+    script = f"""
+import os, json, socket
+os.setgid(65534); os.setuid(65534)
+for line in ({PING!r}, {json_line(daemon.question())!r}):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect({str(daemon.socket)!r})
+        connection.sendall(line)
+        print(connection.recv(65536).decode(), end="")
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [ALIVE, KEPT]
+    assert daemon.status()["asks"]["refused"] == 1
+    assert "uid 65534 may not ask" in daemon.log()
+    assert daemon.records() == ()
+
+
+def test_sigterm_ends_it_cleanly(daemon: Daemon) -> None:
+    """Exit status 0, no socket left behind, everything recorded, not a word of complaint."""
+    daemon.ask()
+    assert daemon.stop() == 0
+    assert not daemon.socket.exists()
+    assert len(daemon.records()) == 1
+    assert daemon.log().splitlines()[-1] == "gpusaged stops"
+    assert "Traceback" not in daemon.log()
+
+
+def test_sigterm_lets_a_question_in_work_be_answered(daemon: Daemon) -> None:
+    """Half a second is given for it."""
+    assert daemon.process is not None
+    with daemon.connected() as connection:
+        connection.sendall(json_line(daemon.question(daemon.card("sleep=0.3"))))
+        daemon.wait(lambda: daemon.status()["asks"]["asked"] == 1)
+        assert daemon.stop() == 0
+        assert json.loads(connection.recv(65536))["code"] == "REWRITE"
+    assert len(daemon.records()) == 1
+
+
+def test_after_kill_nine_the_stale_socket_is_taken_over(daemon: Daemon) -> None:
+    """And the store goes on where it was."""
+    daemon.ask()
+    daemon.stop(signal.SIGKILL)
+    assert daemon.socket.is_socket()
+    daemon.start()
+    daemon.ask()
+    assert len(daemon.records()) == 2
+
+
+def refusal(daemon: Daemon) -> str:
+    """Start it where it must refuse, and return its one sentence."""
+    command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(daemon.folder / "c.toml")]
+    environment = {**os.environ, **daemon.environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
+    assert done.returncode == 1
+    (sentence,) = (line for line in done.stderr.splitlines() if "allowed_users" not in line)
+    return sentence
+
+
+def test_a_second_daemon_on_the_same_socket_is_refused(daemon: Daemon) -> None:
+    """The first one keeps its socket."""
+    assert "Stop that gpusaged first" in refusal(daemon)
+    assert alive(daemon)
+
+
+def test_a_plain_file_in_the_sockets_place_is_refused_and_left_alone(idle: Daemon) -> None:
+    """It may be somebody's."""
+    idle.socket.write_text("precious")
+    assert "Move it away" in refusal(idle)
+    assert idle.socket.read_text() == "precious"
+
+
+def test_a_missing_folder_for_the_socket_is_one_sentence(idle: Daemon) -> None:
+    """No traceback."""
+    text = (idle.folder / "c.toml").read_text().replace("/s.sock", "/no/s.sock")
+    (idle.folder / "c.toml").write_text(text)
+    assert "Make the folder" in refusal(idle)
+
+
+def test_a_broken_configuration_at_the_start_is_one_sentence(idle: Daemon) -> None:
+    """Rather no daemon than one that does what nobody wrote."""
+    (idle.folder / "c.toml").write_text("mode = 'enforced'")
+    assert "must be one of observe, advise, enforce" in refusal(idle)
+
+
+def test_an_edited_configuration_holds_without_a_restart(daemon: Daemon) -> None:
+    """Enforce becomes observe within a second, also for questions whose answers were remembered."""
+    assert alive(daemon)
+    daemon.configure(mode="observe")
+    daemon.wait(lambda: daemon.status()["mode"] == "observe")
+    assert daemon.ask() == KEPT
+
+
+@pytest.mark.parametrize("text", ["mode = ", "mode = 'enforced'", "\x00", "[daemon]\nsokket = 1"])
+def test_a_configuration_that_breaks_keeps_the_last_good_one(daemon: Daemon, text: str) -> None:
+    """Status says so until it is mended."""
+    (daemon.folder / "c.toml").write_text(text)
+    daemon.wait(lambda: daemon.status()["configuration"]["error"])
+    assert alive(daemon)
+    daemon.configure(mode="advise")
+    daemon.wait(lambda: daemon.status()["configuration"]["error"] is None)
+    assert daemon.status()["mode"] == "advise"
+
+
+def test_a_configuration_that_vanishes_keeps_the_last_good_one(daemon: Daemon) -> None:
+    """An editor may remove the file for a moment."""
+    (daemon.folder / "c.toml").unlink()
+    daemon.wait(lambda: daemon.status()["configuration"]["error"])
+    assert alive(daemon)
+
+
+def test_the_kill_switch_stops_every_rewrite_at_once(daemon: Daemon) -> None:
+    """With a record of each job, and without a word to the user; removing the file is enough to go on."""
+    assert alive(daemon)
+    (daemon.folder / "off").touch()
+    daemon.wait(lambda: daemon.status()["kill_switch"]["on"])
+    assert daemon.ask() == KEPT
+    assert "the kill switch is on" in daemon.records()[0].decision.reasons[0]
+    (daemon.folder / "off").unlink()
+    daemon.wait(lambda: not daemon.status()["kill_switch"]["on"])
+    assert alive(daemon)
+
+
+def test_a_kill_switch_that_is_a_dangling_link_is_on(daemon: Daemon) -> None:
+    """Whatever stands there, somebody put it there."""
+    (daemon.folder / "off").symlink_to("/nowhere")
+    daemon.wait(lambda: daemon.status()["kill_switch"]["on"])
+
+
+def test_before_the_cluster_was_seen_every_job_is_kept(idle: Daemon) -> None:
+    """A manager that does not answer blocks nobody."""
+    idle.behave(hang=True)
+    idle.launch()
+    idle.wait(lambda: idle.status()["code"] == "OK")
+    assert idle.ask() == KEPT
+    assert "has not been seen yet" in idle.records()[0].decision.reasons[0]
+    idle.behave()
+    idle.wait(lambda: alive(idle))
+
+
+def test_a_manager_that_fails_is_reported_and_the_last_state_used_until_it_is_stale(idle: Daemon) -> None:
+    """Here for two seconds."""
+    idle.configure(stale_after_s=2)
+    idle.start()
+    idle.behave(fail="slurmctld is away")
+    assert alive(idle)
+    idle.wait(lambda: idle.status()["troubles"])
+    assert idle.status()["troubles"] == {"slurm": "slurmctld is away"}
+    assert idle.ask() == KEPT
+    assert "slurmctld is away" in idle.records()[0].decision.reasons[0]
+    assert idle.log().count("slurm: slurmctld is away") == 1
+    idle.behave()
+    idle.wait(lambda: alive(idle))
+
+
+def test_a_corrupt_store_is_moved_aside(idle: Daemon) -> None:
+    """The daemon starts, and records from the first job on."""
+    idle.store.parent.mkdir()
+    idle.store.write_bytes(b"no database" * 1000)
+    idle.start()
+    assert alive(idle)
+    assert len(idle.records()) == 1
+    assert list(idle.store.parent.glob("d.db.corrupt-*"))
+
+
+def test_a_store_that_is_overwritten_while_it_runs_loses_no_answer(daemon: Daemon) -> None:
+    """Whatever SQLite makes of it, answers leave, and every decision is kept or counted as lost."""
+    assert alive(daemon)
+    for found in daemon.store.parent.iterdir():
+        found.write_bytes(b"\xa5" * found.stat().st_size)
+    for _ in range(5):
+        assert alive(daemon)
+    records = daemon.status()["records"]
+    assert records["kept"] + records["lost"] == 6
+
+
+def test_a_store_whose_folder_vanishes_is_made_anew(daemon: Daemon) -> None:
+    """Somebody tidied up."""
+    assert alive(daemon)
+    for found in daemon.store.parent.iterdir():
+        found.unlink()
+    daemon.store.parent.rmdir()
+    assert alive(daemon)
+    assert len(daemon.records()) == 1
+
+
+def test_a_store_that_cannot_be_opened_loses_records_and_no_answer(idle: Daemon) -> None:
+    """Counted in the status, with the reason, and logged once, not for each job."""
+    idle.store.parent.write_text("a plain file where the folder should be")
+    idle.start()
+    for _ in range(20):
+        assert alive(idle)
+    records = idle.status()["records"]
+    assert (records["kept"], records["lost"]) == (0, 20)
+    assert "must be opened" in records["error"]
+    assert idle.log().count("decisions are lost") == 1
+
+
+def test_a_full_disk_loses_records_and_no_answer(idle: Daemon) -> None:
+    """The kernel refuses files above 64 KiB, which SQLite takes for a full disk."""
+    shell = "ulimit -f 64; trap '' XFSZ; exec " + sys.executable + " -m gpusage.service.daemon --config c.toml 2>log"
+    environment = {**os.environ, **idle.environment}
+    idle.process = subprocess.Popen(["bash", "-c", shell], cwd=idle.folder, env=environment, text=True)
+    idle.wait(lambda: idle.status()["clusters"])
+    for _ in range(300):
+        assert alive(idle)
+    records = idle.status()["records"]
+    assert records["lost"] > 0
+    assert records["kept"] + records["lost"] == 300
+
+
+def test_a_store_that_another_process_has_locked_delays_no_answer(daemon: Daemon) -> None:
+    """The limit is a few milliseconds; the records follow when the lock is gone."""
+    assert alive(daemon)
+    lock = sqlite3.connect(daemon.store, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    begun_s = time.monotonic()
+    for _ in range(10):
+        assert alive(daemon)
+    taken_s = time.monotonic() - begun_s
+    lock.execute("COMMIT")
+    lock.close()
+    assert taken_s < 0.9  # the lock is waited for one second
+    daemon.wait(lambda: sum(daemon.status()["records"][key] for key in ("kept", "lost")) == 11)
+    assert daemon.status()["records"]["late"] >= 10
+
+
+def test_memory_stays_below_150_mb(daemon: Daemon) -> None:
+    """After two thousand different questions, half of them with cards that are none."""
+    assert daemon.process is not None
+    with daemon.connected() as connection, connection.makefile("rb") as answers:
+        for number in range(2000):
+            text = daemon.card(f"model{number}") if number % 2 else "A" * 8000 + str(number)
+            connection.sendall(json_line(daemon.question(text)))
+            answers.readline()
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    (highest,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    assert int(highest) * 1024 <= 150e6
