@@ -1,4 +1,4 @@
-"""What a real gpusaged does when something is wrong: every job goes through, as its user wrote it or as it should be."""
+"""What a real gpusaged does when something is wrong: every job goes through, as its user wrote it or as is right."""
 
 from __future__ import annotations
 
