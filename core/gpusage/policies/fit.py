@@ -22,7 +22,7 @@ def decide_fit(case: Case, draft: Decision) -> Decision | None:
     tightest = max(where, key=lambda place: memory_share(place).high)
     too_small = tuple(place for place in where if not place.need.fits)
     if len(too_small) == len(where):
-        return _fits_nowhere(draft, where)
+        return _fits_nowhere(case, draft, where)
     reasons = draft.reasons
     if too_small:
         high = max(place.need.memory_bytes.high for place in too_small)
@@ -30,7 +30,7 @@ def decide_fit(case: Case, draft: Decision) -> Decision | None:
     return replace(draft, need=tightest.need, reasons=reasons, plugin=__name__)
 
 
-def _fits_nowhere(draft: Decision, where: tuple[Place, ...]) -> Decision:
+def _fits_nowhere(case: Case, draft: Decision, where: tuple[Place, ...]) -> Decision:
     largest = max(where, key=lambda place: place.gpu.memory_bytes)
     reason = (
         f"may need up to {gib(largest.need.memory_bytes.high)}, more than any GPU that it may use has "
@@ -39,6 +39,7 @@ def _fits_nowhere(draft: Decision, where: tuple[Place, ...]) -> Decision:
     return replace(
         draft,
         code=Code.KEEP,
+        request=case.request,
         reasons=(*draft.reasons, reason),
         plugin=__name__,
         need=largest.need,

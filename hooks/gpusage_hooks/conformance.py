@@ -1,0 +1,99 @@
+"""Whether a value is what its annotation says, all the way down: the types that the contract declares."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Hint = Any
+"""An annotation: a class, or one of the forms of `typing`."""
+
+
+def mismatch(value: object, hint: Hint, path: str) -> str | None:
+    """Return one clause that says where *value*, found at *path*, is no *hint*; ``None`` where it is one."""
+    origin: Any = get_origin(hint)  # typeshed's own type of it leaves out the special forms
+    if hint in (Any, object):
+        return None
+    if origin in (Union, types.UnionType):
+        return _of_union(value, hint, path)
+    if origin is Literal:
+        return None if value in get_args(hint) else _clause(path, f"one of {get_args(hint)}", value)
+    if origin is tuple:
+        return _of_tuple(value, hint, path)
+    if origin is Sequence:
+        return _of_sequence(value, hint, path)
+    if origin is Mapping:
+        return _of_mapping(value, hint, path)
+    return _of_class(value, hint, path)
+
+
+def _of_union(value: object, hint: Hint, path: str) -> str | None:
+    found = [mismatch(value, choice, path) for choice in get_args(hint)]
+    if None in found:
+        return None
+    # A value of the right class with a wrong field deserves that field's clause.
+    pairs = zip(get_args(hint), found, strict=True)
+    nearer = [clause for choice, clause in pairs if type(value) is (get_origin(choice) or choice)]
+    return nearer[0] if nearer else _clause(path, " or ".join(_name(choice) for choice in get_args(hint)), value)
+
+
+def _of_tuple(value: object, hint: Hint, path: str) -> str | None:
+    if type(value) is not tuple:
+        return _clause(path, "a tuple", value)
+    inner = get_args(hint)
+    hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+    if len(hints) != len(value):
+        return f"{path} must have {len(hints)} entries; got {len(value)}"
+    pairs = enumerate(zip(value, hints, strict=True))
+    return _first(mismatch(entry, kind, f"{path}[{index}]") for index, (entry, kind) in pairs)
+
+
+def _of_sequence(value: object, hint: Hint, path: str) -> str | None:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        return _clause(path, "a sequence", value)
+    return _first(mismatch(entry, get_args(hint)[0], f"{path}[{i}]") for i, entry in enumerate(value))
+
+
+def _of_mapping(value: object, hint: Hint, path: str) -> str | None:
+    if not isinstance(value, Mapping):
+        return _clause(path, "a mapping", value)
+    key_hint, entry_hint = get_args(hint)
+    clauses = (
+        mismatch(key, key_hint, f"a key of {path}") or mismatch(entry, entry_hint, f"{path}[{key!r}]")
+        for key, entry in value.items()
+    )
+    return _first(clauses)
+
+
+def _of_class(value: object, hint: Hint, path: str) -> str | None:
+    if hint is None or hint is type(None):
+        return None if value is None else _clause(path, "None", value)
+    wanted = (int, float) if hint is float else hint
+    if not isinstance(value, wanted) or (isinstance(value, bool) and hint in (int, float)):
+        return _clause(path, f"of type {_name(hint)}", value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return None
+    hints = _hints(type(value))
+    return _first(
+        mismatch(getattr(value, item.name), hints[item.name], f"{path}.{item.name}") for item in fields(value)
+    )
+
+
+@cache
+def _hints(kind: type) -> dict[str, Hint]:
+    return get_type_hints(kind)
+
+
+def _first(clauses: Iterable[str | None]) -> str | None:
+    return next((clause for clause in clauses if clause is not None), None)
+
+
+def _name(hint: Hint) -> str:
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def _clause(path: str, wanted: str, value: object) -> str:
+    return f"{path} must be {wanted}; got {type(value).__name__} {value!r:.80}"

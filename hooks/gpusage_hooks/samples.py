@@ -1,0 +1,207 @@
+"""Made-up values for the checks: a small model, three GPUs, a cluster, and the cases that a policy meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpusage_hooks.types import (
+    Case,
+    Cluster,
+    Code,
+    Decision,
+    DecisionRecord,
+    Gpu,
+    GpuNeed,
+    GpuPool,
+    GpuRequest,
+    Interval,
+    Job,
+    ModelGraph,
+    ModelRequest,
+    Node,
+    Rendered,
+    Rules,
+    SharingRules,
+    Slo,
+    Submission,
+    Workload,
+)
+from gpusage_hooks.units import GB, GIB, MHZ, MIB, TERA
+
+MANAGER = "no-such-manager"
+"""No adapter is for it: every adapter must leave it to others."""
+
+
+def graph() -> ModelGraph:
+    """Return a small classifier: two convolutions with a residual sum, a pooling and a matrix product."""
+    image, planes = (-1, 3, 64, 64), (-1, 32, 64, 64)
+    attributes = (("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1)))
+    return ModelGraph(
+        name="sample",
+        source="sample",
+        nodes=(
+            Node(
+                op_type="Conv",
+                inputs=(image,),
+                outputs=(planes,),
+                parameters=((32, 3, 3, 3), (32,)),
+                attributes=attributes,
+            ),
+            Node(op_type="Relu", inputs=(planes,), outputs=(planes,)),
+            Node(
+                op_type="Conv",
+                inputs=(planes,),
+                outputs=(planes,),
+                parameters=((32, 32, 3, 3), (32,)),
+                attributes=attributes,
+            ),
+            Node(op_type="Add", inputs=(planes, planes), outputs=(planes,)),
+            Node(op_type="GlobalAveragePool", inputs=(planes,), outputs=((-1, 32, 1, 1),)),
+            Node(op_type="Flatten", inputs=((-1, 32, 1, 1),), outputs=((-1, 32),)),
+            Node(op_type="Gemm", inputs=((-1, 32),), outputs=((-1, 10),), parameters=((32, 10), (10,))),
+        ),
+        producers=((-1,), (0,), (1,), (2, 1), (3,), (4,), (5,)),
+        inputs=(("image", image),),
+        parameter_count=32 * 27 + 32 + 32 * 288 + 32 + 320 + 10,
+    )
+
+
+def workloads() -> tuple[Workload, ...]:
+    """Return the ways of running a model that differ most."""
+    return (
+        Workload(),
+        Workload(batch_size=32, precision="fp16", optimizer="adam"),
+        Workload(batch_size=8, mode="infer", precision="bf16", optimizer="none"),
+    )
+
+
+def gpu(name: str, *, tera_flop_per_s: float, memory_gib: int, launch_year: int) -> Gpu:
+    """Return a made-up GPU whose other figures follow from these."""
+    return Gpu(
+        name=name,
+        aliases=(),
+        generation=f"generation-{launch_year}",
+        compute_capability=(7 if launch_year < 2020 else 9, 0),  # noqa: PLR2004 - Volta, Hopper
+        sm_count=80,
+        clock_hz=1500 * MHZ,
+        peak_flop_per_s=MappingProxyType({"fp32": tera_flop_per_s * TERA, "fp16": 8 * tera_flop_per_s * TERA}),
+        memory_bytes=memory_gib * GIB,
+        bandwidth_bytes_per_s=60 * tera_flop_per_s * GB,
+        l2_bytes=6 * MIB,
+        power_limit_w=300.0,
+        launch_year=launch_year,
+        source="made up for the checks",
+    )
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return three made-up GPUs: an old one, a small one, a fast one."""
+    return (
+        gpu("sample-old", tera_flop_per_s=15, memory_gib=16, launch_year=2017),
+        gpu("sample-small", tera_flop_per_s=30, memory_gib=8, launch_year=2022),
+        gpu("sample-fast", tera_flop_per_s=60, memory_gib=80, launch_year=2022),
+    )
+
+
+def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_time_s: float = 0.1) -> GpuNeed:
+    """Return what a job needs on the GPU *of*, each figure with 10 % on either side."""
+    activity = around(sm_activity)
+    step = around(step_time_s * 15 * TERA / of.peak_flop_per_s["fp32"])
+    memory = around(memory_gib * GIB)
+    return GpuNeed(
+        gpu=of.name,
+        step_time_s=step,
+        memory_bytes=memory,
+        gpu_utilization=around(0.8),
+        sm_activity=activity,
+        dram_activity=activity,
+        throughput_samples_per_s=Interval(value=1 / step.value, low=1 / step.high, high=1 / step.low),
+        fits=memory.high <= of.memory_bytes,
+    )
+
+
+def around(value: float) -> Interval:
+    """Return *value* with 10 % on either side."""
+    return Interval(value=value, low=0.9 * value, high=1.1 * value)
+
+
+def case(request: GpuRequest | None = None, *, workload: Workload | None = None, **needed: float) -> Case:
+    """Return a job that asks for *request*, one GPU by default, in a cluster with a pool of each GPU."""
+    rows = gpus()
+    pools = tuple(
+        GpuPool(gpu=row.name, site_type=row.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100, feature=row.name)
+        for row in rows
+    )
+    return Case(
+        request=request or GpuRequest(gpu_count=1),
+        workload=workload or Workload(),
+        needs=tuple((pool, need(row, **needed)) for pool, row in zip(pools, rows, strict=True)),
+        gpus=rows,
+        cluster=Cluster(manager=MANAGER, version="1", pools=pools),
+        rules=Rules(),
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Yield the cases that a policy meets, the awkward ones included."""
+    plain = case(memory_gib=2.0)
+    yield plain
+    yield case(memory_gib=20.0)
+    yield case(memory_gib=200.0)
+    yield case(sm_activity=0.9)
+    yield case(GpuRequest(gpu_count=1, gpu_type="sample-old"))
+    yield case(GpuRequest(gpu_count=1, gpu_type="unheard-of"))
+    yield case(GpuRequest(gpu_count=1, obstacles=("the job is made of several parts",)))
+    yield case(GpuRequest(gpu_count=0))
+    yield case(GpuRequest(gpu_count=4))
+    yield case(GpuRequest(gpu_count=0, mps_thread_percent=50))
+    for slo in (Slo(latency_s=10.0), Slo(latency_s=0.15), Slo(latency_s=0.001), Slo(latency_s=1.0, rate_per_s=1e4)):
+        yield case(workload=Workload(mode="infer", slo=slo), memory_gib=2.0)
+    yield replace(plain, needs=tuple((pool, replace(found, familiar=False)) for pool, found in plain.needs))
+    yield replace(plain, needs=(), gpus=(), cluster=replace(plain.cluster, pools=()))
+    unknown = GpuPool(gpu=None, site_type="new", gpu_count=8, free_gpu_count=8, mps_per_gpu=100)
+    yield replace(plain, cluster=replace(plain.cluster, pools=(*plain.cluster.pools, unknown)))
+    yield replace(plain, rules=Rules(sharing=SharingRules(enabled=False)))
+
+
+def draft(of: Case) -> Decision:
+    """Return the decision that the first policy after eligibility starts from."""
+    return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="sample")
+
+
+def drafts(of: Case) -> Iterator[Decision]:
+    """Yield what a policy may find when its turn comes: nothing changed yet, and a share with a preference."""
+    yield draft(of)
+    if of.request.gpu_count == 1 and of.request.gpu_type is None:
+        share = replace(
+            of.request,
+            gpu_count=0,
+            mps_thread_percent=50,
+            memory_cap_bytes=GIB,
+            preferred_gpus=tuple(pool.site_type for pool in of.cluster.pools[:1]),
+        )
+        yield replace(draft(of), request=share, reasons=("an earlier policy thought so",))
+
+
+def job() -> Job:
+    """Return a job of a workload manager that no adapter is for."""
+    return Job(
+        submission=Submission(manager=MANAGER, fields=MappingProxyType({"comment": "model=sample"}), origin="uid 1000"),
+        request=GpuRequest(gpu_count=1),
+        request_text="one GPU",
+        model_request=ModelRequest(model="sample"),
+    )
+
+
+def record() -> DecisionRecord:
+    """Return a decision as the store keeps it."""
+    return DecisionRecord(
+        decided_at_s=0.0,
+        manager=MANAGER,
+        origin="uid 1000",
+        mode="observe",
+        decision=draft(case()),
+        rendered=Rendered(before="one GPU", after="one GPU", fields=MappingProxyType({})),
+    )
