@@ -1,8 +1,8 @@
 """The cluster that `gpusage validate` decides for: from a file, from the manager itself, or an example.
 
-A file is JSON or TOML with ``version`` and ``pools``, each with ``site_type``, ``gpu_count`` and, where they are not
-the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu`` and ``feature``. What `gpusage slurm status --json` prints
-is such a file, too.
+A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
+``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature`` and
+``partitions``. What `gpusage slurm status --json` prints is such a file, too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, GpuPool
@@ -25,27 +26,28 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Origin = Literal["file", "local", "example"]
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
-KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature")
+KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "partitions")
 
 
-def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, str]:
-    """Return the cluster of *path*, else *manager*'s own, else an example; and where it is from, for people.
+def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, Origin]:
+    """Return the cluster of *path*, else *manager*'s own, else an example whose notes say why; and where it is from.
 
     Raises:
         RequestError: The file is not a cluster.
     """
     if path is not None:
-        return read_cluster(path, manager, advisor.catalogue), f"as {path} describes it"
+        return read_cluster(path, manager, advisor.catalogue), "file"
     try:
         seen: Cluster | None = advisor.plugins.hook.observe_cluster(manager=manager)
-        trouble = f"no plugin knows {manager}"
+        trouble = f"No plugin knows {manager!r}."
     except GpuUsageError as error:
         seen, trouble = None, str(error)
     if seen is not None:
-        return seen, f"this machine's {manager} {seen.version}"
-    return example_cluster(manager, advisor.catalogue), f"an example, name yours with --cluster ({trouble})"
+        return seen, "local"
+    return replace(example_cluster(manager, advisor.catalogue), notes=(trouble,)), "example"
 
 
 def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
@@ -61,7 +63,7 @@ def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
         )
         for name, count in EXAMPLE_POOLS
     ]
-    return Cluster(manager=manager, version="", pools=tuple(pools), notes=("an example cluster",))
+    return Cluster(manager=manager, version="", pools=tuple(pools))
 
 
 def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
@@ -90,7 +92,13 @@ def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: 
     if not isinstance(rows, list) or not rows:
         _refuse(origin, "pools", "a list of at least one GPU type", rows)
     pools = tuple(_pool(row, catalogue, f"{origin}, pool {index + 1}") for index, row in enumerate(rows))
-    return Cluster(manager=manager, version=str(table.get("version", "")), pools=pools)
+    partition = table.get("default_partition")
+    return Cluster(
+        manager=manager,
+        version=str(table.get("version", "")),
+        pools=pools,
+        default_partition=None if partition is None else str(partition),
+    )
 
 
 def _table(document: Any, manager: str) -> Mapping[str, Any]:  # noqa: ANN401 - any JSON
@@ -123,6 +131,7 @@ def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN4
         free_gpu_count=count if free is None else free,
         mps_per_gpu=_count(row, "mps_per_gpu", origin),
         feature=None if feature is None else str(feature),
+        partitions=_names(row, "partitions", origin),
     )
 
 
@@ -143,6 +152,13 @@ def _count(row: Mapping[str, Any], key: str, origin: str) -> int | None:
     if value is not None and (type(value) is not int or value < 0):
         _refuse(origin, key, "a whole number of at least 0", value)
     return value
+
+
+def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
+    value = row.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        _refuse(origin, key, "a list of names", value)
+    return tuple(value)
 
 
 def _refuse(origin: str, key: str, rule: str, found: object) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import documents, options, tables
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ Examples:
 """
 SCHEMA = "gpusage.validate/1"
 MANAGER = "slurm"
+MODE_NOTE = "Mode: shown is what 'enforce' would do; the configuration here says '{}', which changes nothing."
+ORIGINS = {
+    "file": "Cluster of the file",
+    "local": "This machine's cluster",
+    "example": "Example cluster (name yours with --cluster)",
+}
 MAXIMUM_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
@@ -64,12 +70,12 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
     if as_json:
         tables.print_json(_document(verdicts, cluster, origin, configuration.mode))
     else:
-        tables.show(f"Cluster: {origin}")
-        for verdict in verdicts:
-            _show(verdict)
+        _show_premises(cluster, origin, configuration.mode)
     for verdict in verdicts:
         if verdict.error is not None:
             click.echo(f"gpusage: error: {verdict.script}: {verdict.error}", err=True)
+        elif not as_json:
+            _show(verdict)
     context.exit(1 if any(verdict.error for verdict in verdicts) else 0)
 
 
@@ -80,8 +86,16 @@ def judge(advisor: Advisor, script: str, cluster: Cluster) -> Verdict:
         decision = advisor.decide(job, _graph(advisor, job), cluster)
     except GpuUsageError as error:
         return Verdict(script=script, error=error)
-    rendered = advisor.plugins.hook.render_decision(job=job, decision=decision, cluster=cluster)
-    return Verdict(script=script, decision=decision, rendered=rendered)
+    return Verdict(script=script, decision=decision, rendered=_rendered(advisor, job, decision, cluster))
+
+
+def _rendered(advisor: Advisor, job: Job, decision: Decision, cluster: Cluster) -> Rendered:
+    """Return the decision in the manager's words; an adapter need not say what stays as it is."""
+    rendered: Rendered | None = advisor.plugins.hook.render_decision(job=job, decision=decision, cluster=cluster)
+    if rendered is None and decision.code is Code.REWRITE:
+        message = f"Hook 'render_decision' must answer for {MANAGER!r}; got no answer. Install the Slurm plugin."
+        raise PluginError(message, plugin="unknown", hook="render_decision")
+    return rendered or Rendered(before=job.request_text, after=job.request_text, fields={})
 
 
 def _job(advisor: Advisor, script: str) -> Job:
@@ -139,13 +153,18 @@ def _document(verdicts: Sequence[Verdict], cluster: Cluster, origin: str, mode: 
     return document
 
 
+def _show_premises(cluster: Cluster, origin: str, mode: str) -> None:
+    types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
+    tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in cluster.notes))
+    if mode != "enforce":
+        tables.show(MODE_NOTE.format(mode))
+
+
 def _show(verdict: Verdict) -> None:
-    tables.show("")
-    tables.show_title(verdict.script)
     if verdict.decision and verdict.rendered:
+        tables.show("")
+        tables.show_title(verdict.script)
         tables.show(*_lines(verdict.decision, verdict.rendered))
-    else:
-        tables.show("  has an error")
 
 
 def _lines(decision: Decision, rendered: Rendered) -> list[str]:
@@ -154,7 +173,7 @@ def _lines(decision: Decision, rendered: Rendered) -> list[str]:
     change = {
         Code.REWRITE: f"{rendered.before} -> {rendered.after}",
         Code.KEEP: f"{rendered.before} is kept",
-        Code.DECLINE: f"{rendered.before} is none of gpusage's business",
+        Code.DECLINE: f"{rendered.before} is left alone",
     }[decision.code]
     need = [f"  {describe_need(decision.need)}"] if decision.need else []
     return [f"  {decision.code.value}: {change}", *need, *(f"  - {reason}" for reason in decision.reasons)]
