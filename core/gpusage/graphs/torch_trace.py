@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gpusage.graphs.aten import Call, is_known, record
 from gpusage.graphs.recording import Recording, Tensor
+from gpusage.graphs.torch_values import KnownValues, is_small
 from gpusage_hooks.types import ElementType
 
 _META = torch.device("meta")
@@ -55,6 +56,9 @@ def resized(inputs: Any, batch: int, size: int) -> Any:  # noqa: ANN401 - torch'
     return tree_map(resize, inputs)
 
 
+_ASK_FOR_VALUES = frozenset({"_local_scalar_dense", "equal"})
+
+
 class _Tracer(TorchDispatchMode):
     """Moves every call to the meta device and records it."""
 
@@ -62,6 +66,7 @@ class _Tracer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
         self.alive: dict[int, torch.Tensor] = {}
+        self.values = KnownValues()
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
@@ -81,9 +86,18 @@ class _Tracer(TorchDispatchMode):
                 parts = func.decompose(*args, **words)
             if parts is not NotImplemented:
                 return parts
-        returned = func(*args, **words)
+        returned = self._returned(func, args, words)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
         record(self.recording, Call(name=name, arguments=self._arguments(func, args, words), outputs=outputs))
+        return returned
+
+    def _returned(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's types
+        """Run *func* on shapes; where it asks for a value that follows from constants, give that."""
+        if func.overloadpacket.__name__ in _ASK_FOR_VALUES:
+            value = self.values.compute(func, args, words)
+            return func(*args, **words) if value is None else value
+        returned = func(*args, **words)
+        self.values.follow(returned, self.values.compute(func, args, words) if is_small(returned) else None)
         return returned
 
     def on_meta(self, value: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
@@ -93,7 +107,10 @@ class _Tracer(TorchDispatchMode):
         if not isinstance(value, torch.Tensor) or value.device == _META:
             return value
         if id(value) not in self.moved:
-            self.moved[id(value)] = (value, torch.empty(value.shape, dtype=value.dtype, device=_META))
+            meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
+            self.moved[id(value)] = (value, meta)
+            if not isinstance(value, torch.nn.Parameter):
+                self.values.known(meta, value)
         return self.moved[id(value)][1]
 
     def tensor(self, value: torch.Tensor) -> Tensor:
