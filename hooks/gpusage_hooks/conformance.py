@@ -36,8 +36,12 @@ def _of_union(value: object, hint: Hint, path: str) -> str | None:
         return None
     # A value of the right class with a wrong field deserves that field's clause.
     pairs = zip(get_args(hint), found, strict=True)
-    nearer = [clause for choice, clause in pairs if type(value) is (get_origin(choice) or choice)]
+    nearer = [clause for choice, clause in pairs if _is_of(value, get_origin(choice) or choice)]
     return nearer[0] if nearer else _clause(path, " or ".join(_name(choice) for choice in get_args(hint)), value)
+
+
+def _is_of(value: object, kind: Hint) -> bool:
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _of_tuple(value: object, hint: Hint, path: str) -> str | None:

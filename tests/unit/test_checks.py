@@ -1,0 +1,214 @@
+"""The checks themselves: each breach of the contract is found and said in one sentence."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpusage_hooks import checks, hookimpl, samples
+from gpusage_hooks.conformance import mismatch
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import Case, Code, Colocation, Decision, Gpu, GpuRequest, Interval, ModelGraph, Workload
+
+
+def plugin(**functions: Callable[..., Any]) -> types.ModuleType:
+    module = types.ModuleType("site")
+    for name, function in functions.items():
+        setattr(module, name, hookimpl(function))
+    return module
+
+
+def sound_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
+    del graph
+    return [samples.around(workload.batch_size / gpu.bandwidth_bytes_per_s) for gpu in gpus]
+
+
+def kept(case: Case, draft: Decision) -> Decision:
+    return replace(draft, request=case.request, reasons=("as asked",), final=True)
+
+
+def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - fields of GpuRequest
+    def decide(case: Case, draft: Decision) -> Decision:
+        return replace(draft, request=replace(case.request, **changes), reasons=("so it is",))
+
+    return decide
+
+
+def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
+    site = plugin(predict_step_time=sound_step_time, decide_fit=kept, read_model=lambda source: None)  # noqa: ARG005
+    assert checks.check_plugin(site) == ("decide_fit", "predict_step_time", "read_model")
+
+
+def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
+    def read_model(source: str) -> ModelGraph | None:
+        if source.endswith("broken.mine"):
+            raise GraphError("Model must not be broken; got one that is. Mend it.")  # noqa: EM101, TRY003
+        return samples.graph() if source.endswith(".mine") else None
+
+    checks.check_reader(read_model, sources=["a.mine"], broken=["broken.mine"])
+    with pytest.raises(AssertionError, match=r"must read 'a.other'; got None"):
+        checks.check_reader(read_model, sources=["a.other"])
+    with pytest.raises(AssertionError, match=r"must refuse 'a.mine' with a GraphError"):
+        checks.check_reader(read_model, broken=["a.mine"])
+
+
+def raising(case: Case) -> None:
+    raise KeyError(case.cluster.version)
+
+
+def changing_its_mind() -> Callable[[str], Decision | None]:
+    answers: Iterator[Decision | None] = iter([kept(samples.case(), samples.draft(samples.case())), None] * 100)
+    return lambda case, draft: next(answers)  # type: ignore[misc,return-value]  # noqa: ARG005
+
+
+def vandal(case: Case, draft: Decision) -> Decision:
+    object.__setattr__(draft, "reasons", ("mine now",))
+    return kept(case, draft)
+
+
+def graph_read_first(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
+    return sound_step_time(graph, workload, sorted(gpus, key=lambda gpu: gpu.name))
+
+
+def turned(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
+    times = sound_step_time(graph, workload, gpus)
+    return [replace(entry, low=entry.high, high=entry.low) for entry in times]
+
+
+def endless(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
+    return [replace(entry, high=float("inf")) for entry in sound_step_time(graph, workload, gpus)]
+
+
+def relative(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
+    times = sound_step_time(graph, workload, gpus)
+    return [samples.around(entry.value / max(time.value for time in times)) for entry in times]
+
+
+def without_sources() -> list[Gpu]:
+    return [replace(gpu, source=" ") for gpu in samples.gpus()]
+
+
+def twice() -> list[Gpu]:
+    return [*samples.gpus(), *samples.gpus()]
+
+
+def one_for_all(needs: Sequence[object], gpu: Gpu) -> Colocation:
+    del needs
+    return Colocation(
+        gpu=gpu.name,
+        normalised_throughput=(samples.around(0.5),),
+        mps_thread_percent=(50,),
+        memory_cap_bytes=(1,),
+        throughput_sum=samples.around(0.5),
+        fits=True,
+        recommended=True,
+    )
+
+
+BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
+    "another error": ("decide_fit", raising, "raise nothing but GpuUsageError; it raised KeyError"),
+    "not pure": ("decide_fit", changing_its_mind(), "must answer the same question alike"),
+    "mutates": ("decide_fit", vandal, "must leave its arguments as they are"),
+    "wrong type": ("decide_fit", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),  # noqa: ARG005
+    "list for tuple": (
+        "decide_fit",
+        changing(preferred_gpus=["sample-old"]),
+        "preferred_gpus must be a tuple",
+    ),
+    "two GPUs": ("decide_fit", changing(gpu_count=9), "no more GPUs than asked for"),
+    "type dropped": ("decide_fit", changing(gpu_type=None), "a named GPU type must be kept"),
+    "stray preference": ("decide_fit", changing(preferred_gpus=("b200",)), "must be in the cluster"),
+    "huge share": ("decide_fit", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
+    "share beside GPU": ("decide_fit", changing(mps_thread_percent=50), "must replace the whole GPU"),
+    "no reason": ("decide_fit", lambda draft: replace(draft, final=True), "must have reasons"),
+    "too few": ("predict_step_time", lambda gpus: [samples.around(1.0)], "one entry a GPU; got 1 for 3"),  # noqa: ARG005
+    "own order": ("predict_step_time", graph_read_first, "must follow the order of the GPUs"),
+    "turned ends": ("predict_memory", turned, "must be ordered low, value, high"),
+    "infinite": ("predict_step_time", endless, "must be finite"),
+    "relative": ("predict_step_time", relative, "must not depend on which other GPUs"),
+    "intervals for activities": ("predict_activity", sound_step_time, "must be of type Activity; got Interval"),
+    "no source": ("describe_gpus", without_sources, "must have a source"),
+    "named twice": ("describe_gpus", twice, "must name each GPU once"),
+    "one entry for all": ("predict_colocation", one_for_all, "one entry a job"),
+    "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),  # noqa: ARG005
+    "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),  # noqa: ARG005
+    "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
+    "nameless command": ("add_commands", lambda: [object()], "must give click commands"),
+    "talks back": ("decision_made", lambda record: record, "must be None"),
+}
+
+
+@pytest.mark.parametrize(("hook", "function", "sentence"), BREACHES.values(), ids=BREACHES)
+def test_a_breach_is_found_and_said(hook: str, function: Callable[..., Any], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        checks.check_plugin(plugin(**{hook: function}))
+
+
+def test_a_hook_that_does_not_exist_is_found() -> None:
+    with pytest.raises(AssertionError, match="got no hook 'decide_fitt'"):
+        checks.check_plugin(plugin(decide_fitt=kept))
+
+
+def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"got \['queue'\]"):
+        checks.check_plugin(plugin(decide_fit=lambda case, queue: None))  # noqa: ARG005
+
+
+def test_a_hook_may_be_named_by_its_mark() -> None:
+    site = types.ModuleType("site")
+    site.mine = hookimpl(specname="decide_fit")(kept)  # type: ignore[attr-defined]
+    assert checks.check_plugin(site) == ("decide_fit",)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"producers": ()}, "one entry a node"),
+        ({"producers": ((-1,), (2,), (1,), (2, 1), (3,), (4,), (5,))}, "earlier nodes only"),
+        ({"producers": ((-2,), (0,), (1,), (2, 1), (3,), (4,), (5,))}, "model inputs or"),
+        ({"nodes": (), "producers": ()}, "must have nodes"),
+        ({"parameter_count": -1}, "0 or more"),
+        ({"nodes": [*samples.graph().nodes]}, "the graph.nodes must be a tuple"),
+    ],
+)
+def test_an_unsound_graph_is_found(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        checks.check_graph(replace(samples.graph(), **change))
+
+
+def test_a_final_keep_may_not_change_the_request() -> None:
+    case = samples.case()
+    draft = samples.draft(case)
+    changed = replace(draft, code=Code.KEEP, final=True, reasons=("r",), request=GpuRequest(gpu_count=0))
+    with pytest.raises(AssertionError, match="final KEEP must leave the request"):
+        checks.check_decision(changed, case, draft)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "clause"),
+    [
+        (1, float, None),
+        (True, float, "x must be of type float; got bool True"),
+        ((1, 2), tuple[int, ...], None),
+        ((1, "2"), tuple[int, ...], "x[1] must be of type int; got str '2'"),
+        ((1,), tuple[int, int], "x must have 2 entries; got 1"),
+        ({"a": 1}, Mapping[str, int], None),
+        ({"a": "b"}, Mapping[str, int], "x['a'] must be of type int; got str 'b'"),
+        ({1: 1}, Mapping[str, int], "a key of x must be of type str; got int 1"),
+        ([1], Mapping[str, int], "x must be a mapping; got list [1]"),
+        ("ab", Sequence[str], "x must be a sequence; got str 'ab'"),
+        (None, int | None, None),
+        ("a", int | None, "x must be int or None; got str 'a'"),
+        (
+            replace(Interval(value=1, low=1, high=1), low="a"),
+            Interval | None,
+            "x.low must be of type float; got str 'a'",
+        ),  # type: ignore[arg-type]
+    ],
+)
+def test_a_type_is_judged_all_the_way_down(value: object, hint: object, clause: str | None) -> None:
+    assert mismatch(value, hint, "x") == clause
