@@ -1,0 +1,116 @@
+"""A job whose GPU became a share runs its own `srun` lines unchanged, whatever they ask for.
+
+The decision is fixed (40 % of a GPU), so that nothing here depends on a prediction; request, rendering, Lua, task prolog
+and Slurm are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.service.protocol import Ask, answer_line, parse_line
+from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
+from gpusage_slurm.install import Site, make_edits, plan_installation
+from gpusage_slurm.render import render_decision
+from gpusage_slurm.request import parse_submission
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+
+pytestmark = pytest.mark.slurm
+
+POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
+CLUSTER = Cluster(manager="slurm", version="any", pools=(POOL,))
+SCRIPT = """#!/bin/sh
+#SBATCH --comment=model=r.onnx,batch=4
+show='echo $0 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE device=$CUDA_VISIBLE_DEVICES mark=$GPUSAGE_DECISION'
+sh -c "$show" batch
+srun sh -c "$show" plain
+srun --gres=gpu:1 sh -c "$show" gres
+srun --gpus=1 sh -c "$show" gpus
+srun --gpus-per-node=1 sh -c "$show" per-node
+srun --gpus-per-task=1 sh -c "$show" per-task
+srun --gres=none sh -c "$show" none
+env | grep -E '^(SLURM_|GPUSAGE_|CUDA_)' | sort
+"""
+
+
+class Daemon(socketserver.ThreadingUnixStreamServer):
+    """Answers every ask whose comment names a model with 40 % of one GPU, through the real hooks."""
+
+    daemon_threads = True
+
+
+class Handler(socketserver.StreamRequestHandler):
+    """One question, one answer."""
+
+    def handle(self) -> None:
+        """Answer one line."""
+        ask = parse_line(self.rfile.readline())
+        assert isinstance(ask, Ask)
+        job = parse_submission(Submission(manager="slurm", fields=ask.fields))
+        assert job is not None
+        if job.model_request is None or job.request.gpu_count != 1 or job.request.obstacles:
+            self.wfile.write(answer_line("KEEP", "; ".join(job.request.obstacles)))
+            return
+        request = replace(job.request, mps_thread_percent=40, memory_cap_bytes=2**30)
+        decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
+        rendered = render_decision(job, decision, CLUSTER)
+        assert rendered is not None
+        self.wfile.write(answer_line("REWRITE", f"{rendered.before} -> {rendered.after}", rendered.fields))
+
+
+@pytest.fixture(scope="module")
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """Return a cluster with gpusage installed, as `gpusage slurm install` does it."""
+    release = request.config.getoption("--slurm-release", default=None)
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=release) as sandbox:
+        etc = sandbox.layout.etc
+        path = etc / "gpusaged.sock"
+        toml = etc / "gpusage.toml"
+        toml.write_text(f"[daemon]\nsocket = {json.dumps(str(path))}\n[slurm]\nlimit_ms = 1000\n")
+        with pytest.MonkeyPatch.context() as patch, Daemon(str(path), Handler) as daemon:
+            patch.setenv("GPUSAGE_CONFIG", str(toml))
+            site = Site(slurm_conf=sandbox.layout.slurm_conf, gpusage_toml=toml, command=Path("gpusage"))
+            make_edits(plan_installation(site, "enforce"))
+            threading.Thread(target=daemon.serve_forever, daemon=True).start()
+            sandbox.restart_controller()
+            sandbox.reconfigure()
+            yield sandbox
+            daemon.shutdown()
+
+
+def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT, **arguments: Any) -> tuple[str, dict[str, str]]:
+    """Submit *script*, wait for its end, and return what sbatch said and what each step showed."""
+    path = sandbox.layout.jobs / "job.sh"
+    path.write_text(script)
+    output = sandbox.layout.jobs / "output"
+    output.unlink(missing_ok=True)
+    done = sandbox.run("sbatch", "--wait", f"--output={output}", *options, str(path), check=False, **arguments)
+    lines = output.read_text().splitlines()
+    print("\n".join([done.stdout, done.stderr, *lines]))  # noqa: T201 - pytest shows it where a test fails
+    return done.stderr, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
+
+
+SHARE = "percent=40 device=0 mark=mps:40"
+
+
+@pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
+def test_every_inner_srun_gets_the_share(sandbox: Sandbox, option: str) -> None:
+    said, steps = run_job(sandbox, option, "--ntasks=1")
+    assert "gpusage: gres/gpu:1 -> gres/mps:40" in said
+    assert steps == {
+        "batch": SHARE,
+        "plain": SHARE,
+        "gres": SHARE,
+        "gpus": SHARE,
+        "per-node": SHARE,
+        "per-task": SHARE,
+        "none": "percent= device= mark=mps:40",
+    }
