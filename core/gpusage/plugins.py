@@ -14,11 +14,16 @@ ENTRY_POINT_GROUP = "gpusage"
 BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
     "gpusage.graphs.card",
+    "gpusage.graphs.onnx",
     "gpusage.policies.eligibility",
     "gpusage.policies.fit",
     "gpusage.policies.generation",
     "gpusage.policies.sharing",
     "gpusage.policies.slo",
+    "gpusage.predictors.activity",
+    "gpusage.predictors.colocation",
+    "gpusage.predictors.memory",
+    "gpusage.predictors.step_time",
 )
 
 

@@ -27,7 +27,7 @@ _FLOAT, _UINT8, _INT8, _INT32, _INT64, _STRING, _BOOL, _DOUBLE = 1, 2, 3, 6, 7, 
 _RAW = {_FLOAT: "f", _DOUBLE: "d", _INT64: "q", _INT32: "i", _BOOL: "?"}
 _LIMITS = {_INT64: MAXIMUM_VALUES, _INT32: 64, _BOOL: 64, _FLOAT: 16, _DOUBLE: 16}
 """Elements that are kept, by type: shapes are computed from few, most of them whole."""
-_INTEGERS: Mapping[int, ElementType] = {
+ELEMENT_TYPES: Mapping[int, ElementType] = {
     **dict.fromkeys((_INT64, 13, _STRING), "int64"),
     **dict.fromkeys((_INT32, 12, 4, 5), "int32"),
     **dict.fromkeys((_INT8, _UINT8, 21, 22), "int8"),
@@ -84,7 +84,7 @@ def read_tensor(reader: Reader, message: Message) -> Tensor:
     limit = _LIMITS.get(data_type, 0)
     values = None if external or count > limit else _elements(reader, data_type, held, raw)
     known = values if values is not None and len(values) == count else None
-    return Tensor(name, shape, _INTEGERS.get(data_type, "float"), known)
+    return Tensor(name, shape, ELEMENT_TYPES.get(data_type, "float"), known)
 
 
 def _checked(sizes: list[int], name: str) -> Shape:
@@ -153,7 +153,7 @@ def _tensor_type(reader: Reader, message: Message) -> tuple[tuple[Size, ...] | N
     for number, value in reader.fields(message):
         match number:
             case 1:
-                element_type = _INTEGERS.get(whole_of(value), "float")
+                element_type = ELEMENT_TYPES.get(whole_of(value), "float")
             case 2:
                 sizes = tuple(_size(reader, message_of(inner)) for _, inner in reader.fields(message_of(value)))
     if sizes is not None and len(sizes) > MAXIMUM_RANK:
