@@ -1,0 +1,81 @@
+"""The GPUs of this machine, as NVML names them, and their rows of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGpu:
+    """One GPU of this machine.
+
+    Attributes:
+        index: As NVML counts.
+        nvml_name: As NVML calls it.
+        gpu: Its row of the catalogue, ``None`` where the catalogue has none.
+    """
+
+    index: int
+    nvml_name: str
+    memory_bytes: int
+    gpu: Gpu | None
+
+
+def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
+    """Return this machine's GPUs.
+
+    Raises:
+        DeviceError: NVML is not installed, finds no driver, or does not answer.
+    """
+    try:
+        import pynvml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - optional, and slow to import
+    except ImportError as error:
+        message = (
+            "Command 'gpus --local' must find the package nvidia-ml-py; got none. Install it: pip install nvidia-ml-py."
+        )
+        raise DeviceError(message) from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise DeviceError(_refusal(error)) from error
+    try:
+        return tuple(_local_gpu(pynvml, index, catalogue) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError as error:
+        raise DeviceError(_refusal(error)) from error
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _local_gpu(nvml: Any, index: int, catalogue: Catalogue) -> LocalGpu:  # noqa: ANN401 - a module without types
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    name = nvml.nvmlDeviceGetName(handle)
+    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return LocalGpu(index=index, nvml_name=text, memory_bytes=memory_bytes, gpu=row_of(text, memory_bytes, catalogue))
+
+
+def row_of(nvml_name: str, memory_bytes: int, catalogue: Catalogue) -> Gpu | None:
+    """Return the row of the GPU that NVML calls *nvml_name*, ``None`` where there is none.
+
+    NVML calls some GPUs of different memory by one name (``Tesla V100-SXM2``, ``NVIDIA GH200 480GB``): of the rows with
+    the found row's beginning, the one whose memory is the nearest is meant.
+    """
+    try:
+        found = catalogue.find(nvml_name)
+    except DeviceError:
+        return None
+    form = found.name.rpartition("-")[0]
+    kin = [gpu for gpu in catalogue if form and gpu.name.rpartition("-")[0] == form]
+    return min([found, *kin], key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
+
+
+def _refusal(error: Exception) -> str:
+    return (
+        f"NVML must answer for the GPUs of this machine; got '{error}'. "
+        "Install or start the NVIDIA driver, or name a GPU with --gpu."
+    )

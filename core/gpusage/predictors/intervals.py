@@ -1,0 +1,48 @@
+"""How far the truth may lie from a point: factors for the ends between which 90 % of the truths should lie."""
+
+from __future__ import annotations
+
+from math import exp, hypot
+
+from gpusage_hooks.types import Interval, ModelGraph
+
+NINETY_PERCENT = 1.645
+"""Standard deviations of a normal distribution to either side of its mean that hold 90 % of it."""
+
+LEAST_SHARE = 1e-4
+GREATEST_SHARE = 0.985
+"""Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+
+
+def unknown_share(graph: ModelGraph) -> float:
+    """Return the share of the nodes whose operator no rule describes."""
+    return min(1.0, sum(count for _, count in graph.unknown_op_types) / max(len(graph.nodes), 1))
+
+
+def spread(deviation: float, graph: ModelGraph) -> float:
+    """Return the factor from a point to the upper end, and from the lower end to the point.
+
+    Args:
+        deviation: Standard deviation of the logarithm of truth over prediction where every operator is known.
+        graph: Unknown operators add a deviation of their own, as large as their share.
+    """
+    share = unknown_share(graph)
+    return exp(NINETY_PERCENT * hypot(deviation, share + 0.1 * (share > 0)))
+
+
+def around(value: float, factor: float) -> Interval:
+    """Return the interval from *value* / *factor* to *value* x *factor*."""
+    return Interval(value=value, low=value / factor, high=value * factor)
+
+
+def share_around(value: float, factor: float) -> Interval:
+    """Return the interval of a share, the odds of which may be *factor* times as large or as small.
+
+    On the odds, value / (1 - value), the interval can reach neither below 0 nor above 1.
+    """
+    value = min(max(value, LEAST_SHARE), GREATEST_SHARE)
+    return Interval(
+        value=value,
+        low=value / (value + (1.0 - value) * factor),
+        high=value * factor / (value * factor + 1.0 - value),
+    )

@@ -1,0 +1,202 @@
+"""What a graph's edges say: equal nodes counted once, shared storage, when each tensor is read last.
+
+Invariants:
+
+1. Nothing here depends on the batch, the precision or the mode.
+2. Arrays have one entry a node or one an edge, in the graph's order, so that later steps need no loop over nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.identity import Identity
+from gpusage.predictors.operators import OperatorClass, rule_of
+from gpusage_hooks.types import ModelGraph, Node
+
+IntArray = npt.NDArray[np.int64]
+_SHAPE_ELEMENTS = 64
+"""An integer tensor this small is a shape, which PyTorch works out on the host."""
+
+
+class Role(IntEnum):
+    """What a node really does, which its operator alone does not say."""
+
+    PLAIN = 0
+    SCORES = 1
+    """The product before a softmax inside a fused attention: its result never reaches memory."""
+    INSIDE = 2
+    """The mask or the softmax inside a fused attention."""
+    VALUES = 3
+    """The product after the softmax inside a fused attention."""
+    COPY = 4
+    """A reshape of a transposed view, which has to copy."""
+    BIAS = 5
+    """The bias of a product, which is added as the product is written."""
+    HOST = 6
+    """Arithmetic on shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Nodes that are equal in everything that counts."""
+
+    node: Node
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """The arrays.
+
+    Attributes:
+        kind_of_node: Index into *kinds*, one entry a node.
+        counts: How often each kind occurs.
+        root_of_node: The node whose storage this node's output lives in, itself where it has its own; ``-1`` for a
+            view of a model input or of a weight.
+        sources: Root of the producer, one entry an edge; edges from model inputs are left out.
+        destinations: Index of the reader, one entry an edge.
+        last_reader: Index of the last node that reads a node's storage, its own where none does.
+        unread: Nodes whose output nobody reads: the model's outputs.
+    """
+
+    kinds: tuple[Kind, ...]
+    kind_of_node: IntArray
+    counts: IntArray
+    root_of_node: IntArray
+    sources: IntArray
+    destinations: IntArray
+    last_reader: IntArray
+    unread: IntArray
+
+
+def structure_of(graph: ModelGraph) -> Structure:
+    """Return the structure of *graph*, worked out once for each graph."""
+    return _structure(Identity(graph))
+
+
+@lru_cache(maxsize=512)
+def _structure(identity: Identity[ModelGraph]) -> Structure:
+    graph = identity.value
+    node_count = len(graph.nodes)
+    lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
+    producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
+    destinations = np.repeat(np.arange(node_count), lengths)
+    roles = _roles(graph, producers)
+    kinds, kind_of_node = _kinds(graph.nodes, roles)
+    roots = _roots(graph, kinds, kind_of_node)
+    inside = producers >= 0
+    sources = roots[producers[inside]]
+    destinations = destinations[inside]
+    stored = sources >= 0
+    last_reader = np.arange(node_count)
+    np.maximum.at(last_reader, sources[stored], destinations[stored])
+    read_count = np.bincount(producers[inside], minlength=node_count)
+    return Structure(
+        kinds=kinds,
+        kind_of_node=kind_of_node,
+        counts=np.bincount(kind_of_node, minlength=len(kinds)),
+        root_of_node=roots,
+        sources=sources[stored],
+        destinations=destinations[stored],
+        last_reader=last_reader,
+        unread=np.flatnonzero(read_count == 0),
+    )
+
+
+def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind, ...], IntArray]:
+    """Return the kinds and each node's; nodes that are one object are compared by identity alone."""
+    by_value: dict[tuple[Node, Role], int] = {}
+    by_identity: dict[tuple[int, Role], int] = {}
+    numbers = []
+    for index, node in enumerate(nodes):
+        role = roles.get(index, Role.PLAIN)
+        number = by_identity.get((id(node), role))
+        if number is None:
+            if role is Role.PLAIN and _is_host_arithmetic(node):
+                role = Role.HOST
+            number = by_identity[id(node), role] = by_value.setdefault((node, role), len(by_value))
+        numbers.append(number)
+    return tuple(Kind(node=node, role=role) for node, role in by_value), np.array(numbers, dtype=np.int64)
+
+
+def _is_host_arithmetic(node: Node) -> bool:
+    if node.element_type not in ("int64", "int32", "bool"):
+        return False
+    return all(len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs)
+
+
+def _roots(graph: ModelGraph, kinds: tuple[Kind, ...], kind_of_node: IntArray) -> IntArray:
+    """Return whose storage each node's output lives in, views followed to their start."""
+    views = np.array([_is_view(kind) for kind in kinds], dtype=bool)[kind_of_node]
+    roots = np.arange(len(kind_of_node))
+    for index in np.flatnonzero(views).tolist():
+        producers = graph.producers[index]
+        first = producers[0] if producers else -1
+        roots[index] = roots[first] if first >= 0 else -1
+    return roots
+
+
+def _is_view(kind: Kind) -> bool:
+    return kind.role in (Role.HOST, Role.BIAS) or (
+        kind.role is Role.PLAIN and rule_of(kind.node).operator_class is OperatorClass.VIEW
+    )
+
+
+def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
+    roles = {
+        index: Role.COPY
+        for index, node in enumerate(graph.nodes)
+        if node.op_type == "Reshape" and _producer_type(graph, index) == "Transpose"
+    }
+    roles.update({index: Role.BIAS for index, node in enumerate(graph.nodes) if _is_bias(graph, index, node)})
+    softmaxes = [index for index, node in enumerate(graph.nodes) if node.op_type == "Softmax"]
+    if softmaxes:
+        roles.update(_attention_roles(graph, producers, softmaxes))
+    return roles
+
+
+def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
+    if node.op_type != "Add" or len(node.inputs) != 1 or len(node.parameters) != 1 or len(node.parameters[0]) != 1:
+        return False
+    return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
+
+
+def _producer_type(graph: ModelGraph, index: int) -> str:
+    producers = graph.producers[index]
+    return graph.nodes[producers[0]].op_type if producers and producers[0] >= 0 else ""
+
+
+def _attention_roles(graph: ModelGraph, producers: IntArray, softmaxes: list[int]) -> dict[int, Role]:
+    """Return the roles inside fused attentions.
+
+    PyTorch's exporter writes ``scaled_dot_product_attention`` as product, mask, softmax, product, with the scale on
+    query and key; where the scale is on the scores the model's own code computes them, and they reach memory.
+    """
+    read_count = np.bincount(producers[producers >= 0], minlength=len(graph.nodes))
+    readers = {
+        source: index
+        for index, sources in enumerate(graph.producers)
+        if graph.nodes[index].op_type == "MatMul" and not graph.nodes[index].parameters
+        for source in sources[:1]
+    }
+    roles: dict[int, Role] = {}
+    for softmax in softmaxes:
+        path = [softmax]
+        if _producer_type(graph, softmax) == "Add":
+            path.append(graph.producers[softmax][0])
+        if _producer_type(graph, path[-1]) != "MatMul" or softmax not in readers:
+            continue
+        scores = graph.producers[path[-1]][0]
+        alone = all(read_count[index] == 1 for index in (*path, scores))
+        if alone and not graph.nodes[scores].parameters:
+            roles.update(dict.fromkeys(path, Role.INSIDE))
+            roles[scores] = Role.SCORES
+            roles[readers[softmax]] = Role.VALUES
+    return roles
