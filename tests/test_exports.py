@@ -1,0 +1,133 @@
+"""What the packages show: documented names, no pickle, light imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpusage
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (ROOT / "hooks/gpusage_hooks", ROOT / "core/gpusage", ROOT / "plugins/slurm/gpusage_slurm")
+FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvision", "onnx")
+"""What the submit path must never pay for: seconds and hundreds of megabytes in a Slurm controller's neighbour."""
+
+LIGHT = (
+    "gpusage",
+    "gpusage.comment",
+    "gpusage.configuration",
+    "gpusage.advisor",
+    "gpusage.graphs.card",
+    "gpusage.service.client",
+    "gpusage.service.daemon",
+    "gpusage.cli",
+    "gpusage_slurm.plugin",
+    "gpusage_hooks.checks",
+)
+
+
+def undocumented(path: Path) -> Iterator[str]:
+    """Yield each public class and function of *path* that has no docstring; overloads and overrides included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if ast.get_docstring(tree) is None:
+        yield str(path.relative_to(ROOT))
+    stack: list[tuple[str, ast.AST]] = [("", tree)]
+    while stack:
+        prefix, parent = stack.pop()
+        for node in ast.iter_child_nodes(parent):
+            if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name[0] == "_":
+                continue
+            if ast.get_docstring(node) is None:
+                yield f"{path.relative_to(ROOT)}: {prefix}{node.name}"
+            if isinstance(node, ast.ClassDef):
+                stack.append((f"{prefix}{node.name}.", node))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_public_name_says_what_it_is(path: Path) -> None:
+    assert list(undocumented(path)) == []
+
+
+def unpicklings(tree: ast.AST) -> Iterator[str]:
+    """Yield each way of running what a file says: the pickle family, `torch.load`, `eval`, `exec`."""
+    families = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in families)
+        elif isinstance(node, ast.ImportFrom):
+            if (node.module or "").partition(".")[0] in families:
+                yield node.module or ""
+            elif node.module == "torch":
+                yield from (f"torch.{alias.name}" for alias in node.names if alias.name == "load")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in (
+            "torch.load",
+            "torch.jit.load",
+            "torch.export.load",
+            "torch.hub.load",
+        ):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            unpickles = any(word.arg == "allow_pickle" and ast.unparse(word.value) != "False" for word in node.keywords)
+            if name in ("eval", "exec") or unpickles:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_a_file_says_is_ever_run(path: Path) -> None:
+    assert list(unpicklings(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import torch\ntorch.load('m.pt')",
+        "from torch import load",
+        "np.load('a', allow_pickle=True)",
+        "torch.export.load('m.pt2')",
+        "eval('1')",
+    ],
+)
+def test_each_way_of_unpickling_is_seen(text: str) -> None:
+    assert list(unpicklings(ast.parse(text)))
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_an_import_stays_light(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.fail(f"{module} is gone; take it off the list, or put it back")
+    script = (
+        f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)!r}))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.split() == []
+
+
+def test_the_plugins_load_light() -> None:
+    """What the daemon does at start-up: every built-in and installed plugin."""
+    script = (
+        "import sys; from gpusage.plugins import load_plugins; load_plugins();"
+        f"print(*sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)!r}))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.split() == []
+
+
+def test_the_package_shows_what_it_promises() -> None:
+    assert sorted(gpusage.__all__) == ["predict", "predict_colocation", "read_model"]
+    assert all(callable(getattr(gpusage, name)) for name in gpusage.__all__)
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'foretell'"):
+        gpusage.foretell  # noqa: B018 - the access is the test
