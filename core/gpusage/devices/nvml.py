@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
+
+_MEMORY_SUFFIX = re.compile(r"-\d+gb$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +65,19 @@ def _local_gpu(nvml: Any, index: int, catalogue: Catalogue) -> LocalGpu:  # noqa
 def row_of(nvml_name: str, memory_bytes: int, catalogue: Catalogue) -> Gpu | None:
     """Return the row of the GPU that NVML calls *nvml_name*, ``None`` where there is none.
 
-    NVML calls some GPUs of different memory by one name (``Tesla V100-SXM2``, ``NVIDIA GH200 480GB``): of the rows with
-    the found row's beginning, the one whose memory is the nearest is meant.
+    NVML calls some GPUs of different memory by one name (``NVIDIA GH200 480GB``): of the rows that differ from the
+    found one in their memory alone, the nearest is meant.
     """
     try:
         found = catalogue.find(nvml_name)
     except DeviceError:
         return None
-    form = found.name.rpartition("-")[0]
-    kin = [gpu for gpu in catalogue if form and gpu.name.rpartition("-")[0] == form]
-    return min([found, *kin], key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
+    kin = [gpu for gpu in catalogue if _form(gpu) == _form(found)]
+    return min(kin, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
+
+
+def _form(gpu: Gpu) -> str:
+    return _MEMORY_SUFFIX.sub("", gpu.name)
 
 
 def _refusal(error: Exception) -> str:
