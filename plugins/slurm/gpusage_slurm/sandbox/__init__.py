@@ -1,0 +1,15 @@
+"""A private, real Slurm cluster in a folder: no root, no container, nothing left on the host."""
+
+from gpusage_slurm.sandbox.cluster import Sandbox, open_sandbox, start_sandbox
+from gpusage_slurm.sandbox.installation import Installation, prepare_installation
+from gpusage_slurm.sandbox.layout import ClusterPlan, parse_nodes
+
+__all__ = [
+    "ClusterPlan",
+    "Installation",
+    "Sandbox",
+    "open_sandbox",
+    "parse_nodes",
+    "prepare_installation",
+    "start_sandbox",
+]

@@ -1,0 +1,292 @@
+"""A running sandbox: brought up in seconds, entered, used, and taken down without a trace.
+
+Invariants:
+
+1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
+2. Every process carries the folder's SLURM_CONF in its environment; that is how leftovers are found.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox import processes
+from gpusage_slurm.sandbox.installation import Installation, prepare_installation, read_installation
+from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
+from gpusage_slurm.sandbox.packages import Report, silent
+from gpusage_slurm.sandbox.slurm_conf import Host, render_slurm_conf
+
+_SCHEMA = "gpusage.slurm-sandbox/1"
+_START_LIMIT_S = 60.0
+_QUEUE_LIMIT_S = 10.0
+_POLL_S = 0.05
+_LONGEST_SOCKET_PATH = 100
+_DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """One private cluster; a context manager that takes it down."""
+
+    layout: Layout
+    installation: Installation
+
+    def __enter__(self) -> Sandbox:  # noqa: PYI034 - typing.Self is younger than Python 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to be inside: Slurm's commands, their configuration, Lua's modules, and ours."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        path = os.pathsep.join([str(self.installation.programs), str(Path(sys.executable).parent), own.get("PATH", "")])
+        return {
+            **own,
+            "PATH": path,
+            "SLURM_CONF": str(self.layout.slurm_conf),
+            "GPUSAGE_CONFIG": str(self.layout.etc / "gpusage.toml"),
+            **self.installation.lua_environment(),
+        }
+
+    def run(
+        self, *command: str, check: bool = True, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run *command* inside and return what it said.
+
+        Raises:
+            RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                cwd=self.layout.jobs,
+                env={**self.environment, **(environment or {})},
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = (
+                f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
+            )
+            raise RequestError(message) from error
+        if check and done.returncode != 0:
+            found = " ".join((done.stderr or done.stdout).split()) or f"exit status {done.returncode}"
+            message = f"Command {' '.join(command)!r} must succeed; got: {found}. Look into {self.logs}."
+            raise RequestError(message)
+        return done
+
+    @property
+    def logs(self) -> Path:
+        """Where the daemons write."""
+        return self.layout.logs
+
+    def start(self) -> None:
+        """Start munged, slurmctld and a slurmd for each node, and wait until all nodes answer.
+
+        Raises:
+            RequestError: One of them does not come up.
+        """
+        layout = self.layout
+        self.run(
+            "munged",
+            f"--socket={layout.munge_socket}",
+            f"--key-file={layout.state}/munge.key",
+            f"--pid-file={layout.pid_file('munged')}",
+            f"--log-file={layout.log_file('munged')}",
+            f"--seed-file={layout.state}/munge.seed",
+            "--force",
+            "--num-threads=2",
+        )
+        self.start_controller()
+        names = self.run("scontrol", "show", "hostnames", ",".join(self.nodes())).stdout.split()
+        for name in names:
+            self.start_node(name)
+        self.wait_for_nodes()
+
+    def start_controller(self) -> None:
+        """Start slurmctld, and wait until it answers."""
+        self.run("slurmctld")
+        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of the node *name*."""
+        stepd = next(self.installation.root.glob("usr/sbin/slurmstepd*"))
+        self.run("slurmd", "-N", name, "-d", str(stepd))
+
+    def nodes(self) -> list[str]:
+        """Return the nodes' names."""
+        text = self.layout.slurm_conf.read_text(encoding="utf-8")
+        lines = [line.split()[0] for line in text.splitlines() if line.startswith("NodeName=")]
+        return [line.partition("=")[2] for line in lines]
+
+    def wait_for_nodes(self) -> None:
+        """Wait until every node can take jobs."""
+        ready = {"idle", "mixed", "allocated"}
+        self._wait(lambda: {*self.run("sinfo", "-hN", "-o", "%T").stdout.split()} <= ready, "every node is idle")
+
+    def reconfigure(self) -> None:
+        """Make slurmctld and the slurmds read their configuration anew."""
+        self.run("scontrol", "reconfigure")
+        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
+        self.wait_for_nodes()
+
+    def restart_controller(self) -> None:
+        """Stop slurmctld as an admin would, and start it again."""
+        pid = processes.read_pid(self.layout.pid_file("slurmctld"))
+        processes.end([pid] if pid else [])
+        self.start_controller()
+
+    def wait_for_queue(self, timeout_s: float = 60.0) -> None:
+        """Wait until no job waits or runs."""
+        self._wait(lambda: not self.run("squeue", "-h").stdout.strip(), "the queue is empty", timeout_s)
+
+    def down(self) -> None:
+        """End every job and daemon, and remove the folder."""
+        if processes.read_pid(self.layout.pid_file("slurmctld")):
+            self.run("scancel", f"--user={getpass.getuser()}", check=False)
+            with suppress(RequestError):  # a job that does not end is ended below, with everything else
+                self.wait_for_queue(_QUEUE_LIMIT_S)
+        daemons = [*(path.stem for path in self.layout.run.glob("*.pid")), "slurmctld", "munged"]
+        ordered = sorted(dict.fromkeys(daemons), key=lambda name: (name == "munged", name == "slurmctld"))
+        for name in ordered:
+            pid = processes.read_pid(self.layout.pid_file(name))
+            processes.end([pid] if pid else [])
+        processes.end(processes.find({"SLURM_CONF": str(self.layout.slurm_conf)}), grace_s=2.0)
+        shutil.rmtree(self.layout.folder, ignore_errors=True)
+
+    def _wait(self, condition: Callable[[], bool], what: str, timeout_s: float = _START_LIMIT_S) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            fatal = self._fatal()
+            if fatal or time.monotonic() > deadline_s:
+                found = fatal or "it did not"
+                message = (
+                    f"The sandbox must reach within {timeout_s:g} s that {what}; got: {found}. Look into {self.logs}."
+                )
+                raise RequestError(message)
+            time.sleep(_POLL_S)
+
+    def _fatal(self) -> str:
+        """Return the last words of slurmctld, where it died of something."""
+        try:
+            log = self.layout.log_file("slurmctld").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        last = log.rstrip().rpartition("\n")[2]
+        return last.partition("fatal: ")[2]
+
+
+def start_sandbox(
+    plan: ClusterPlan, *, folder: Path | None = None, release: str | None = None, report: Report = silent
+) -> Sandbox:
+    """Return a new sandbox in *folder* (a temporary one where ``None``) of *release* (the host's own where ``None``).
+
+    Raises:
+        RequestError: The folder is not empty, the release cannot be had, or a daemon does not come up.
+    """
+    installation = prepare_installation(release, report=report)
+    layout = Layout(folder=_empty_folder(folder))
+    sandbox = Sandbox(layout=layout, installation=installation)
+    try:
+        report("start", 0, 1)
+        _lay_out(plan, sandbox)
+        sandbox.start()
+        report("start", 1, 1)
+    except BaseException:
+        if not os.environ.get("GPUSAGE_KEEP_SANDBOX"):
+            sandbox.down()
+        raise
+    return sandbox
+
+
+def open_sandbox(folder: Path) -> Sandbox:
+    """Return the sandbox in *folder*.
+
+    Raises:
+        RequestError: There is none.
+    """
+    layout = Layout(folder=folder.absolute())
+    try:
+        record = json.loads(layout.record.read_text(encoding="utf-8"))
+        installation = read_installation(Path(record["installation"])) if record["schema"] == _SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError):
+        installation = None
+    if installation is None:
+        message = f"Folder {str(folder)!r} must hold a sandbox; got none. Start one: gpusage slurm sandbox up."
+        raise RequestError(message)
+    return Sandbox(layout=layout, installation=installation)
+
+
+def _empty_folder(folder: Path | None) -> Path:
+    """Return a folder for a sandbox, made if need be, that nobody else can read."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="gpusage-sandbox-"))
+    absolute = folder.absolute()
+    if len(str(absolute)) > _LONGEST_SOCKET_PATH - len("/run/munge.socket.2"):
+        message = (
+            f"Folder of a sandbox must have a path short enough for a socket; got {str(absolute)!r}. Use a shorter one."
+        )
+        raise RequestError(message)
+    try:
+        absolute.mkdir(mode=0o700, parents=True, exist_ok=True)
+        occupied = any(absolute.iterdir())
+    except OSError as error:
+        message = f"Folder {str(absolute)!r} must be writable; got: {error}. Name another one with --folder."
+        raise RequestError(message) from error
+    if occupied:
+        message = (
+            f"Folder {str(absolute)!r} must be empty; it is not. Take the sandbox in it down, or name another one."
+        )
+        raise RequestError(message)
+    absolute.chmod(0o700)
+    return absolute
+
+
+def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
+    """Write everything that the daemons read."""
+    layout, installation = sandbox.layout, sandbox.installation
+    record = {"schema": _SCHEMA, "installation": str(installation.folder)}
+    layout.record.write_text(json.dumps(record), encoding="utf-8")
+    for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
+        folder.mkdir()
+    for node in plan.nodes:
+        (layout.gpus / node.name).mkdir(parents=True)
+        for number in range(node.gpu_count):
+            (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
+    key = layout.state / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    host = Host(user=getpass.getuser(), hostname=socket.gethostname(), ports=_free_ports(1 + len(plan.nodes)))
+    cluster_name = "".join(letter for letter in layout.folder.name.lower() if letter.isalnum())[:32] or "sandbox"
+    text = render_slurm_conf(plan, layout, installation, host, cluster_name)
+    layout.slurm_conf.write_text(text, encoding="utf-8")
+    (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
+    (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return *count* ports that nobody listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]

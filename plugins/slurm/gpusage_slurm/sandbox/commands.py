@@ -1,0 +1,112 @@
+"""`gpusage slurm sandbox`: up, shell, down."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusage_slurm.sandbox.packages import Report
+
+_FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("gpusage-sandbox"),
+    show_default=True,
+    help="Where all of it lies.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group()
+def sandbox() -> None:
+    """Bring up a private, real Slurm in a folder, without root, to try things on."""
+
+
+@sandbox.command()
+@_FOLDER
+@click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="COUNTxTYPE:GPUS,...")
+@click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps a GPU; 0 for none.")
+@click.option("--release", help="A Debian or Ubuntu release's Slurm, for example trixie.  [default: the host's own]")
+@_JSON
+def up(folder: Path, nodes: str, mps_per_gpu: int, release: str | None, *, as_json: bool) -> None:
+    """Start a cluster.
+
+    Slurm is fetched from the host's own apt mirror on first use; nothing is installed on the host.
+
+    Example: gpusage slurm sandbox up --nodes 2xv100:4,1xh100:8 --release trixie
+    """
+    from gpusage_slurm.sandbox import ClusterPlan, parse_nodes, start_sandbox  # noqa: PLC0415 - --help stays quick
+
+    plan = ClusterPlan(nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu)
+    with progress(quiet=as_json) as report:
+        cluster = start_sandbox(plan, folder=folder, release=release, report=report)
+    if as_json:
+        document = {
+            "schema": "gpusage.slurm.sandbox/1",
+            "folder": str(cluster.layout.folder),
+            "release": cluster.installation.release,
+            "slurm_version": cluster.installation.version,
+            "slurm_conf": str(cluster.layout.slurm_conf),
+            "nodes": cluster.nodes(),
+        }
+        click.echo(json.dumps(document, indent=1))
+        return
+    click.echo(f"Slurm {cluster.installation.version} is up in {cluster.layout.folder}: {', '.join(cluster.nodes())}.")
+    click.echo(f"Enter it: gpusage slurm sandbox shell --folder {folder}")
+
+
+@sandbox.command()
+@_FOLDER
+@click.argument("command", nargs=-1)
+def shell(folder: Path, command: tuple[str, ...]) -> None:
+    """Open a shell inside, or run COMMAND there.
+
+    Example: gpusage slurm sandbox shell -- sinfo
+    """
+    from gpusage_slurm.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
+
+    arguments = command or (os.environ.get("SHELL") or "/bin/sh",)
+    environment = open_sandbox(folder).environment
+    try:
+        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's own command, in the user's place
+    except OSError as error:
+        message = f"Command {arguments[0]!r} must be a program; got: {error.strerror}."
+        raise click.ClickException(message) from error
+
+
+@sandbox.command()
+@_FOLDER
+def down(folder: Path) -> None:
+    """End every job and daemon of the sandbox, and remove its folder.
+
+    Example: gpusage slurm sandbox down
+    """
+    from gpusage_slurm.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
+
+    open_sandbox(folder).down()
+    click.echo(f"{folder} is gone.")
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Report]:
+    """Show on standard error what is done, as a bar a stage."""
+    from rich.console import Console  # noqa: PLC0415 - --help stays quick
+    from rich.progress import Progress, TaskID  # noqa: PLC0415 - as above
+
+    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report

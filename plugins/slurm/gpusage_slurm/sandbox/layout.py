@@ -1,0 +1,162 @@
+"""What a sandbox looks like: its nodes, its folders, and the text of its configuration files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]*|\d+[a-z][a-z0-9_]*):(?P<gpus>\d+)")
+_CPUS_PER_GPU = 16
+_MEMORY_MIB_PER_GPU = 64 * 1024
+_MOST_NODES = 64
+_MOST_GPUS_PER_NODE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node of a sandbox; its name begins with its GPU type, which is also its feature."""
+
+    name: str
+    gpu_type: str
+    gpu_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What kind of cluster to bring up.
+
+    Attributes:
+        nodes: At least one.
+        mps_per_gpu: Units of gres/mps that one GPU counts; 0 leaves gres/mps out.
+        settings: Lines to put at the end of slurm.conf, for example ``("JobSubmitPlugins=lua",)``.
+    """
+
+    nodes: tuple[Node, ...]
+    mps_per_gpu: int = 100
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where everything of one sandbox lies; all below one folder."""
+
+    folder: Path
+
+    @property
+    def etc(self) -> Path:
+        """slurm.conf, gres.conf, cgroup.conf, and the place for job_submit.lua and cli_filter.lua."""
+        return self.folder / "etc"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """A plain file, to be edited."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def record(self) -> Path:
+        """What makes a folder a sandbox; written first, removed last."""
+        return self.folder / "sandbox.json"
+
+    @property
+    def logs(self) -> Path:
+        """One log per daemon, named after it."""
+        return self.folder / "log"
+
+    @property
+    def run(self) -> Path:
+        """Process ids, and munged's socket."""
+        return self.folder / "run"
+
+    @property
+    def jobs(self) -> Path:
+        """Where jobs start that are given no other folder."""
+        return self.folder / "jobs"
+
+    @property
+    def gpus(self) -> Path:
+        """The files that stand for GPUs."""
+        return self.folder / "gpus"
+
+    @property
+    def state(self) -> Path:
+        """The state of slurmctld, the slurmds' spools, munged's key."""
+        return self.folder / "state"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where Slurm finds munged."""
+        return self.run / "munge.socket"
+
+    def pid_file(self, daemon: str) -> Path:
+        """Return where *daemon* writes its process id."""
+        return self.run / f"{daemon}.pid"
+
+    def log_file(self, daemon: str) -> Path:
+        """Return where *daemon* writes its log."""
+        return self.logs / f"{daemon}.log"
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
+    """Return the nodes that *text* describes: ``2xv100:4,1xh100:8`` is two nodes of four V100 and one of eight H100.
+
+    Raises:
+        RequestError: *text* is not of this form, or describes more than a sandbox can hold.
+    """
+    nodes: list[Node] = []
+    numbers: dict[str, int] = {}
+    for group in text.split(","):
+        match = _GROUP.fullmatch(group.strip())
+        count, gpus = (int(match["count"] or 1), int(match["gpus"])) if match else (0, 0)
+        if match is None or not 1 <= count <= _MOST_NODES or not 1 <= gpus <= _MOST_GPUS_PER_NODE:
+            message = (
+                f"Nodes must be COUNTxTYPE:GPUS, separated by commas, at most {_MOST_NODES} nodes and "
+                f"{_MOST_GPUS_PER_NODE} GPUs a node; got {group!r}. Write, for example, 2xv100:4,1xh100:8."
+            )
+            raise RequestError(message)
+        gpu_type = match["type"]
+        for _ in range(count):
+            numbers[gpu_type] = numbers.get(gpu_type, 0) + 1
+            nodes.append(Node(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
+    if len(nodes) > _MOST_NODES:
+        message = f"A sandbox must have at most {_MOST_NODES} nodes; got {len(nodes)}. Ask for fewer."
+        raise RequestError(message)
+    return tuple(nodes)
+
+
+def render_gres_conf(plan: ClusterPlan, layout: Layout) -> str:
+    """Return gres.conf: each node's GPUs, and their MPS units, all of them shareable at once."""
+    lines = []
+    for node in plan.nodes:
+        files = f"{layout.gpus}/{node.name}/gpu{_range(node.gpu_count)}"
+        lines.append(f"NodeName={node.name} Name=gpu Type={node.gpu_type} File={files}")
+        if plan.mps_per_gpu:
+            units = node.gpu_count * plan.mps_per_gpu
+            lines.append(f"NodeName={node.name} Name=mps Count={units} File={files} Flags=all_sharing")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
+    """Return cgroup.conf: no cgroups, in the words that each version of Slurm takes on any host.
+
+    Before 23.11 there is no ``disabled``; ``cgroup/v1``, of which nothing is then used, starts on every host.
+    """
+    return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
+
+
+def render_node(node: Node, plan: ClusterPlan, *, hostname: str, port: int) -> str:
+    """Return *node*'s line of slurm.conf; CPUs and memory are claimed, not there."""
+    gres = f"gpu:{node.gpu_type}:{node.gpu_count}"
+    if plan.mps_per_gpu:
+        gres += f",mps:{node.gpu_type}:{node.gpu_count * plan.mps_per_gpu}"
+    return (
+        f"NodeName={node.name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} "
+        f"CPUs={_CPUS_PER_GPU * node.gpu_count} RealMemory={_MEMORY_MIB_PER_GPU * node.gpu_count} "
+        f"Gres={gres} Features={node.gpu_type} State=UNKNOWN"
+    )
+
+
+def _range(count: int) -> str:
+    return f"[0-{count - 1}]" if count > 1 else "0"

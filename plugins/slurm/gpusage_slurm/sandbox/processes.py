@@ -1,0 +1,95 @@
+"""The processes of one sandbox, found by what they carry in their environment, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_POLL_S = 0.02
+
+
+def read_pid(path: Path) -> int | None:
+    """Return the id that the file holds, ``None`` where there is none or its process is gone."""
+    try:
+        pid = int(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        return None
+    return pid if is_alive(pid) else None
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether *pid* runs; a zombie does not."""
+    return _stat(pid).get("state", "Z") not in "ZX"
+
+
+def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
+    """End each process: a stopped one goes on first, one that outlives *grace_s* is killed."""
+    remaining = list(pids)
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+        for pid in remaining:
+            _send(pid, number)
+            _send(pid, signal.SIGCONT)
+        remaining = wait_for_end(remaining, wait_s)
+        if not remaining:
+            return
+
+
+def wait_for_end(pids: Iterable[int], timeout_s: float) -> list[int]:
+    """Wait until the processes are gone and return those that are not."""
+    deadline = time.monotonic() + timeout_s
+    remaining = [pid for pid in pids if is_alive(pid)]
+    while remaining and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        remaining = [pid for pid in remaining if is_alive(pid)]
+    return remaining
+
+
+def find(marks: Mapping[str, str]) -> list[int]:
+    """Return the processes with any of the *marks* in their environment, and all their descendants.
+
+    This process and its ancestors are left out: ``down`` may be typed inside the sandbox's own shell or job.
+    """
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    parents = {pid: int(_stat(pid).get("parent", "0")) for pid in pids}
+    marked = {pid for pid in pids if wanted & _environment(pid)}
+    spared = _line(os.getpid(), parents)
+    belongs = (pid for pid in pids if pid not in spared and (marked & _line(pid, parents)))
+    return sorted(pid for pid in belongs if is_alive(pid))
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """Return *pid* and its ancestors."""
+    line: set[int] = set()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        pid = parents.get(pid, 0)
+    return line
+
+
+def _environment(pid: int) -> set[bytes]:
+    """Return the environment a process began with, empty where it is another user's or gone."""
+    try:
+        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()
+
+
+def _stat(pid: int) -> dict[str, str]:
+    """Return state and parent of a process; the name before them is in brackets and may hold anything."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    state, parent = text.rpartition(")")[2].split()[:2]
+    return {"state": state, "parent": parent}
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
