@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import lzma
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpusage.graphs import card
+from gpusage.graphs.card_packing import unpack
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 
@@ -39,8 +42,8 @@ def test_a_saved_card_is_readable(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert document["kinds"][0] == {
         "op": "Conv",
-        "in": [[-1, 3, 8, 8]],
         "out": [[-1, 4, 8, 8]],
+        "in": [[-1, 3, 8, 8]],
         "par": [[4, 3, 1, 1], [4]],
     }
     assert (document["nodes"], document["producers"]) == ([0, 1, 1], [[-1], [1], [1]])
@@ -66,17 +69,36 @@ def test_a_missing_card_is_said_in_one_sentence(tmp_path: Path) -> None:
         card.read_model(str(tmp_path / "x.card.json"), {})
 
 
-def test_a_zip_bomb_is_refused() -> None:
-    bomb = base64.b64encode(zlib.compress(b" " * 40_000_000, 9)).decode()
+@pytest.mark.parametrize(
+    "pack",
+    [
+        pytest.param(lambda content: zlib.compress(content, 9), id="deflate"),
+        pytest.param(
+            lambda content: lzma.compress(
+                content, lzma.FORMAT_ALONE, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 2**20}]
+            ),
+            id="lzma",
+        ),
+    ],
+)
+def test_a_zip_bomb_is_refused(pack: Callable[[bytes], bytes]) -> None:
+    bomb = base64.b64encode(pack(b" " * 40_000_000)).decode()
     assert len(bomb) < card.MAXIMUM_TEXT_BYTES  # it passes the first gate
     with pytest.raises(GraphError, match="unpack to at most 1048576 bytes"):
         card.decode(bomb)
 
 
-def test_a_card_cut_short_is_refused() -> None:
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_card_cut_short_is_refused(kept: float) -> None:
     packed = base64.b64decode(card.encode(GRAPH))
     with pytest.raises(GraphError, match="must be whole"):
-        card.decode(base64.b64encode(packed[:-8]).decode())
+        card.decode(base64.b64encode(packed[: int(kept * len(packed))]).decode())
+
+
+def test_a_card_that_asks_for_much_memory_is_refused() -> None:
+    greedy = lzma.compress(b"{}", lzma.FORMAT_ALONE, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 2**29}])
+    with pytest.raises(GraphError, match="must be the base64 text"):
+        card.decode(base64.b64encode(greedy).decode())
 
 
 def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded() -> None:
@@ -87,6 +109,11 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
+        pytest.param(
+            {"kinds": [{"op": "A", "out": []}], "nodes": [0], "producers": [[-1]]},
+            "reads what nothing writes",
+            id="no-inputs-said",
+        ),
         pytest.param({"nodes": [0, 1, 2]}, "'nodes' holds a figure out of range", id="kind-that-is-not-there"),
         pytest.param({"producers": [[-1], [2], [1]]}, "'producers' holds a figure out of range", id="from-before-all"),
         pytest.param({"producers": [[-1], [0], [1]]}, "a node that feeds itself", id="a-cycle-of-one"),
@@ -101,13 +128,13 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded() -> None:
     ],
 )
 def test_a_forged_field_is_refused_in_one_sentence(changes: dict[str, object], rule: str) -> None:
-    document = json.loads(zlib.decompress(base64.b64decode(card.encode(GRAPH)))) | changes
+    document = json.loads(_unpacked(card.encode(GRAPH))) | changes
     with pytest.raises(GraphError, match=rule):
         card.decode(base64.b64encode(zlib.compress(json.dumps(document).encode())).decode())
 
 
 def test_a_graph_too_irregular_for_a_card_is_refused() -> None:
-    scattered = tuple(replace(RELU, inputs=((-(7919 * i) % 104_729, i),)) for i in range(1, 2000))
+    scattered = tuple(replace(RELU, inputs=((7919 * i * i % 104_729, i),)) for i in range(1, 3000))
     graph = replace(GRAPH, nodes=scattered, producers=tuple((-1,) for _ in scattered))
     with pytest.raises(GraphError, match="must be at most 4096 bytes"):
         card.encode(graph)
@@ -127,3 +154,9 @@ def test_what_a_terminal_would_act_on_does_not_come_out_of_a_card() -> None:
 def test_a_summary_counts_kinds_and_operators() -> None:
     said = card.summary(GRAPH)
     assert (said["node_count"], said["kind_count"], said["op_types"]) == (3, 2, {"Relu": 2, "Conv": 1})
+
+
+def _unpacked(text: str) -> bytes:
+    content = unpack(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
+    assert content is not None
+    return content

@@ -1,7 +1,8 @@
 """A card: a model's graph as one short text that travels with a job.
 
-A card is JSON, deflated and in base64. It lists each kind of node once, then the sequence of kinds, then for each
-node's inputs how many nodes back their producer stands, so that a model's repeated blocks compress to almost nothing.
+A card is JSON, compressed and in base64. It lists each kind of node once, then the sequence of kinds, then for each
+node's inputs how many nodes back their producer stands, so that a model's repeated blocks compress to almost nothing. A
+kind without ``in`` reads just what its producers write first.
 What is read from a card is a hint that a user can forge: every figure in it has a limit, and nothing else can happen
 than `GraphError`.
 """
@@ -9,17 +10,16 @@ than `GraphError`.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpusage.graphs.card_fields import check_document
+from gpusage.graphs.card_fields import VERSION, check_document
+from gpusage.graphs.card_packing import pack, unpack
 from gpusage.graphs.guard import printable, read_whole, shown
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
@@ -30,7 +30,6 @@ MAXIMUM_CARD_BYTES = 4096
 MAXIMUM_TEXT_BYTES = 64 * 1024
 MAXIMUM_UNPACKED_BYTES = 1024 * 1024
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
-VERSION = 1
 
 _SHORT = 80
 _NOTES = 6
@@ -45,7 +44,7 @@ def encode(graph: ModelGraph) -> str:
         GraphError: The graph is too irregular to be said in so few bytes.
     """
     document = _document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
-    text = base64.b64encode(zlib.compress(_dumped(document).encode(), 9)).decode()
+    text = base64.b64encode(pack(_dumped(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
             f"Card of model {shown(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
@@ -66,12 +65,11 @@ def decode(text: str) -> ModelGraph:
         raise GraphError(message)
     try:
         packed = base64.b64decode(text.encode("ascii"), validate=True)
-        inflater = zlib.decompressobj()
-        unpacked = inflater.decompress(packed, MAXIMUM_UNPACKED_BYTES + 1)
-    except (ValueError, binascii.Error, zlib.error) as error:
+        unpacked = unpack(packed, MAXIMUM_UNPACKED_BYTES)
+    except ValueError as error:
         message = "Card must be the base64 text of 'gpusage card'; got something else. Make it anew."
         raise GraphError(message) from error
-    if len(unpacked) > MAXIMUM_UNPACKED_BYTES or not inflater.eof:
+    if unpacked is None:
         message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it does not. Make it anew."
         raise GraphError(message)
     return _parsed(unpacked, "Card")
@@ -119,8 +117,12 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
 
 
 def _document(graph: ModelGraph) -> dict[str, Any]:
-    numbers: dict[Node, int] = {}
-    sequence = [numbers.setdefault(node, len(numbers)) for node in graph.nodes]
+    numbers: dict[tuple[Node, bool], int] = {}
+    plain = (_reads_what_is_made(graph, index) for index in range(len(graph.nodes)))
+    keys = [
+        (replace(node, inputs=()) if alike else node, alike) for node, alike in zip(graph.nodes, plain, strict=True)
+    ]
+    sequence = [numbers.setdefault(key, len(numbers)) for key in keys]
     return {
         "gpusage_card": VERSION,
         "name": printable(graph.name),
@@ -130,7 +132,7 @@ def _document(graph: ModelGraph) -> dict[str, Any]:
         "inputs": [[printable(name), shape] for name, shape in graph.inputs],
         "unknown_op_types": [[printable(name), count] for name, count in graph.unknown_op_types],
         "notes": [printable(note) for note in graph.notes],
-        "kinds": [_kind(node) for node in numbers],
+        "kinds": [_kind(node, alike=alike) for node, alike in numbers],
         "nodes": sequence,
         "producers": [
             [index - made if made >= 0 else made for made in row] for index, row in enumerate(graph.producers)
@@ -138,8 +140,18 @@ def _document(graph: ModelGraph) -> dict[str, Any]:
     }
 
 
-def _kind(node: Node) -> dict[str, Any]:
-    fields: dict[str, Any] = {"op": node.op_type, "in": node.inputs, "out": node.outputs}
+def _reads_what_is_made(graph: ModelGraph, index: int) -> bool:
+    """Tell whether a node's inputs are just what its producers write first, and so need not be said."""
+    return all(
+        made >= 0 and graph.nodes[made].outputs[:1] == (shape,)
+        for made, shape in zip(graph.producers[index], graph.nodes[index].inputs, strict=True)
+    )
+
+
+def _kind(node: Node, *, alike: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"op": node.op_type, "out": node.outputs}
+    if not alike:
+        fields["in"] = node.inputs
     if node.parameters:
         fields["par"] = node.parameters
     if node.attributes:

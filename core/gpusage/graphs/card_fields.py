@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any, get_args
 
 from gpusage.graphs.guard import MAXIMUM_NODES, MAXIMUM_RANK, check_shape, printable
@@ -40,19 +41,20 @@ def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
     _require(version == VERSION, f"'gpusage_card' is not {VERSION}")
     kinds = [_node(kind, subject) for kind in _list(document.get("kinds"), "kinds", MAXIMUM_NODES)]
     sequence = [
-        _integer(number, "nodes", 0, len(kinds) - 1) for number in _list(document.get("nodes"), "nodes", MAXIMUM_NODES)
+        kinds[_integer(number, "nodes", 0, len(kinds) - 1)]
+        for number in _list(document.get("nodes"), "nodes", MAXIMUM_NODES)
     ]
-    nodes = tuple(kinds[number] for number in sequence)
     inputs = tuple(
         (_text(name, "inputs"), _shape(shape, "inputs", subject))
         for name, shape in _pairs(document.get("inputs"), "inputs")
     )
+    producers = _producers(document.get("producers"), len(sequence), len(inputs))
     fixed = document.get("fixed_batch_size")
     return ModelGraph(
         name=_text(document.get("name"), "name"),
         source=_text(document.get("source"), "source"),
-        nodes=nodes,
-        producers=_producers(document.get("producers"), nodes, len(inputs)),
+        nodes=_nodes(sequence, producers),
+        producers=producers,
         inputs=inputs,
         parameter_count=_integer(document.get("parameter_count"), "parameter_count", 0, MAXIMUM_COUNT),
         fixed_batch_size=None if fixed is None else _integer(fixed, "fixed_batch_size", 1, MAXIMUM_COUNT),
@@ -64,27 +66,47 @@ def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
     )
 
 
-def _node(kind: object, subject: str) -> Node:
+def _node(kind: object, subject: str) -> tuple[Node, bool]:
+    """Return the node that a kind describes, and whether its inputs are said."""
     fields = _mapping(kind, "kinds")
     attributes = _mapping(fields.get("attr", {}), "attr")
-    return Node(
+    node = Node(
         op_type=_word(fields.get("op"), "op"),
-        inputs=_shapes(fields.get("in"), "in", subject),
+        inputs=_shapes(fields.get("in", []), "in", subject),
         outputs=_shapes(fields.get("out"), "out", subject),
         parameters=_shapes(fields.get("par", []), "par", subject, fixed=True),
         attributes=tuple(sorted((_word(key, "attr"), _attribute(value)) for key, value in attributes.items())),
         element_type=_element_type(fields.get("type", "float")),
     )
+    return node, "in" in fields
 
 
-def _producers(rows: object, nodes: tuple[Node, ...], input_count: int) -> tuple[tuple[int, ...], ...]:
+def _nodes(sequence: list[tuple[Node, bool]], producers: tuple[tuple[int, ...], ...]) -> tuple[Node, ...]:
+    """Return the nodes with their inputs; where a kind does not say them, what their producers write first."""
+    shared: dict[tuple[int, tuple[Shape, ...]], Node] = {}
+    nodes: list[Node] = []
+    for (kind, said), row in zip(sequence, producers, strict=True):
+        if said:
+            _require(len(row) == len(kind.inputs), "'producers' do not match the nodes' inputs")
+            nodes.append(kind)
+            continue
+        _require(
+            all(made >= 0 and nodes[made].outputs for made in row), "a kind without 'in' reads what nothing writes"
+        )
+        inputs = tuple(nodes[made].outputs[0] for made in row)
+        key = (id(kind), inputs)
+        if key not in shared:
+            shared[key] = replace(kind, inputs=inputs)
+        nodes.append(shared[key])
+    return tuple(nodes)
+
+
+def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[int, ...], ...]:
     table = _list(rows, "producers", MAXIMUM_NODES)
-    _require(len(table) == len(nodes), "'producers' and 'nodes' differ in length")
+    _require(len(table) == node_count, "'producers' and 'nodes' differ in length")
     result = []
     for index, row in enumerate(table):
-        steps = _list(row, "producers", MAXIMUM_LIST)
-        _require(len(steps) == len(nodes[index].inputs), "'producers' do not match the nodes' inputs")
-        back = [_integer(step, "producers", -input_count, index) for step in steps]
+        back = [_integer(step, "producers", -input_count, index) for step in _list(row, "producers", MAXIMUM_LIST)]
         _require(0 not in back, "'producers' has a node that feeds itself")
         result.append(tuple(index - step if step > 0 else step for step in back))
     return tuple(result)
