@@ -17,9 +17,24 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
     assert (h100.gpu_count, h100.mps_per_gpu) == (1, None)
 
 
-def test_a_gpu_in_use_whole_or_shared_is_not_free() -> None:
-    used = "gpu:v100:1(IDX:0),mps:v100:40(0/100,40/100)"
+@pytest.mark.parametrize(
+    "used",
+    [
+        "gpu:v100:1(IDX:0),mps:v100:2(IDX:1,3)",
+        "gpu:v100:1(IDX:0),mps:v100:2(IDX:2-3)",
+        "gpu:v100:1(IDX:0),mps:v100:120(0/100,80/100,40/100,0/100)",
+    ],
+)
+def test_a_gpu_in_use_whole_or_shared_is_not_free(used: str) -> None:
     (pool,) = pools_of([node("n1", "gpu:v100:4,mps:v100:400", used)], advisor().catalogue)
+    assert pool.free_gpu_count == 1
+
+
+@pytest.mark.parametrize(
+    "used", ["gpu:v100:0(IDX:N/A),mps:v100:0(IDX:N/A)", "gpu:v100:0(IDX:N/A),mps:v100:0(0/100,0/100)", ""]
+)
+def test_a_node_without_jobs_has_all_its_gpus_free(used: str) -> None:
+    (pool,) = pools_of([node("n1", "gpu:v100:2,mps:v100:200", used)], advisor().catalogue)
     assert pool.free_gpu_count == 2
 
 

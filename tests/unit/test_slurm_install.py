@@ -9,6 +9,7 @@ from gpusage_slurm.install import Site, make_edits, plan_installation, plan_unin
 SLURM_CONF = """\
 ClusterName=c
 JobSubmitPlugins=all_partitions  # the site's
+AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageTRES=gres/gpu
 NodeName=n1 Gres=gpu:v100:2,mps:200
 """
@@ -51,6 +52,12 @@ def test_installing_adds_to_the_sites_lists_and_keeps_what_is_there(site: Site) 
     assert setting(text, "AccountingStorageTRES") == "gres/gpu,gres/mps"
     assert str(setting(text, "TaskProlog")).endswith("/task_prolog.sh")
     assert 'mode = "observe"' in site.gpusage_toml.read_text()
+
+
+def test_without_slurmdbd_nothing_is_tracked_for_slurmctld_would_not_start(site: Site) -> None:
+    site.slurm_conf.write_text("ClusterName=c\n")
+    make_edits(plan_installation(site))
+    assert setting(site.slurm_conf.read_text(), "AccountingStorageTRES") is None
 
 
 def test_installing_twice_changes_nothing(site: Site) -> None:

@@ -6,7 +6,7 @@ Nodes are read through PySlurm where it is installed and of Slurm's own version,
 from __future__ import annotations
 
 import importlib.metadata
-import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,10 @@ from gpusage_slurm.request import MANAGER
 from gpusage_slurm.tres import parse_list
 
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
+_BRACKETS = re.compile(r"\([^)]*\)")
+_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:\d+\(([^)]*)\)")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_PART = re.compile(r"(\d+)/\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +101,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catal
         units.add(per_gpu)
         if node.usable:
             whole = _of_type(_counts(node.gres_used, "gpu"), site_type)
-            shared = _of_type(_counts(node.gres_used, "mps"), site_type)
-            free += max(count - whole - (math.ceil(shared / per_gpu) if per_gpu else 0), 0)
+            free += max(count - whole - shared_gpus(node.gres_used, site_type), 0)
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
         gpu=_catalogue_name(site_type, common, catalogue),
@@ -145,14 +148,23 @@ def _of_type(counts: Mapping[str, int], site_type: str) -> int:
     return counts.get(site_type, 0) or counts.get("", 0)
 
 
+def shared_gpus(gres_used: str, site_type: str) -> int:
+    """Return how many of a node's GPUs are shared.
+
+    22.05 writes ``mps:v100:1(IDX:0)``, with the GPUs' indices; 24.11 ``mps:v100:80(40/100,40/100)``, a share for each GPU.
+    """
+    total = 0
+    for kind, inside in _SHARED.findall(gres_used):
+        if kind in ("", site_type):
+            used = _RANGE.findall(inside) if "IDX:" in inside else ()
+            total += sum(int(last or first) - int(first) + 1 for first, last in used)
+            total += sum(units != "0" for units in _PART.findall(inside))
+    return total
+
+
 def _without_brackets(text: str) -> str:
     """Return ``gpu:v100:1`` of ``gpu:v100:1(IDX:0-1,3)``."""
-    kept, depth = [], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and letter != ")":
-            kept.append(letter)
-    return "".join(kept)
+    return _BRACKETS.sub("", text)
 
 
 def _words(value: object) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import click
 
 from gpusage.configuration import SiteMode
+from gpusage_slurm.sandbox.commands import sandbox
 
 _SLURM_CONF = click.option(
     "--slurm-conf",
@@ -24,6 +25,9 @@ _STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
 @click.group()
 def slurm() -> None:
     """Install, check and try gpusage for Slurm."""
+
+
+slurm.add_command(sandbox)
 
 
 @slurm.command()

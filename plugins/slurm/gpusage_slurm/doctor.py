@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpusage_slurm.block import block_of
 from gpusage_slurm.evidence import Evidence
-from gpusage_slurm.install import tracked_or_billed
+from gpusage_slurm.install import accounts, tracked_or_billed
 
 Verdict = Literal["pass", "warn", "fail"]
 OLDEST_VERSION = (22, 5)
@@ -141,6 +141,8 @@ def _prefer(evidence: Evidence) -> Finding:
 def _accounting(evidence: Evidence) -> Finding:
     name = "accounting"
     text = evidence.scripts.get("slurm.conf", "")
+    if not accounts(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
+        return _pass(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
     tracked = "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(",")
     if tracked or tracked_or_billed(text):
         billed = "gres/mps" in text.lower().partition("tresbillingweights=")[2]
@@ -163,7 +165,7 @@ def _daemon(evidence: Evidence) -> Finding:
     name = "gpusaged"
     if evidence.status is None:
         return _fail(name, evidence.status_trouble, "systemctl enable --now gpusaged (on the controller)")
-    trouble = evidence.status.get("configuration_error") or evidence.status.get("cluster_error")
+    trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("slurm")
     if trouble:
         return _warn(name, str(trouble), "see `gpusage slurm status`")
     return _pass(name, f"answers at {evidence.configuration.daemon.socket}")
@@ -181,9 +183,10 @@ def _submission(evidence: Evidence) -> Finding:
 
 def _store(evidence: Evidence) -> Finding:
     name = "store"
-    lost = int((evidence.status or {}).get("lost_records", 0))
-    if lost:
-        return _warn(name, f"{lost} decisions could not be kept", f"check {evidence.configuration.store.url}")
+    records = (evidence.status or {}).get("records", {})
+    if records.get("lost"):
+        found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
+        return _warn(name, found, f"check {evidence.configuration.store.url}")
     return _pass(name, evidence.configuration.store.url)
 
 

@@ -127,7 +127,7 @@ def _dry_run(configuration: Configuration) -> bool:
 
 def _asks(configuration: Configuration) -> int:
     status, _ = _status(configuration)
-    return int((status or {}).get("asks", 0))
+    return int((status or {}).get("asks", {}).get("asked", 0))
 
 
 def _lua_modules() -> Iterable[str]:

@@ -151,6 +151,14 @@ def make_edits(edits: Iterable[Edit]) -> None:
         done.append(edit)
 
 
+def accounts(text: str) -> bool:
+    """Tell whether slurm.conf's *text* has Slurm account for anything; without slurmdbd it counts no GPU at all.
+
+    There, slurmctld does not even start with a generic resource in AccountingStorageTRES or TRESBillingWeights.
+    """
+    return (conf.setting(text, "AccountingStorageType") or "").lower().endswith("slurmdbd")
+
+
 def tracked_or_billed(text: str) -> bool:
     """Tell whether slurm.conf's *text* counts gres/mps, so that a share is neither free nor outside every limit."""
     tracked = (conf.setting(text, "AccountingStorageTRES") or "").lower().split(",")
@@ -163,8 +171,11 @@ def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
     def file_of(key: str) -> Path:
         return next((path for path, text in texts.items() if conf.setting(text, key) is not None), site.slurm_conf)
 
-    for key, *items in (("JobSubmitPlugins", "lua"), ("CliFilterPlugins", "lua"), ("AccountingStorageTRES", *TRACKED)):
-        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, *items)
+    for key in ("JobSubmitPlugins", "CliFilterPlugins"):
+        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, "lua")
+    if accounts(texts[file_of("AccountingStorageType")]):
+        key = "AccountingStorageTRES"
+        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, *TRACKED)
     ours, wrapper = str(_NODE / "task_prolog.sh"), str(_prolog_path(site))
     path = file_of("TaskProlog")
     theirs = conf.setting(conf.without_edits(texts[path]), "TaskProlog")

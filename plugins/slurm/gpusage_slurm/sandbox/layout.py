@@ -150,7 +150,7 @@ def render_node(node: Node, plan: ClusterPlan, *, hostname: str, port: int) -> s
     """Return *node*'s line of slurm.conf; CPUs and memory are claimed, not there."""
     gres = f"gpu:{node.gpu_type}:{node.gpu_count}"
     if plan.mps_per_gpu:
-        gres += f",mps:{node.gpu_type}:{node.gpu_count * plan.mps_per_gpu}"
+        gres += f",mps:{node.gpu_count * plan.mps_per_gpu}"
     return (
         f"NodeName={node.name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} "
         f"CPUs={_CPUS_PER_GPU * node.gpu_count} RealMemory={_MEMORY_MIB_PER_GPU * node.gpu_count} "

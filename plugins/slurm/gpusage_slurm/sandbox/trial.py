@@ -1,0 +1,79 @@
+"""gpusage itself inside a sandbox: installed by its own installer, its daemon running; for demo, tests and benches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+from gpusage.configuration import SiteMode
+from gpusage.service.client import ask
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox.cluster import Sandbox
+
+_START_LIMIT_S = 20.0
+_POLL_S = 0.05
+
+
+def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
+    """Install gpusage as an admin would, start gpusaged, and wait until it has seen the cluster.
+
+    Args:
+        sandbox: Running.
+        mode: What gpusage may do.
+        settings: Further lines of gpusage.toml.
+
+    Raises:
+        RequestError: The installer refuses, or the daemon does not come up.
+    """
+    etc = sandbox.layout.etc
+    text = (
+        f'mode = "{mode}"\nkill_switch = {json.dumps(str(etc / "off"))}\n'
+        f"[daemon]\nsocket = {json.dumps(str(socket_path(sandbox)))}\nrefresh_s = 1\n"
+        f"[store]\nurl = {json.dumps(f'sqlite:///{sandbox.layout.state}/decisions.db')}\n{settings}"
+    )
+    (etc / "gpusage.toml").write_text(text, encoding="utf-8")
+    sandbox.run("gpusage", "slurm", "install", "--yes")
+    sandbox.reconfigure()
+    start_daemon(sandbox)
+
+
+def start_daemon(sandbox: Sandbox) -> int:
+    """Start gpusaged, wait until it has seen the cluster, and return its process id.
+
+    Raises:
+        RequestError: It does not come up.
+    """
+    log = sandbox.layout.log_file("gpusaged")
+    with log.open("a", encoding="utf-8") as file:
+        daemon = subprocess.Popen(
+            ["gpusaged"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=sandbox.environment,
+            cwd=sandbox.layout.jobs,
+            start_new_session=True,
+        )
+    sandbox.layout.pid_file("gpusaged").write_text(str(daemon.pid), encoding="ascii")
+    deadline_s = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline_s and daemon.poll() is None:
+        if _has_seen_the_cluster(sandbox):
+            return daemon.pid
+        time.sleep(_POLL_S)
+    last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+    message = f"Daemon gpusaged must see the cluster within {_START_LIMIT_S:g} s; it did not: {last}. Look into {log}."
+    raise RequestError(message)
+
+
+def socket_path(sandbox: Sandbox) -> str:
+    """Return where the sandbox's gpusaged listens."""
+    return str(sandbox.layout.run / "gpusaged.sock")
+
+
+def _has_seen_the_cluster(sandbox: Sandbox) -> bool:
+    try:
+        status = ask(socket_path(sandbox), {"v": 1, "op": "status"})
+    except RequestError:
+        return False
+    return "slurm" in status.get("clusters", {})

@@ -1,0 +1,44 @@
+"""What gpusaged says about itself, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MANAGER = "slurm"
+
+
+def describe(status: Mapping[str, Any]) -> str:
+    """Return the daemon's answer to a status question as a few lines of text."""
+    return "\n".join(_lines(status))
+
+
+def _lines(status: Mapping[str, Any]) -> Iterator[str]:
+    asks, records = status.get("asks", {}), status.get("records", {})
+    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}"
+    switch = status.get("kill_switch", {})
+    yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
+    configuration = status.get("configuration", {})
+    trouble = (
+        f"; not usable, the last good one is in force: {configuration['error']}" if configuration.get("error") else ""
+    )
+    yield f"configuration: {configuration.get('path')}{trouble}"
+    yield "asked: " + ", ".join(f"{name} {count}" for name, count in asks.items())
+    yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
+    yield from _cluster(status)
+
+
+def _cluster(status: Mapping[str, Any]) -> Iterator[str]:
+    cluster = status.get("clusters", {}).get(MANAGER)
+    trouble = status.get("troubles", {}).get(MANAGER)
+    if trouble:
+        yield f"Slurm: {trouble}"
+    if cluster is None:
+        return
+    yield f"Slurm {cluster['version']}, seen {cluster['age_s']} s ago:"
+    for pool in cluster["pools"]:
+        share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"
+        feature = f"feature {pool['feature']}" if pool["feature"] else "no feature"
+        known = pool["gpu"] or "not in the catalogue"
+        free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
+        yield f"  {pool['site_type']} ({known}): {free}, {share}, {feature}"
