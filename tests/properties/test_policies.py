@@ -1,0 +1,198 @@
+"""What holds of every decision, whatever the cluster, the needs and the site's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import find, given
+from hypothesis import strategies as st
+
+from gpusage.advisor import STAGES
+from gpusage.plugins import load_plugins
+from gpusage_hooks import samples
+from gpusage_hooks.checks import check_decision
+from gpusage_hooks.types import (
+    Case,
+    Cluster,
+    Code,
+    Decision,
+    GenerationRules,
+    Gpu,
+    GpuNeed,
+    GpuPool,
+    GpuRequest,
+    Interval,
+    Rules,
+    SharingRules,
+    Slo,
+    SloRules,
+    Workload,
+)
+from gpusage_hooks.units import GIB
+
+PLUGINS = load_plugins(entry_points=False)
+NAMES = ("k80", "v100", "a100", "h100")
+
+
+def intervals(least: float, most: float) -> st.SearchStrategy[Interval]:
+    ends = st.lists(st.floats(least, most), min_size=3, max_size=3).map(sorted)
+    return ends.map(lambda figures: Interval(low=figures[0], value=figures[1], high=figures[2]))
+
+
+@st.composite
+def rows(draw: st.DrawFn, name: str) -> tuple[GpuPool, GpuNeed, Gpu]:
+    gpu = samples.gpu(
+        name,
+        tera_flop_per_s=draw(st.sampled_from((5, 15, 60))),
+        memory_gib=draw(st.sampled_from((8, 11, 16, 80))),
+        launch_year=draw(st.integers(2014, 2025)),
+    )
+    memory = draw(intervals(0.1 * GIB, 40 * GIB))
+    need = replace(
+        samples.need(gpu),
+        memory_bytes=memory,
+        sm_activity=draw(intervals(0, 1)),
+        step_time_s=draw(intervals(1e-4, 10)),
+        fits=memory.high <= gpu.memory_bytes,
+        familiar=draw(st.sampled_from((True, True, True, False))),
+    )
+    pool = GpuPool(
+        gpu=name,
+        site_type=name,
+        gpu_count=draw(st.integers(0, 8)),
+        free_gpu_count=0,
+        mps_per_gpu=draw(st.sampled_from((None, 10, 100, 160))),
+        feature=draw(st.sampled_from((None, name))),
+    )
+    return pool, need, gpu
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    found = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES), unique=True))]
+    unknown = GpuPool(
+        gpu=None, site_type="x", gpu_count=2, free_gpu_count=0, mps_per_gpu=draw(st.sampled_from((None, 8)))
+    )
+    others = draw(st.sampled_from(((), (), (unknown,))))
+    slo = draw(st.none() | st.builds(Slo, latency_s=st.floats(1e-3, 10), rate_per_s=st.none() | st.floats(0.1, 1e4)))
+    return Case(
+        request=GpuRequest(
+            gpu_count=draw(st.sampled_from((1, 1, 1, 0, 2))), gpu_type=draw(st.sampled_from((None, None, *NAMES)))
+        ),
+        workload=Workload(mode="infer" if slo else "train", slo=slo, batch_size=draw(st.integers(1, 64))),
+        needs=tuple((pool, need) for pool, need, _ in found),
+        gpus=tuple(gpu for _, _, gpu in found),
+        cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in found), *others)),
+        rules=draw(rules()),
+    )
+
+
+def rules() -> st.SearchStrategy[Rules]:
+    """Any rules that the configuration lets through."""
+    whole, part = st.integers(0, 120), st.floats(0, 2)
+    return st.builds(
+        Rules,
+        sharing=st.just(SharingRules())
+        | st.builds(
+            SharingRules,
+            maximum_percent=whole,
+            minimum_percent=whole,
+            step_percent=whole,
+            headroom=part,
+            maximum_partners=st.integers(0, 8),
+        ),
+        generation=st.builds(GenerationRules, minimum_speedup=part),
+        slo=st.builds(SloRules, latency_margin=part),
+    )
+
+
+def decide(case: Case) -> Decision:
+    """Return what the policies, in the advisor's order, make of *case*; each answer is checked on its way."""
+    refusal: Decision | None = PLUGINS.hook.decide_eligibility(case=case)
+    if refusal is not None:
+        check_decision(refusal, case, samples.draft(case))
+        return refusal
+    draft = samples.draft(case)
+    for stage in STAGES:
+        answer = getattr(PLUGINS.hook, stage)(case=case, draft=draft)
+        if answer is not None:
+            check_decision(answer, case, draft)
+            draft = answer
+        if draft.final:
+            break
+    return draft
+
+
+def landing(case: Case, decision: Decision) -> Sequence[tuple[GpuPool, GpuNeed, Gpu]]:
+    """Return where the share of *decision* may land."""
+    named = decision.request.gpu_type
+    return [
+        (pool, need, gpu)
+        for (pool, need), gpu in zip(case.needs, case.gpus, strict=True)
+        if pool.mps_per_gpu and pool.gpu_count and named in (None, pool.site_type)
+    ]
+
+
+@given(cases())
+def test_every_decision_keeps_the_contract(case: Case) -> None:
+    """Whatever the site's rules are, no policy raises, none takes more than was asked for."""
+    assert decide(case).code in Code
+
+
+@given(cases())
+def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
+    """Its cap is within its share of the memory: shares that fit by number fit by memory (docs/decisions/0002)."""
+    decision = decide(case)
+    share = decision.request.mps_thread_percent
+    if share is None or case.request.gpu_count != 1:
+        return
+    where = landing(case, decision)
+    assert where
+    for _, need, gpu in where:
+        cap = decision.request.memory_cap_bytes
+        assert cap is not None
+        assert need.familiar
+        assert need.memory_bytes.high <= cap
+        assert 100 * cap <= share * gpu.memory_bytes
+        assert share >= round(100 * need.sm_activity.high, 6)
+        assert gpu.compute_capability >= (7, 0)
+    assert share <= case.rules.sharing.maximum_percent
+    assert 100 // share <= case.rules.sharing.maximum_partners
+
+
+@given(cases(), st.floats(1.0, 4.0))
+def test_more_memory_never_makes_a_smaller_share(case: Case, times: float) -> None:
+    def grown(need: GpuNeed, gpu: Gpu) -> GpuNeed:
+        memory = Interval(
+            value=need.memory_bytes.value * times,
+            low=need.memory_bytes.low * times,
+            high=need.memory_bytes.high * times,
+        )
+        return replace(need, memory_bytes=memory, fits=memory.high <= gpu.memory_bytes)
+
+    pairs = zip(case.needs, case.gpus, strict=True)
+    larger = replace(case, needs=tuple((pool, grown(need, gpu)) for (pool, need), gpu in pairs))
+    before, after = decide(case).request.mps_thread_percent, decide(larger).request.mps_thread_percent
+    if after is not None and case.request.gpu_count == 1:
+        assert before is not None
+        assert before <= after
+
+
+@given(cases())
+def test_deciding_again_on_the_decision_changes_nothing(case: Case) -> None:
+    """A job that was rewritten once, and comes by again (a requeue, an update), stays as it is."""
+    request = decide(case).request
+    if request.mps_thread_percent is not None:
+        assert decide(replace(case, request=request)).request == request
+
+
+def test_the_cases_reach_every_outcome() -> None:
+    """Otherwise the properties above would hold of nothing."""
+    for outcome in (
+        lambda decision: decision.request.mps_thread_percent is not None,
+        lambda decision: bool(decision.request.preferred_gpus),
+        lambda decision: decision.final,
+        lambda decision: any("promised" in reason for reason in decision.reasons),
+    ):
+        assert outcome(decide(find(cases(), lambda case, wanted=outcome: wanted(decide(case)))))

@@ -1,0 +1,464 @@
+"""The built-in policies, each alone and then in their turn; a cluster of two GPU types, built here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from gpusage.policies import eligibility, fit, generation, sharing, slo
+from gpusage.policies.place import places
+from gpusage_hooks.types import (
+    Case,
+    Cluster,
+    Code,
+    Decision,
+    GenerationRules,
+    Gpu,
+    GpuNeed,
+    GpuPool,
+    GpuRequest,
+    Interval,
+    Rules,
+    SharingRules,
+    Slo,
+    SloRules,
+    Workload,
+)
+from gpusage_hooks.units import GIB
+
+
+def gpu(name: str, *, gib: float = 16, year: int = 2017, capability: tuple[int, int] = (7, 0)) -> Gpu:
+    return Gpu(
+        name=name,
+        aliases=(),
+        generation=str(year),
+        compute_capability=capability,
+        sm_count=80,
+        clock_hz=1.5e9,
+        peak_flop_per_s=MappingProxyType({"fp32": 15e12}),
+        memory_bytes=int(gib * GIB),
+        bandwidth_bytes_per_s=9e11,
+        l2_bytes=6 << 20,
+        power_limit_w=300.0,
+        launch_year=year,
+        source="made up",
+    )
+
+
+def exactly(value: float, spread: float = 0.0) -> Interval:
+    return Interval(value=value, low=value * (1 - spread), high=value * (1 + spread))
+
+
+def need(of: Gpu, *, gib: float = 4.0, sm: float = 0.3, step_s: float = 0.1, spread: float = 0.0) -> GpuNeed:
+    memory = exactly(gib * GIB, spread)
+    return GpuNeed(
+        gpu=of.name,
+        step_time_s=exactly(step_s, spread),
+        memory_bytes=memory,
+        gpu_utilization=exactly(0.9),
+        sm_activity=exactly(sm, spread),
+        dram_activity=exactly(0.2),
+        throughput_samples_per_s=exactly(1 / step_s),
+        fits=memory.high <= of.memory_bytes,
+    )
+
+
+def pool(of: Gpu, *, mps: int | None = 100, gpu_count: int = 4) -> GpuPool:
+    name = of.name.partition("-")[0]
+    return GpuPool(
+        gpu=of.name, site_type=name, gpu_count=gpu_count, free_gpu_count=0, mps_per_gpu=mps, feature=f"gpu_{name}"
+    )
+
+
+V100 = gpu("v100-sxm2-16gb")
+H100 = gpu("h100-sxm5-80gb", gib=80, year=2022, capability=(9, 0))
+P100 = gpu("p100-pcie-16gb", year=2016, capability=(6, 0))
+
+
+def case(
+    *rows: tuple[Gpu, GpuNeed],
+    request: GpuRequest | None = None,
+    rules: Rules | None = None,
+    workload: Workload | None = None,
+    pools: Sequence[GpuPool] | None = None,
+    others: Sequence[GpuPool] = (),
+) -> Case:
+    seen = tuple(pools or [pool(row) for row, _ in rows])
+    return Case(
+        request=request or GpuRequest(gpu_count=1),
+        workload=workload or Workload(),
+        needs=tuple((where, found) for where, (_, found) in zip(seen, rows, strict=True)),
+        gpus=tuple(row for row, _ in rows),
+        cluster=Cluster(manager="slurm", version="24.11", pools=(*seen, *others)),
+        rules=rules or Rules(),
+    )
+
+
+def draft(of: Case) -> Decision:
+    return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="test")
+
+
+def shared(of: Case, percent: int = 40) -> Decision:
+    return replace(draft(of), request=replace(of.request, gpu_count=0, mps_thread_percent=percent, memory_cap_bytes=9))
+
+
+def small(of: Gpu = V100) -> tuple[Gpu, GpuNeed]:
+    return of, need(of)
+
+
+# Eligibility: which requests may be changed at all.
+
+
+def test_one_whole_gpu_goes_on() -> None:
+    assert eligibility.decide_eligibility(case(small())) is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "reason"),
+    [
+        (GpuRequest(gpu_count=0), Code.DECLINE, "the job asks for no whole GPU"),
+        (GpuRequest(gpu_count=2), Code.KEEP, "the job asks for 2 GPUs, and only a request for one is changed"),
+        (GpuRequest(gpu_count=1, obstacles=("--exclusive takes it all",)), Code.KEEP, "--exclusive takes it all"),
+        (GpuRequest(gpu_count=0, mps_thread_percent=5), Code.KEEP, "the job asks for a share of a GPU already"),
+        (GpuRequest(gpu_count=1, gpu_type="a100"), Code.KEEP, "no GPU of type 'a100' was seen in this cluster"),
+    ],
+)
+def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, reason: str) -> None:
+    decision = eligibility.decide_eligibility(case(small(), request=request_))
+    assert decision is not None
+    assert (decision.code, decision.reasons, decision.request) == (code, (reason,), request_)
+    assert decision.final
+
+
+def test_a_gpu_that_the_catalogue_does_not_know_is_left_alone() -> None:
+    unknown = GpuPool(gpu=None, site_type="mi300", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
+    decision = eligibility.decide_eligibility(case(others=[unknown]))
+    assert decision is not None
+    assert decision.reasons == ("none of the GPU types that the job may use is in the catalogue",)
+
+
+def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
+    decision = eligibility.decide_eligibility(case())
+    assert decision is not None
+    assert decision.reasons == ("no GPU was seen in this cluster",)
+
+
+@pytest.mark.parametrize("named", ["v100", "V100", "v100-sxm2-16gb"])
+def test_a_type_may_be_named_as_the_site_or_as_the_catalogue_does(named: str) -> None:
+    both = case(small(), small(H100), request=GpuRequest(gpu_count=1, gpu_type=named))
+    assert eligibility.decide_eligibility(both) is None
+    assert [place.name for place in places(both)] == ["v100"]
+
+
+# Fit: where the pessimistic end of the memory fits.
+
+
+def test_what_fits_everywhere_needs_no_words() -> None:
+    asked = case(small(), small(H100))
+    decision = fit.decide_fit(asked, draft(asked))
+    assert decision is not None
+    assert decision.reasons == ()
+    assert decision.need == need(V100)  # 4 of 16 GiB is tighter than 4 of 80
+
+
+def test_the_pessimistic_end_counts() -> None:
+    """15 GiB fit in 16, but 15 x 1.1 = 16.5 do not."""
+    asked = case((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
+    decision = fit.decide_fit(asked, draft(asked))
+    assert decision is not None
+    assert decision.reasons == ("may need up to 16.5 GiB, more than v100 has",)
+    assert not decision.final
+
+
+def test_what_fits_nowhere_is_kept_as_asked() -> None:
+    asked = case((V100, need(V100, gib=100)), (H100, need(H100, gib=100)))
+    decision = fit.decide_fit(asked, draft(asked))
+    assert decision is not None
+    assert (decision.code, decision.request, decision.final) == (Code.KEEP, asked.request, True)
+    assert decision.reasons == (
+        "may need up to 100.0 GiB, more than any GPU that it may use has (the largest, h100, has 80.0 GiB)",
+    )
+
+
+def steps(v100_s: float, h100_s: float, *, spread: float = 0.05, **more: object) -> Case:
+    rows = (V100, need(V100, step_s=v100_s, spread=spread)), (H100, need(H100, step_s=h100_s, spread=spread))
+    return case(*rows, **more)  # type: ignore[arg-type]
+
+
+def preferred(of: Case) -> tuple[str, ...]:
+    decision = generation.decide_generation(of, draft(of))
+    return decision.request.preferred_gpus if decision else ()
+
+
+# Generation: new GPUs for the jobs that gain from them.
+
+
+def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
+    asked = steps(0.3, 0.1)
+    decision = generation.decide_generation(asked, draft(asked))
+    assert decision is not None
+    assert decision.request.preferred_gpus == ("h100",)
+    # low: 0.3 x 0.95 / (0.1 x 1.05) = 2.71, high: 0.3 x 1.05 / (0.1 x 0.95) = 3.32
+    assert decision.reasons == ("3.00x (2.71-3.32) on h100 against v100",)
+
+
+def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
+    asked = steps(0.108, 0.1)
+    decision = generation.decide_generation(asked, draft(asked))
+    assert decision is not None
+    assert decision.request.preferred_gpus == ("v100",)
+    assert decision.reasons == ("only 1.08x (0.98-1.19) on h100, which is left to jobs that gain more",)
+
+
+def test_the_sites_threshold_decides() -> None:
+    assert preferred(steps(0.124, 0.1, spread=0.01)) == ("v100",)
+    assert preferred(steps(0.126, 0.1, spread=0.01)) == ("h100",)
+    lenient = Rules(generation=GenerationRules(minimum_speedup=1.1))
+    assert preferred(steps(0.124, 0.1, spread=0.01, rules=lenient)) == ("h100",)
+
+
+def test_a_gain_that_the_intervals_do_not_prove_is_no_preference() -> None:
+    """0.15 x 0.75 = 0.1125 < 0.1 x 1.25 = 0.125: V100 may be the faster one after all."""
+    assert preferred(steps(0.15, 0.1, spread=0.25)) == ()
+
+
+def test_a_named_type_is_kept() -> None:
+    assert preferred(steps(0.3, 0.1, request=GpuRequest(gpu_count=1, gpu_type="v100"))) == ()
+
+
+def test_a_gpu_that_is_too_small_is_not_preferred() -> None:
+    asked = case((V100, need(V100, gib=20)), (H100, need(H100, gib=20, step_s=0.2)))
+    assert preferred(asked) == ("h100",)
+
+
+def test_an_unfamiliar_gpu_is_neither_preferred_nor_passed_over() -> None:
+    asked = case((V100, need(V100, step_s=0.3)), (H100, replace(need(H100), familiar=False)))
+    assert preferred(asked) == ()
+
+
+def test_a_pool_that_cannot_be_asked_for_is_not_preferred() -> None:
+    asked = steps(0.3, 0.1, pools=[pool(V100), replace(pool(H100), feature=None)])
+    assert preferred(asked) == ()
+
+
+def test_an_empty_pool_does_not_exist() -> None:
+    assert preferred(steps(0.3, 0.1, pools=[pool(V100), pool(H100, gpu_count=0)])) == ()
+
+
+def test_a_site_can_turn_it_off() -> None:
+    assert preferred(steps(0.3, 0.1, rules=Rules(generation=GenerationRules(enabled=False)))) == ()
+
+
+def test_of_three_generations_the_oldest_that_is_good_enough_wins() -> None:
+    asked = case((P100, need(P100, step_s=0.5)), (V100, need(V100, step_s=0.11)), (H100, need(H100, step_s=0.1)))
+    assert preferred(asked) == ("v100",)
+
+
+def share(of: Case) -> int | None:
+    decision = sharing.decide_sharing(of, draft(of))
+    return decision.request.mps_thread_percent if decision else None
+
+
+def reason(of: Case) -> str:
+    decision = sharing.decide_sharing(of, draft(of))
+    assert decision is not None
+    assert decision.request == of.request
+    return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
+
+
+# Sharing: what share of a GPU is enough.
+
+
+@pytest.mark.parametrize(
+    ("gib", "sm", "expected"),
+    [
+        (4.0, 0.30, 40),  # SM activity 30 % + 10 % headroom = 40 %, memory 4 / 16 = 25 %
+        (4.0, 0.31, 45),  # 41 % rounded up to steps of 5 %
+        (10.0, 0.30, 65),  # memory 10 / 16 = 62.5 %
+        (1.0, 0.01, 30),  # no more than 3 jobs a GPU: above 100 / 4 %
+        (4.0, 0.70, 80),  # exactly the most that a share may be; 0.7 + 0.1 is a hair off in floating point
+    ],
+)
+def test_the_larger_of_activity_and_memory_counts(gib: float, sm: float, expected: int) -> None:
+    assert share(case((V100, need(V100, gib=gib, sm=sm)))) == expected
+
+
+def test_the_share_takes_the_place_of_the_gpu_and_caps_its_memory() -> None:
+    asked = case((V100, need(V100, gib=4.0, spread=0.1)))
+    decision = sharing.decide_sharing(asked, draft(asked))
+    assert decision is not None
+    # 4 GiB x 1.1 = 4505.6 MiB, in whole MiB 4506; 0.3 x 1.1 + 0.1 = 43 %
+    assert decision.request == GpuRequest(gpu_count=0, mps_thread_percent=45, memory_cap_bytes=4506 << 20)
+    assert decision.reasons == ("45 % of a GPU is enough on v100",)
+
+
+def test_it_holds_on_every_gpu_that_the_share_may_land_on() -> None:
+    """4 GiB are 5 % of H100's 80 GiB and 25 % of V100's 16; 55 % SM activity on V100 decides."""
+    assert share(case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))) == 65
+
+
+def test_a_preference_does_not_confine_a_share() -> None:
+    asked = case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))
+    wish = replace(draft(asked), request=replace(asked.request, preferred_gpus=("h100",)))
+    decision = sharing.decide_sharing(asked, wish)
+    assert decision is not None
+    assert decision.request.mps_thread_percent == 65
+    assert decision.request.preferred_gpus == ("h100",)
+
+
+def test_a_named_type_does() -> None:
+    rows = (V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.2))
+    assert share(case(*rows, request=GpuRequest(gpu_count=1, gpu_type="h100"))) == 30
+
+
+def test_a_pool_that_is_not_shared_is_out_of_a_shares_reach() -> None:
+    rows = (V100, need(V100, sm=0.95)), (H100, need(H100, sm=0.2))
+    assert share(case(*rows, pools=[pool(V100, mps=None), pool(H100)])) == 30
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((V100, need(V100, sm=0.75)), "its SM activity may reach 75 % on v100"),
+        ((V100, need(V100, gib=13)), "its memory may take up to 82 % of a v100"),
+        ((V100, need(V100, gib=20)), "a share could land on v100, which may be too small"),
+        (
+            (V100, replace(need(V100), familiar=False)),
+            "on v100 the workload is unlike those that the prediction was fitted on",
+        ),
+        (
+            (V100, replace(need(V100), sm_activity=Interval(value=0.2, low=0.0, high=0.51))),
+            "on v100 the predicted SM activity leaves more than half a GPU open",
+        ),
+        (
+            (V100, replace(need(V100), memory_bytes=Interval(value=GIB, low=GIB, high=9.1 * GIB))),
+            "on v100 the predicted memory leaves more than half a GPU open",
+        ),
+        (
+            (P100, need(P100)),
+            "a share could land on p100, where MPS cannot hold a job to its share (older than Volta)",
+        ),
+    ],
+)
+def test_a_whole_gpu_is_kept_with_a_reason(row: tuple[Gpu, GpuNeed], expected: str) -> None:
+    assert reason(case(row)) == expected
+
+
+def test_nan_is_not_taken_for_little() -> None:
+    broken = replace(need(V100), sm_activity=Interval(value=float("nan"), low=float("nan"), high=float("nan")))
+    assert "leaves more than half a GPU open" in reason(case((V100, broken)))
+
+
+def test_nothing_to_share_is_said() -> None:
+    assert reason(case(small(), pools=[pool(V100, mps=None)])) == "no GPU that it may use can be shared"
+
+
+def test_a_shared_gpu_that_nobody_knows_stops_it() -> None:
+    unknown = GpuPool(gpu=None, site_type="x9", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
+    assert reason(case(small(), others=[unknown])) == "a share could land on x9, which is not in the catalogue"
+    assert share(case(small(), others=[replace(unknown, mps_per_gpu=None)])) == 40
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (SharingRules(step_percent=1), 40),
+        (SharingRules(step_percent=25), 50),
+        (SharingRules(step_percent=0), 40),
+        (SharingRules(headroom=0.0), 30),
+        (SharingRules(minimum_percent=60), 60),
+        (SharingRules(maximum_partners=1), 55),  # two must not fit: above 50 %
+        (SharingRules(maximum_partners=0), None),
+        (SharingRules(maximum_percent=35), None),
+        (SharingRules(enabled=False), None),
+    ],
+)
+def test_the_sites_rules_decide(rules: SharingRules, expected: int | None) -> None:
+    assert share(case(small(), rules=Rules(sharing=rules))) == expected
+
+
+def test_rules_that_leave_no_share_are_said() -> None:
+    rules = Rules(sharing=SharingRules(maximum_partners=0))
+    assert reason(case(small(), rules=rules)) == "the site's rules allow no share (0 jobs a GPU at most)"
+
+
+def serving(latency_s: float, rate_per_s: float | None = None, batch: int = 1) -> Workload:
+    return Workload(batch_size=batch, mode="infer", slo=Slo(latency_s=latency_s, rate_per_s=rate_per_s))
+
+
+# Slo: what an inference job's promise still needs.
+
+
+def test_a_job_without_a_promise_is_not_touched() -> None:
+    asked = case(small())
+    assert slo.decide_slo(asked, shared(asked)) is None
+
+
+def test_a_share_stays_where_a_step_may_double() -> None:
+    """0.1 s / margin 0.5 = 0.2 s."""
+    asked = case(small(), workload=serving(0.2))
+    assert slo.decide_slo(asked, shared(asked)) is None
+
+
+def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
+    asked = case(small(), workload=serving(0.199))
+    decision = slo.decide_slo(asked, shared(asked))
+    assert decision is not None
+    assert decision.request == asked.request
+    assert decision.reasons == ("a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",)
+
+
+def test_requests_that_queue_wait() -> None:
+    """Alone 0.1 s; beside partners 0.2 s, at 2.5/s half busy: 0.2 x (1 + 0.5 / (2 x 0.5)) = 0.3 s."""
+    assert slo.latency_s(0.2, serving(1.0, rate_per_s=2.5)) == pytest.approx(0.3)
+    asked = case(small(), workload=serving(0.301, rate_per_s=2.5))
+    assert slo.decide_slo(asked, shared(asked)) is None
+    asked = case(small(), workload=serving(0.299, rate_per_s=2.5))
+    assert slo.decide_slo(asked, shared(asked)) is not None
+
+
+def test_a_rate_that_a_share_cannot_serve_takes_it_back() -> None:
+    """0.2 s a step beside partners serves 5 requests/s."""
+    asked = case(small(), workload=serving(60.0, rate_per_s=6))
+    decision = slo.decide_slo(asked, shared(asked))
+    assert decision is not None
+    assert decision.reasons == ("a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",)
+
+
+def test_a_batch_serves_several_requests() -> None:
+    asked = case(small(), workload=serving(60.0, rate_per_s=6, batch=8))
+    assert slo.decide_slo(asked, shared(asked)) is None
+
+
+def test_the_slowest_gpu_that_a_share_may_land_on_counts() -> None:
+    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.15))
+    decision = slo.decide_slo(asked, shared(asked))
+    assert decision is not None
+    assert decision.request.mps_thread_percent is None
+
+
+def test_a_preference_for_a_gpu_that_breaks_the_promise_is_changed() -> None:
+    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.05))
+    wish = replace(draft(asked), request=replace(asked.request, preferred_gpus=("v100",)))
+    decision = slo.decide_slo(asked, wish)
+    assert decision is not None
+    assert decision.request.preferred_gpus == ("h100",)
+    assert decision.reasons == ("the promised 50 ms may not hold on v100",)
+
+
+def test_a_promise_that_holds_nowhere_is_said_and_the_fastest_gpu_preferred() -> None:
+    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.001))
+    decision = slo.decide_slo(asked, draft(asked))
+    assert decision is not None
+    assert decision.request.preferred_gpus == ("h100",)
+    assert decision.reasons == ("the promised 1 ms may not hold on any GPU here",)
+
+
+def test_a_site_can_turn_it_off_or_forbid_any_slowdown() -> None:
+    off = case(small(), workload=serving(0.01), rules=Rules(slo=SloRules(enabled=False)))
+    assert slo.decide_slo(off, shared(off)) is None
+    strict = case(small(), workload=serving(100.0), rules=Rules(slo=SloRules(latency_margin=0.0)))
+    assert slo.decide_slo(strict, shared(strict)) is not None
