@@ -25,17 +25,20 @@ ALONE = Interval(value=1.0, low=1.0, high=1.0)
 
 
 def interval(figure: Interval) -> dict[str, float]:
-    """Return a predicted figure."""
-    return {"value": figure.value, "low": figure.low, "high": figure.high}
+    """Return a predicted figure; six digits are more than it is worth."""
+    return {"value": _rounded(figure.value), "low": _rounded(figure.low), "high": _rounded(figure.high)}
 
 
 def model(graph: ModelGraph) -> dict[str, Any]:
-    """Return what a model is; parameters count as fp32."""
+    """Return what a model is; ``flop`` is of one sample's forward pass, parameters count as fp32."""
+    from gpusage.predictors.lowering import forward_flop  # noqa: PLC0415 - start-up time
+
     return {
         "name": graph.name,
         "source": graph.source,
         "node_count": len(graph.nodes),
         "parameter_bytes": graph.parameter_count * FP32_BYTES,
+        "flop": _rounded(forward_flop(graph)),
     }
 
 
@@ -55,8 +58,14 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
     return document
 
 
-def need(found: GpuNeed, first: GpuNeed, steps: int | None = None) -> dict[str, Any]:
-    """Return what one GPU is predicted to need; the speed-up is against *first*."""
+def need(found: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = None) -> dict[str, Any]:
+    """Return what is predicted on one GPU.
+
+    Args:
+        found: The prediction.
+        first: The need that the speed-up is against; none, no speed-up.
+        steps: How many are to run, which makes a run time of the step time.
+    """
     document: dict[str, Any] = {
         "gpu": found.gpu,
         "step_time_s": interval(found.step_time_s),
@@ -65,7 +74,7 @@ def need(found: GpuNeed, first: GpuNeed, steps: int | None = None) -> dict[str, 
         "sm_activity": interval(found.sm_activity),
         "dram_activity": interval(found.dram_activity),
         "throughput_samples_per_s": interval(found.throughput_samples_per_s),
-        "speedup": interval(speedup(found, first)),
+        **({"speedup": interval(speedup(found, first))} if first else {}),
         "fits": found.fits,
         "familiar": found.familiar,
         "notes": list(found.notes),
@@ -103,7 +112,7 @@ def decision(script: str, made: Decision, rendered: Rendered) -> dict[str, Any]:
         "before": rendered.before,
         "after": rendered.after,
         "reasons": list(made.reasons),
-        "need": need(made.need, made.need) if made.need else None,
+        "need": need(made.need) if made.need else None,
     }
 
 
@@ -145,3 +154,7 @@ def sample_shape(shape: Shape) -> tuple[int, ...]:
     """Return the shape of one sample: a first dimension that follows the batch is left out."""
     sizes = shape[1:] if shape and shape[0] == -1 else shape
     return tuple(abs(size) for size in sizes)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

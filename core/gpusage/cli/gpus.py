@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from gpusage.cli import documents, options, tables
-from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
+
+if TYPE_CHECKING:
+    from gpusage.devices.nvml import LocalGpu
 
 EXAMPLE = """\b
 Examples:
@@ -39,16 +40,6 @@ LOCAL_COLUMNS = (
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalGpu:
-    """One GPU of this machine, as NVML describes it; ``gpu`` is its row, ``None`` where the catalogue has none."""
-
-    index: int
-    nvml_name: str
-    memory_bytes: int
-    gpu: Gpu | None
-
-
 @click.command(epilog=EXAMPLE, short_help="List the GPU catalogue, with sources.")
 @click.option("--local", is_flag=True, help="Only this machine's GPUs: which rows of the catalogue they are (NVML).")
 @options.json_option
@@ -61,7 +52,9 @@ def command(*, local: bool, as_json: bool) -> None:
 
     catalogue = advisor().catalogue
     if local:
-        _local(find_local(catalogue), as_json=as_json)
+        from gpusage.devices.nvml import local_gpus  # noqa: PLC0415 - start-up time
+
+        show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:
         tables.print_json({"schema": SCHEMA, "gpus": [documents.gpu(row) for row in catalogue]})
     else:
@@ -71,44 +64,8 @@ def command(*, local: bool, as_json: bool) -> None:
         tables.show("\n".join(f"{row.name}: {row.source}" for row in catalogue))
 
 
-def find_local(catalogue: Any) -> list[LocalGpu]:  # noqa: ANN401 - a Catalogue, which is imported lazily
-    """Return this machine's GPUs.
-
-    Raises:
-        DeviceError: NVML cannot be used, or sees none.
-    """
-    import pynvml  # type: ignore[import-untyped] # noqa: PLC0415 - has no types; start-up time
-
-    try:
-        pynvml.nvmlInit()
-        found = list(_ask_nvml(pynvml, catalogue))
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        message = f"This machine must have an NVIDIA GPU and its driver; NVML says: {error}. Leave out --local."
-        raise DeviceError(message) from error
-    if not found:
-        message = "This machine must have at least one NVIDIA GPU; NVML lists none. Leave out --local."
-        raise DeviceError(message)
-    return found
-
-
-def _ask_nvml(pynvml: Any, catalogue: Any) -> Iterator[LocalGpu]:  # noqa: ANN401 - an untyped module
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        yield LocalGpu(index=index, nvml_name=name, memory_bytes=memory_bytes, gpu=_row(catalogue, name))
-
-
-def _row(catalogue: Any, name: str) -> Gpu | None:  # noqa: ANN401 - as above
-    try:
-        row: Gpu = catalogue.find(name)
-    except DeviceError:
-        return None
-    return row
-
-
-def _local(found: Iterable[LocalGpu], *, as_json: bool) -> None:
+def show_local(found: Sequence[LocalGpu], *, as_json: bool) -> None:
+    """Print this machine's GPUs."""
     if as_json:
         rows = [
             {

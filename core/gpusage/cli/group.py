@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
@@ -77,6 +78,7 @@ class LazyGroup(click.Group):
     ) -> NoReturn:
         """Run a command line, and leave with the exit status that its outcome has."""
         arguments = list(sys.argv[1:] if args is None else args)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # or numpy starts a thread a core of a large login node
         extra["standalone_mode"] = False
         run = super().main
         sys.exit(exit_status(lambda: run(arguments, prog_name or "gpusage", *rest, **extra), arguments))

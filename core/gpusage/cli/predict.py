@@ -71,7 +71,7 @@ def _document(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> dic
     return {
         "model": documents.model(graph),
         "workload": documents.workload(graph, run),
-        "needs": [documents.need(need, needs[0], run.steps) for need in needs],
+        "needs": [documents.need(need, first=needs[0], steps=run.steps) for need in needs],
     }
 
 
@@ -101,12 +101,17 @@ def _cells(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
 def describe_model(graph: ModelGraph) -> str:
     """Return what a model is, in one line."""
     document = documents.model(graph)
-    return f"{graph.source}: {document['node_count']} nodes, {figures.count(graph.parameter_count)} parameters"
+    words = [
+        f"{graph.source}: {document['node_count']} nodes",
+        f"{figures.count(graph.parameter_count)} parameters",
+        f"{figures.count(document['flop'])}FLOP forward a sample",
+    ]
+    return ", ".join(words)
 
 
 def describe_workload(graph: ModelGraph, run: Workload) -> str:
     """Return how a model is run, in one line."""
     document = documents.workload(graph, run)
-    shapes = [f"{name} {'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
+    shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
     words = [run.mode, f"batch {run.batch_size}", run.precision, *([run.optimizer] if run.mode == "train" else [])]
     return ", ".join([*words, *shapes])

@@ -1,0 +1,63 @@
+"""What each command prints, for people and for programs, compared whole.
+
+Predictions change when predictors do: `--update-golden` remakes the files, and the difference is read like code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [f"tests/golden/scripts/{name}.sbatch" for name in ("share", "whole", "several", "silent", "typo")]
+COMMANDS = {
+    "predict": [
+        "predict",
+        "examples/models/resnet50.onnx,batch=64",
+        "examples/models/bert_base.onnx,batch=8,precision=bf16,optimizer=adamw",
+        *("--gpu", "v100", "--gpu", "h100"),
+    ],
+    "colocate": [
+        "colocate",
+        "examples/models/resnet18.onnx,batch=16",
+        "examples/models/bert_base.onnx,batch=1,mode=infer",
+        *("--gpu", "a100"),
+    ],
+    "validate": ["validate", *SCRIPTS, "--cluster", "tests/golden/cluster.toml"],
+    "card": ["card", "examples/models/resnet50.onnx", "examples/models/lstm_lm.onnx"],
+    "gpus": ["gpus"],
+}
+STATUS = {"validate": 1}
+"""One script has an error."""
+
+
+@pytest.fixture(autouse=True)
+def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    configuration = tmp_path / "gpusage.toml"
+    configuration.write_text('mode = "advise"\n')
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(configuration))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("form", ["txt", "json"])
+def test_a_command_prints_its_golden_file(command: str, form: str, golden: Callable[[str, str], None]) -> None:
+    result = CliRunner().invoke(main, [*COMMANDS[command], *(["--json"] if form == "json" else [])])
+    assert result.exit_code == STATUS.get(command, 0), result.stderr
+    golden(f"{command}.{form}", result.stdout)
+
+
+def test_predict_fits_a_terminal_of_80_columns(
+    golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(main, COMMANDS["predict"])
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    golden("predict-80.txt", result.stdout)

@@ -1,0 +1,88 @@
+"""What `--json` prints: the names that interface.md promises."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpusage.cli import documents
+from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, Workload
+
+SHARE = Interval(value=0.5, low=0.4, high=0.6)
+GRAPH = ModelGraph(
+    name="one-layer",
+    source="one.onnx",
+    nodes=(Node(op_type="Gemm", inputs=((-1, 8),), outputs=((-1, 4),), parameters=((8, 4),)),),
+    producers=((-1,),),
+    inputs=(("x", (-1, 8)), ("mask", (4, 4))),
+    parameter_count=32,
+)
+
+
+def _need(gpu: str, value: float, low: float, high: float) -> GpuNeed:
+    return GpuNeed(
+        gpu=gpu,
+        step_time_s=Interval(value=value, low=low, high=high),
+        memory_bytes=Interval(value=2e9, low=1e9, high=3e9),
+        gpu_utilization=SHARE,
+        sm_activity=SHARE,
+        dram_activity=SHARE,
+        throughput_samples_per_s=Interval(value=64 / value, low=64 / high, high=64 / low),
+        fits=True,
+    )
+
+
+def test_a_need_has_the_promised_names() -> None:
+    document = documents.need(_need("v100", 0.2, 0.1, 0.4), first=_need("v100", 0.2, 0.1, 0.4))
+    assert list(document) == [
+        "gpu",
+        "step_time_s",
+        "memory_bytes",
+        "gpu_utilization",
+        "sm_activity",
+        "dram_activity",
+        "throughput_samples_per_s",
+        "speedup",
+        "fits",
+        "familiar",
+        "notes",
+    ]
+    assert document["step_time_s"] == {"value": 0.2, "low": 0.1, "high": 0.4}
+    assert document["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_steps_turn_step_time_into_run_time() -> None:
+    need = _need("v100", 0.25, 0.125, 0.5)
+    assert documents.need(need, steps=1000)["run_time_s"] == {"value": 250.0, "low": 125.0, "high": 500.0}
+
+
+def test_the_errors_of_a_speedups_two_sides_add_by_their_squares() -> None:
+    """Both step times miss by a factor of 2 at most, so their quotient by 2 ** sqrt(2)."""
+    found = documents.speedup(_need("h100", 1.0, 0.5, 2.0), _need("v100", 4.0, 2.0, 8.0))
+    assert found.value == pytest.approx(4.0)
+    assert found.high == pytest.approx(4.0 * 2 ** math.sqrt(2))
+    assert found.low == pytest.approx(4.0 / 2 ** math.sqrt(2))
+
+
+def test_a_model_is_described_by_one_sample() -> None:
+    """A matrix product of 8 x 4 does 32 multiply-adds, 2 FLOP each; 32 weights take 128 bytes as fp32."""
+    document = documents.model(GRAPH)
+    assert document == {
+        "name": "one-layer",
+        "source": "one.onnx",
+        "node_count": 1,
+        "parameter_bytes": 128,
+        "flop": pytest.approx(64, rel=0.1),  # a bias or an activation may be counted, too
+    }
+
+
+def test_a_workloads_shape_is_that_of_one_sample_and_inference_has_no_optimizer() -> None:
+    document = documents.workload(GRAPH, Workload(batch_size=4, mode="infer", optimizer="adam"))
+    assert document == {
+        "batch_size": 4,
+        "mode": "infer",
+        "precision": "fp32",
+        "optimizer": "none",
+        "shape": {"x": [8], "mask": [4, 4]},
+    }

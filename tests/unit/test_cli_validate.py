@@ -1,0 +1,98 @@
+"""Offline validation: which scripts are at fault, which are left alone, and that nothing else happens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpusage.cli import main
+from gpusage.cli.validate import MAXIMUM_SCRIPT_BYTES, read_script
+from gpusage_hooks.errors import RequestError
+
+SILENT = "#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun train\n"
+TYPO = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=r.onnx,bach=3\n"
+OFF = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx,gpusage=off\n"
+ABSENT = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx\n"
+CLUSTER = '[[pools]]\nsite_type = "v100"\ngpu_count = 4\nmps_per_gpu = 100\n'
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.toml").write_text(CLUSTER)
+    Path("gpusage.toml").write_text('mode = "enforce"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", "gpusage.toml")
+
+
+def test_a_job_that_says_nothing_or_opts_out_is_left_alone() -> None:
+    decisions = json.loads(_validate(SILENT, OFF, "--json").stdout)["decisions"]
+    assert [decision["code"] for decision in decisions] == ["DECLINE", "DECLINE"]
+    assert decisions[0] == {
+        "script": "0.sbatch",
+        "code": "DECLINE",
+        "before": "gres/gpu:2",
+        "after": "gres/gpu:2",
+        "reasons": ["the job says nothing to gpusage"],
+        "need": None,
+    }
+
+
+@pytest.mark.parametrize(("script", "subject"), [(TYPO, "Key 'bach'"), (ABSENT, "Model 'absent.onnx'")])
+def test_a_script_with_an_error_is_named_and_the_others_are_still_judged(script: str, subject: str) -> None:
+    result = _validate(script, SILENT)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"gpusage: error: 0.sbatch: {subject}")
+    assert result.stderr.count("\n") == 1
+    assert "1.sbatch\n  DECLINE: gres/gpu:2 is left alone" in result.stdout
+
+
+def test_with_json_the_document_tells_the_errors_beside_the_decisions() -> None:
+    document = json.loads(_validate(TYPO, SILENT, "--json").stdout)
+    assert document["error"]["code"] == "request"
+    assert document["errors"][0]["script"] == "0.sbatch"
+    assert [decision["script"] for decision in document["decisions"]] == ["1.sbatch"]
+    assert document["cluster"]["origin"] == "file"
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_mode_that_changes_nothing_is_mentioned(mode: str) -> None:
+    Path("gpusage.toml").write_text(f'mode = "{mode}"\n')
+    assert f"the configuration here says '{mode}', which changes nothing" in _validate(SILENT).stdout
+
+
+def test_without_a_slurm_it_says_that_the_cluster_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("0.sbatch").write_text(SILENT)
+    monkeypatch.setenv("PATH", "")
+    result = CliRunner().invoke(main, ["validate", "0.sbatch"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Example cluster (name yours with --cluster): 8 t4, 8 v100, ")
+    document = json.loads(CliRunner().invoke(main, ["validate", "0.sbatch", "--json"]).stdout)
+    assert document["cluster"]["origin"] == "example"
+
+
+def test_a_script_that_cannot_be_read_is_an_error_of_that_script(tmp_path: Path) -> None:
+    result = _validate(SILENT, "absent.sbatch", str(tmp_path))
+    assert result.exit_code == 1
+    assert "'absent.sbatch' must be a readable file; got: No such file or directory." in result.stderr
+    assert "must be a readable file; got: Is a directory." in result.stderr
+
+
+def test_a_script_is_read_up_to_slurms_limit() -> None:
+    Path("long").write_bytes(b"#" * (MAXIMUM_SCRIPT_BYTES + 1))
+    with pytest.raises(RequestError, match="must be at most 4 MiB"):
+        read_script("long")
+    Path("binary").write_bytes(b"\xff\x00")
+    assert read_script("binary") == "�\x00"  # sbatch will refuse it
+
+
+def _validate(*words: str) -> Result:
+    """Validate scripts by their texts; other words are passed on."""
+    arguments = []
+    for index, word in enumerate(words):
+        if word.startswith("#!"):
+            Path(f"{index}.sbatch").write_text(word)
+        arguments.append(f"{index}.sbatch" if word.startswith("#!") else word)
+    return CliRunner().invoke(main, ["validate", *arguments, "--cluster", "cluster.toml"])
