@@ -151,7 +151,7 @@ def _of_type(counts: Mapping[str, int], site_type: str) -> int:
 def shared_gpus(gres_used: str, site_type: str) -> int:
     """Return how many of a node's GPUs are shared.
 
-    22.05 writes ``mps:v100:1(IDX:0)``, with the GPUs' indices; 24.11 ``mps:v100:80(40/100,40/100)``, a share for each GPU.
+    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
     """
     total = 0
     for kind, inside in _SHARED.findall(gres_used):
