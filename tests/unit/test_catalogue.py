@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpusage.devices.catalogue import Catalogue, builtin_catalogue, describe_gpus
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Gpu
+
+REQUIRED = [
+    "k80",
+    "p4",
+    "p100",
+    "gtx-1080-ti",
+    "titan-xp",
+    "titan-v",
+    "titan-rtx",
+    "t4",
+    "rtx-2080-ti",
+    "v100-sxm2-16gb",
+    "v100-sxm2-32gb",
+    "v100-pcie-16gb",
+    "v100-pcie-32gb",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-5090",
+    "a10",
+    "a30",
+    "a40",
+    "a100-pcie-40gb",
+    "a100-pcie-80gb",
+    "a100-sxm4-40gb",
+    "a100-sxm4-80gb",
+    "l4",
+    "l40s",
+    "rtx-6000-ada",
+    "rtx-pro-6000",
+    "h100-pcie",
+    "h100-sxm5",
+    "h100-nvl",
+    "h200",
+    "gh200",
+    "b200",
+]
+
+NAMES = {
+    "v100": "v100-sxm2-16gb",
+    "V100": "v100-sxm2-16gb",
+    "a100": "a100-sxm4-40gb",
+    "h100": "h100-sxm5-80gb",
+    "rtx3090": "rtx-3090",
+    "geforce_rtx_2080_ti": "rtx-2080-ti",
+    "tesla_t4": "t4",
+    "nvidia_a100-sxm4-80gb": "a100-sxm4-80gb",
+    "nvidia_h100_80gb_hbm3": "h100-sxm5-80gb",
+    "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA H100 PCIe": "h100-pcie-80gb",
+    "NVIDIA H200": "h200-sxm5-141gb",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA TITAN Xp": "titan-xp",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
+    "Quadro RTX 6000": "quadro-rtx-6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA B200": "b200-sxm6-180gb",
+}
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_the_catalogue_has(name: str) -> None:
+    assert builtin_catalogue().find(name).name.startswith(name)
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES.items())
+def test_names_of_people_slurm_and_nvml_lead_to_the_row(name: str, expected: str) -> None:
+    assert builtin_catalogue().find(name).name == expected
+
+
+def test_no_two_rows_share_a_name_or_an_alias() -> None:
+    rows = describe_gpus()
+    names = [name for gpu in rows for name in (gpu.name, *gpu.aliases)]
+    for gpu in rows:
+        for name in (gpu.name, *gpu.aliases):
+            assert builtin_catalogue().find(name) is gpu
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("gpu", describe_gpus(), ids=lambda gpu: gpu.name)
+def test_a_row_is_plausible_and_names_its_source(gpu: Gpu) -> None:
+    assert re.search(r"\b20[0-2]\d\b", gpu.source)
+    assert 2 * gpu.sm_count * 64 * gpu.clock_hz <= 1.02 * gpu.peak_flop_per_s["fp32"]
+    assert gpu.peak_flop_per_s["fp32"] <= 2 * gpu.sm_count * 192 * gpu.clock_hz * 1.02
+    assert 1e11 < gpu.bandwidth_bytes_per_s < 1e13
+    assert 7e9 < gpu.memory_bytes < 2e11
+    assert set(gpu.peak_flop_per_s) <= {"fp32", "tf32", "fp16", "bf16"}
+    assert ("tf32" in gpu.peak_flop_per_s) == (gpu.compute_capability >= (8, 0))
+
+
+def test_dense_rates_are_meant_not_sparse_ones() -> None:
+    assert builtin_catalogue().find("a100").peak_flop_per_s["fp16"] == 312e12
+    assert builtin_catalogue().find("h100").peak_flop_per_s["bf16"] == pytest.approx(989.4e12)
+
+
+def test_a_slice_of_a_gpu_does_not_pass_for_a_gpu() -> None:
+    with pytest.raises(DeviceError, match="Did you mean 'a100-sxm4-40gb'"):
+        builtin_catalogue().find("a100_1g.5gb")
+
+
+@pytest.mark.parametrize(("name", "offer"), [("v1000", "v100"), ("rtx-390", "rtx-3090"), ("", "gpusage gpus")])
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, offer: str) -> None:
+    with pytest.raises(DeviceError, match=re.escape(offer)) as caught:
+        builtin_catalogue().find(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_generations_are_one_gpu_each_and_oldest_first() -> None:
+    names = [gpu.generation for gpu in builtin_catalogue().generations()]
+    assert names[:4] == ["kepler", "pascal", "volta", "turing"]
+    assert names[-1] == "blackwell"
+    assert len(names) == len(set(names)) == 8
+
+
+def test_a_later_row_replaces_an_earlier_one_of_the_same_name() -> None:
+    mine = replace(builtin_catalogue().find("v100"), memory_bytes=1)
+    catalogue = Catalogue([*describe_gpus(), mine])
+    assert catalogue.find("v100") is mine
+    assert len(catalogue) == len(describe_gpus())
+
+
+def test_an_alias_never_hides_a_name() -> None:
+    greedy = replace(builtin_catalogue().find("v100"), name="mine", aliases=("t4",))
+    assert Catalogue([*describe_gpus(), greedy]).find("t4").name == "t4"

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from ctypes import CDLL
+
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue, describe_gpus
+from gpusage.devices.nvml import local_gpus, row_of
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Gpu
+from gpusage_hooks.units import GB
+
+
+def driver_is_here() -> bool:
+    try:
+        CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(driver_is_here(), reason="this machine has the driver")
+def test_without_a_driver_one_sentence_says_so() -> None:
+    with pytest.raises(DeviceError, match="Install or start the NVIDIA driver") as caught:
+        local_gpus(builtin_catalogue())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not driver_is_here(), reason="this machine has no driver")
+def test_the_gpus_of_this_machine_are_listed_in_order() -> None:
+    found = local_gpus(builtin_catalogue())
+    assert [gpu.index for gpu in found] == list(range(len(found)))
+    assert all(gpu.memory_bytes > GB for gpu in found)
+
+
+@pytest.mark.parametrize("gpu", describe_gpus(), ids=lambda gpu: gpu.name)
+def test_every_row_is_found_by_its_own_names_and_memory(gpu: Gpu) -> None:
+    for name in (gpu.name, *gpu.aliases):
+        assert row_of(name, gpu.memory_bytes, builtin_catalogue()) is gpu
+
+
+def test_memory_decides_between_rows_that_nvml_calls_alike() -> None:
+    row = row_of("NVIDIA GH200 480GB", 150 * GB, builtin_catalogue())
+    assert row is not None
+    assert row.name == "gh200-144gb"
+
+
+def test_memory_never_makes_another_gpu_of_it() -> None:
+    row = row_of("NVIDIA GeForce RTX 3090", 99 * GB, builtin_catalogue())
+    assert row is not None
+    assert row.name == "rtx-3090"
+
+
+def test_a_gpu_without_a_row_has_none() -> None:
+    assert row_of("NVIDIA Graphics Device", 8 * GB, builtin_catalogue()) is None
