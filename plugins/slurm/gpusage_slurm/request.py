@@ -8,6 +8,7 @@ is an obstacle, not an error: Slurm itself tells the user.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from gpusage.comment import parse_comment
 from gpusage_hooks import hookimpl
@@ -41,9 +42,7 @@ def parse_submission(submission: Submission) -> Job | None:
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
     return Job(
-        submission=Submission(
-            manager=submission.manager, fields=dict(fields), script=submission.script, origin=submission.origin
-        ),
+        submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
         request_text=describe_request(fields),
         model_request=parse_comment(fields.get("comment", "")),
