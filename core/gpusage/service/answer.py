@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
 from gpusage.graphs.card import decode
 from gpusage.service.memo import Memo
+from gpusage.service.precedents import Traced
 from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line
 from gpusage.service.state import Snapshot
 from gpusage_hooks.errors import GpuUsageError, PluginError
@@ -48,11 +49,13 @@ class Verdict:
         line: The answer, its newline included.
         record: Lacks only the time; ``None`` where nobody submitted anything that an adapter knows.
         failed: It came about by our own or a plugin's fault, and must not be remembered.
+        seen: The fields that were looked at, ``None`` where it holds for this question alone.
     """
 
     line: bytes
     record: DecisionRecord | None
     failed: bool = False
+    seen: frozenset[str] | None = None
 
 
 class Judge:
@@ -65,7 +68,12 @@ class Judge:
 
     def verdict(self, ask: Ask, snapshot: Snapshot) -> Verdict:
         """Return what to answer to *ask* and what to record of it."""
-        submission = Submission(manager=ask.manager, fields=ask.fields, origin=origin(ask))
+        fields = Traced(ask.fields)
+        submission = Submission(manager=ask.manager, fields=fields, origin=origin(ask))
+        verdict = self._safe(submission, snapshot)
+        return replace(verdict, seen=None if verdict.failed else fields.seen())
+
+    def _safe(self, submission: Submission, snapshot: Snapshot) -> Verdict:
         if snapshot.killed is not None:
             return kept(submission, snapshot, snapshot.killed)
         try:

@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import queue
 import threading
@@ -64,7 +63,6 @@ class Case:
     """An ask on its way to the judge."""
 
     ask: Ask
-    digest: bytes
     snapshot: Snapshot
     reply: Reply
     timer: asyncio.TimerHandle | None = None
@@ -105,13 +103,6 @@ class Desk:
         """Answer *line*, which the user *uid* sent, by one call of *reply*, now or soon."""
         snapshot = self._state.snapshot
         trusted = uid in snapshot.trusted_uids
-        digest = hashlib.blake2b(line, digest_size=32).digest()
-        verdict: Verdict | None = snapshot.memo.get(digest) if trusted else None
-        if verdict is not None:
-            self.counts.asked += 1
-            self.counts.remembered += 1
-            self._settle(verdict, reply)
-            return
         try:
             question = parse_line(line)
         except ProtocolError as error:
@@ -124,7 +115,7 @@ class Desk:
         elif isinstance(question, StatusQuery):
             reply(json_line(self.status()))
         elif trusted:
-            self._open(Case(ask=question, digest=digest, snapshot=snapshot, reply=reply))
+            self._ask(question, snapshot, reply)
         else:
             self.counts.refused += 1
             _log.warning("uid %d may not ask: it is not among daemon.allowed_users", uid)
@@ -142,9 +133,15 @@ class Desk:
             "records": asdict(self._recorder.counts),
         }
 
-    def _open(self, case: Case) -> None:
+    def _ask(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         self.counts.asked += 1
-        limit_s = case.snapshot.configuration.slurm.limit_ms / 1000
+        verdict: Verdict | None = snapshot.precedents.find(ask)
+        if verdict is not None:
+            self.counts.remembered += 1
+            self._settle(verdict, ask, reply)
+            return
+        case = Case(ask=ask, snapshot=snapshot, reply=reply)
+        limit_s = snapshot.configuration.slurm.limit_ms / 1000
         case.timer = self._loop.call_later(limit_s * JUDGE_SHARE, self._overdue, case)
         self._cases.put(case)
 
@@ -155,7 +152,7 @@ class Desk:
         submission = Submission(manager=case.ask.manager, fields=case.ask.fields, origin=origin(case.ask))
         limit_ms = case.snapshot.configuration.slurm.limit_ms
         reason = f"deciding took longer than the limit of {limit_ms:g} ms allows"
-        self._settle(kept(submission, case.snapshot, reason), case.reply)
+        self._settle(kept(submission, case.snapshot, reason), case.ask, case.reply)
 
     def _judged(self, case: Case, verdict: Verdict) -> None:
         if case.timer is not None:
@@ -163,12 +160,12 @@ class Desk:
         if verdict.failed:
             self.counts.failed += 1
         else:
-            case.snapshot.memo.put(case.digest, verdict)
+            case.snapshot.precedents.add(case.ask, verdict.seen, verdict)
         if not case.answered:
             case.answered = True
-            self._settle(verdict, case.reply)
+            self._settle(verdict, case.ask, case.reply)
 
-    def _settle(self, verdict: Verdict, reply: Reply) -> None:
+    def _settle(self, verdict: Verdict, ask: Ask, reply: Reply) -> None:
         """Have *verdict* recorded, then send it."""
         if verdict.record is None:
             self.counts.decline += 1
@@ -176,7 +173,7 @@ class Desk:
             return
         code = verdict.record.decision.code.value.lower()
         setattr(self.counts, code, getattr(self.counts, code) + 1)
-        record = replace(verdict.record, decided_at_s=time.time())
+        record = replace(verdict.record, decided_at_s=time.time(), origin=origin(ask))
         self._recorder.keep(record, lambda: reply(verdict.line))
 
     def _judge(self) -> None:

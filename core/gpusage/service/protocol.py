@@ -93,13 +93,18 @@ def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None
         message: For the user; line breaks become spaces, other control characters question marks.
         settings: ``set.X`` and ``env.X`` keys; anything else in it is left out.
     """
-    shown = "".join(letter if letter.isprintable() else "?" for letter in " ".join(message.split()))
+    shown = printable(" ".join(message.split()))
     allowed = {
         key: value
         for key, value in (settings or {}).items()
         if key.startswith(("set.", "env.")) and isinstance(value, str)
     }
     return json_line({"v": VERSION, "code": code, "message": shown, **allowed})
+
+
+def printable(text: str) -> str:
+    """Return *text* with a question mark for each control character: nothing of a user's may act on a terminal."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:

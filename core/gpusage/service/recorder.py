@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpusage.service.protocol import printable
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import DecisionRecord
 
@@ -185,4 +186,4 @@ def described(record: DecisionRecord) -> str:
         f"{record.manager} {record.origin}: {decision.code.value} ({record.mode}) {rendered.before} -> {rendered.after}"
         f" | {record.model or 'no model'} | {'; '.join(decision.reasons)}"
     )
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return printable(line)

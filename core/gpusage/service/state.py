@@ -21,15 +21,14 @@ import msgspec
 
 from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration, configuration_path, load_configuration
-from gpusage.service.memo import Memo
 from gpusage.service.peer import allowed_uids
+from gpusage.service.precedents import Precedents
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 
 MANAGERS = ("slurm", "yarn")
 TICK_S = 0.5
 SHORTEST_REFRESH_S = 0.1
-REMEMBERED_ANSWERS = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class Snapshot:
         troubles: By manager, why its cluster is not known or no longer fresh.
         killed: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
-        memo: Whatever follows from this snapshot and a question alone may be kept here; it dies with the snapshot.
+        precedents: Verdicts that follow from this snapshot; they die with it.
     """
 
     configuration: Configuration
@@ -60,7 +59,7 @@ class Snapshot:
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     troubles: Mapping[str, str] = field(default_factory=dict)
     killed: str | None = None
-    memo: Memo[bytes, Any] = field(default_factory=lambda: Memo(REMEMBERED_ANSWERS), compare=False)
+    precedents: Precedents[Any] = field(default_factory=Precedents, compare=False)
 
 
 class State:

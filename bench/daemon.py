@@ -1,0 +1,291 @@
+"""How many decisions a second gpusaged makes, how long one takes, and how much memory it needs.
+
+A real gpusaged is started in a folder of its own, with every installed plugin and a small one that describes a cluster
+of ten GPU types. The questions are what job_submit.lua sends for the example models. In the first kind of run no two
+are alike (other users, other job names) and only the cards come again; in the second, the same questions come again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import selectors
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import gpusage
+from gpusage.graphs.card import encode
+from gpusage.service.client import ask
+from gpusage.service.protocol import json_line
+from gpusage_hooks.errors import RequestError
+
+MODELS = Path(__file__).parent.parent / "examples" / "models"
+GOAL_PER_S, GOAL_BYTES = 10_000, 150e6
+BATCH_SIZES = (8, 32, 64)
+MARK = 987654321
+CONFIGURATION = """
+mode = "enforce"
+kill_switch = "{folder}/off"
+[daemon]
+socket = "{folder}/s.sock"
+[store]
+url = "sqlite:///{folder}/decisions.db"
+[slurm]
+limit_ms = 1000
+"""
+PLUGIN = """
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Cluster, GpuPool
+
+TYPES = ("v100", "t4", "a10", "a30", "a40", "a100", "l4", "l40s", "h100", "h200")
+
+@hookimpl
+def observe_cluster(manager):
+    if manager != "slurm":
+        return None
+    pools = [GpuPool(gpu=name, site_type=name, gpu_count=8, free_gpu_count=4, mps_per_gpu=100) for name in TYPES]
+    return Cluster(manager="slurm", version="24.11.5", pools=tuple(pools))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One line of the table."""
+
+    questions: str
+    connections: str
+    clients: int
+    decisions_per_s: float
+    p50_us: float
+    p99_us: float
+    rewritten: float
+
+
+def main() -> None:
+    """Run, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of each run (default 4)")
+    options = parser.parse_args()
+    cards = [encode(gpusage.read_model(str(path))) for path in sorted(MODELS.glob("*.onnx"))]
+    with started() as (folder, process):
+        runs = list(measured(folder, cards, options.seconds))
+        status = ask(folder / "s.sock", {"v": 1, "op": "status"}, 5.0)
+        memory_bytes = highest_memory_bytes(process.pid)
+    document = {
+        "schema": "gpusage.bench.daemon/1",
+        "runs": [asdict(run) for run in runs],
+        "memory_bytes": memory_bytes,
+        "records": status["records"],
+        "asks": status["asks"],
+    }
+    print(json.dumps(document, indent=1)) if options.json else show(runs, document)
+
+
+def measured(folder: Path, cards: Sequence[str], duration_s: float) -> Iterator[Run]:
+    """Yield each run."""
+    for clients in (1, 10, 50):
+        for questions, stream in (("new", new_lines(cards)), ("again", again_lines(cards))):
+            for keep in (False, True):
+                yield run(folder / "s.sock", stream, questions, clients=clients, keep=keep, duration_s=duration_s)
+
+
+def new_lines(cards: Sequence[str]) -> Iterator[bytes]:
+    """Yield questions of which no two are alike."""
+    halves = [line(card, batch_size, MARK).split(str(MARK).encode()) for card in cards for batch_size in BATCH_SIZES]
+    for number, parts in enumerate(itertools.cycle(halves)):
+        yield str(number).encode().join(parts)
+
+
+def again_lines(cards: Sequence[str]) -> Iterator[bytes]:
+    """Yield the same questions over and over."""
+    return itertools.cycle([line(card, batch_size, 0) for card in cards for batch_size in BATCH_SIZES])
+
+
+def line(card: str, batch_size: int, number: int) -> bytes:
+    """Return what job_submit.lua sends for one job."""
+    fields = {
+        "comment": f"model=/data/model.onnx,batch={batch_size}",
+        "tres_per_node": "gres/gpu:1",
+        "tres_per_job": "",
+        "tres_per_socket": "",
+        "tres_per_task": "",
+        "tres_bind": "",
+        "tres_freq": "",
+        "cpus_per_tres": "",
+        "mem_per_tres": "",
+        "features": "",
+        "prefer": "",
+        "partition": "",
+        "name": f"train-{number}",
+        "min_nodes": "1",
+        "num_tasks": "1",
+        "user_id": str(number),
+        "script": "1",
+        "het": "0",
+        "card": card,
+    }
+    return json_line({"v": 1, "manager": "slurm", "fields": fields})
+
+
+class Client:
+    """One connection's end that always has one question out."""
+
+    def __init__(self, path: Path, lines: Iterator[bytes], selector: selectors.BaseSelector, *, keep: bool) -> None:
+        self.path = path
+        self.lines = lines
+        self.selector = selector
+        self.keep = keep
+        self.connection: socket.socket | None = None
+
+    def ask(self) -> None:
+        """Send the next question, over a new connection unless the old one is kept."""
+        question = next(self.lines)
+        self.sent_s = time.perf_counter()
+        if self.connection is None:
+            self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.connection.connect(str(self.path))
+            self.selector.register(self.connection, selectors.EVENT_READ, self)
+        self.connection.sendall(question)
+
+    def take(self) -> tuple[float, bytes]:
+        """Return how long the answer took, and the answer."""
+        assert self.connection is not None  # noqa: S101 - `ask` came first
+        answer = self.connection.recv(65536)
+        while not answer.endswith(b"\n"):
+            more = self.connection.recv(65536)
+            if not more:
+                message = "gpusaged closed the connection"
+                raise ConnectionError(message)
+            answer += more
+        taken_s = time.perf_counter() - self.sent_s
+        if not self.keep:
+            self.close()
+        return taken_s, answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.selector.unregister(self.connection)
+            self.connection.close()
+            self.connection = None
+
+
+def run(path: Path, lines: Iterator[bytes], questions: str, *, clients: int, keep: bool, duration_s: float) -> Run:
+    """Keep *clients* questions out for a while, after a second of the same that does not count."""
+    selector = selectors.DefaultSelector()
+    asking = [Client(path, lines, selector, keep=keep) for _ in range(clients)]
+    for client in asking:
+        client.ask()
+    exchange(selector, min(1.0, duration_s))
+    begun_s = time.perf_counter()
+    taken = exchange(selector, duration_s)
+    elapsed_s = time.perf_counter() - begun_s
+    for client in asking:
+        client.close()
+    times_s = [time_s for time_s, _ in taken]
+    cuts = statistics.quantiles(times_s, n=100)
+    return Run(
+        questions=questions,
+        connections="kept" if keep else "one each",
+        clients=clients,
+        decisions_per_s=len(taken) / elapsed_s,
+        p50_us=cuts[49] * 1e6,
+        p99_us=cuts[98] * 1e6,
+        rewritten=sum(rewritten for _, rewritten in taken) / len(taken),
+    )
+
+
+def exchange(selector: selectors.BaseSelector, duration_s: float) -> list[tuple[float, bool]]:
+    """Return for each answer within *duration_s* how long it took, and whether it rewrote the request."""
+    taken: list[tuple[float, bool]] = []
+    end_s = time.perf_counter() + duration_s
+    while time.perf_counter() < end_s:
+        for key, _ in selector.select(1.0):
+            time_s, answer = key.data.take()
+            taken.append((time_s, b'"code":"REWRITE"' in answer))
+            key.data.ask()
+    return taken
+
+
+@contextmanager
+def started() -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Yield the folder and the process of a gpusaged that has seen its cluster."""
+    folder = Path(tempfile.mkdtemp(prefix="gpusaged-"))
+    metadata = folder / "plugins" / "bench_plugin-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugin\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[gpusage]\nbench = bench_plugin\n")
+    (folder / "plugins" / "bench_plugin.py").write_text(PLUGIN)
+    (folder / "c.toml").write_text(CONFIGURATION.format(folder=folder))
+    environment = {**os.environ, "PYTHONPATH": str(folder / "plugins")}
+    command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(folder / "c.toml")]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, env=environment)
+    try:
+        wait(folder / "s.sock")
+        yield folder, process
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder)
+
+
+def wait(path: Path) -> None:
+    """Wait until the daemon at *path* knows its cluster."""
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        with suppress(RequestError):
+            if ask(path, {"v": 1, "op": "status"})["clusters"]:
+                return
+        time.sleep(0.05)
+    message = "gpusaged did not start within 30 s"
+    raise TimeoutError(message)
+
+
+def highest_memory_bytes(pid: int) -> int:
+    """Return the most memory that a process ever held."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(text.split()[1]) * 1024 for text in status if text.startswith("VmHWM:"))
+
+
+def show(runs: Sequence[Run], document: dict[str, object]) -> None:
+    """Print the table."""
+    table = Table(title="gpusaged: decisions, each recorded in SQLite before its answer leaves")
+    for heading in ("questions", "connections", "clients", "decisions/s", "p50 us", "p99 us", "rewritten"):
+        table.add_column(heading, justify="left" if heading in ("questions", "connections") else "right")
+    for one in runs:
+        figures = (f"{one.decisions_per_s:,.0f}", f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{one.rewritten:.0%}")
+        table.add_row(one.questions, one.connections, str(one.clients), *figures)
+    best_per_s = max(one.decisions_per_s for one in runs if one.questions == "new")
+    memory_bytes = highest_memory_bytes_of(document)
+    console = Console()
+    console.print(table)
+    console.print(f"records: {document['records']}")
+    console.print(f"goal {GOAL_PER_S:,} decisions/s with cached cards: {best_per_s:,.0f}")
+    console.print(f"goal {GOAL_BYTES / 1e6:.0f} MB of memory: {memory_bytes / 1e6:.0f} MB")
+
+
+def highest_memory_bytes_of(document: dict[str, object]) -> int:
+    """Return the figure in *document*."""
+    found = document["memory_bytes"]
+    assert isinstance(found, int)  # noqa: S101 - `main` put it there
+    return found
+
+
+if __name__ == "__main__":
+    main()

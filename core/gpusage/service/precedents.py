@@ -1,0 +1,89 @@
+"""Verdicts that hold for other questions too: those that agree in every field that the verdict rests on.
+
+Which fields a verdict rests on is not declared anywhere. It is seen: a question is judged with its fields in a `Traced`
+mapping, which remembers what was looked at. Job names and users differ from job to job, and nobody looks at them.
+
+Invariants:
+
+1. A verdict rests on the fields that were looked at and on the snapshot, and on nothing else.
+2. Two questions that agree in those fields, present or absent, get the same verdict.
+3. Only one thread finds and adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+from gpusage.service.memo import Memo
+from gpusage.service.protocol import Ask
+
+LIMIT_CHARACTERS = 16_000_000
+PATTERNS_LIMIT = 16
+
+Verdict = TypeVar("Verdict")
+_Pattern = tuple[str, ...]
+_Key = tuple[str, _Pattern, tuple[str | None, ...]]
+
+
+class Traced(Mapping[str, str]):
+    """Fields that remember which of them were looked at; looking at all of them, in whatever way, counts for each."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = fields
+        self._seen: set[str] = set()
+        self._whole = False
+
+    def __getitem__(self, key: str) -> str:
+        self._seen.add(key)
+        return self._fields[key]
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            self._seen.add(key)
+        return key in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        self._whole = True
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        self._whole = True
+        return len(self._fields)
+
+    def seen(self) -> frozenset[str] | None:
+        """Return the names that were looked at, present or not; ``None`` where somebody looked at all there were."""
+        return None if self._whole else frozenset(self._seen)
+
+
+class Precedents(Generic[Verdict]):
+    """Verdicts of one snapshot."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, list[_Pattern]] = {}
+        self._verdicts: Memo[_Key, Verdict] = Memo(LIMIT_CHARACTERS)
+
+    def find(self, ask: Ask) -> Verdict | None:
+        """Return the verdict of an earlier question that agrees with *ask* in all that mattered."""
+        for pattern in self._patterns.get(ask.manager, ()):
+            found = self._verdicts.get(_key(ask, pattern))
+            if found is not None:
+                return found
+        return None
+
+    def add(self, ask: Ask, seen: frozenset[str] | None, verdict: Verdict) -> None:
+        """Keep *verdict*, for which the fields *seen* of *ask* were looked at."""
+        if seen is None:
+            return
+        pattern = tuple(sorted(seen))
+        patterns = self._patterns.setdefault(ask.manager, [])
+        if pattern not in patterns:
+            if len(patterns) >= PATTERNS_LIMIT:
+                return
+            patterns.append(pattern)
+        key = _key(ask, pattern)
+        self._verdicts.put(key, verdict, weight=1000 + sum(len(value) for value in key[2] if value))
+
+
+def _key(ask: Ask, pattern: _Pattern) -> _Key:
+    return ask.manager, pattern, tuple(map(ask.fields.get, pattern))
