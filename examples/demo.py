@@ -1,0 +1,166 @@
+"""The main job on a real Slurm of this machine's own: models in, GPU requests rewritten, nothing installed on the host.
+
+Run it with `make demo`. It needs no root and no GPU: slurmctld, slurmd and munge are Debian's own programs in a folder,
+and the GPUs are files, so nothing is computed on them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, processes, start_sandbox
+from gpusage_slurm.sandbox.commands import progress
+from gpusage_slurm.sandbox.trial import install_plugin
+
+MODELS = Path(__file__).parent / "models"
+NODES = "1xv100:3,1xa100:3,1xh100:3"
+RUN_S = 12
+SETTINGS = (
+    "[slurm]\nlimit_ms = 200\n"  # a laptop that runs a whole cluster is slower than a controller; the default is 10
+)
+REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
+console = Console(highlight=False, width=max(Console().width, 100))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One job: what is typed, and why it is here."""
+
+    why: str
+    options: tuple[str, ...]
+
+
+def model(name: str, wish: str) -> str:
+    """Return the comment that names one of the example models."""
+    return f"--comment=model={MODELS}/{name}.onnx,{wish}"
+
+
+EXAMPLES = (
+    Example(why="a small inference job", options=(model("resnet18", "batch=1,mode=infer"), "--gres=gpu:1")),
+    Example(why="another one", options=(model("dlrm", "batch=64,mode=infer"), "--gpus=1")),
+    Example(
+        why="a language model, few requests", options=(model("distilbert_base", "batch=1,mode=infer"), "--gres=gpu:1")
+    ),
+    Example(
+        why="a service that promised 100 ms",
+        options=(model("efficientnet_b0", "batch=1,mode=infer,slo=100ms,rate=5"), "--gpus-per-node=1"),
+    ),
+    Example(why="training that fills a GPU", options=(model("vgg16", "batch=64,precision=fp16"), "--gres=gpu:1")),
+    Example(why="the user insists on a type", options=(model("resnet50", "batch=128"), "--gres=gpu:a100:1")),
+    Example(why="two GPUs are left alone", options=(model("bert_base", "batch=32"), "--gpus=2")),
+    Example(why="a job that says nothing to us", options=("--gres=gpu:1",)),
+)
+
+
+def main() -> None:
+    """Tell the story from an empty folder to an empty folder."""
+    began_s = time.monotonic()
+    with progress() as report:
+        cluster = start_sandbox(ClusterPlan(nodes=parse_nodes(NODES)), release=os.environ.get("RELEASE"), report=report)
+    with cluster:
+        say(f"A private cluster: Slurm {cluster.installation.version}, three generations of GPUs")
+        console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %20G %f").stdout.rstrip())
+        say("gpusage slurm install --mode enforce --yes")
+        install_plugin(cluster, "enforce", SETTINGS)
+        console.print("job_submit.lua, cli_filter.lua and slurm.conf have their lines, gpusaged has seen the cluster.")
+        say("Users submit as ever, and name their model in the comment")
+        jobs = [submit(cluster, example) for example in EXAMPLES]
+        say("Where they run")
+        show_places(cluster, jobs)
+        say("kill -9 gpusaged: the next job goes through as its user wrote it")
+        kill_daemon(cluster)
+        show_untouched(cluster)
+        say("Everything is taken down again")
+    console.print(f"Done in {time.monotonic() - began_s:.0f} s; nothing is left on this machine but the download.")
+
+
+def say(text: str) -> None:
+    """Print a headline."""
+    console.print(f"\n[bold]== {text}[/bold]")
+
+
+def submit(cluster: Sandbox, example: Example) -> str:
+    """Submit *example* as a user would, show what sbatch says, and return the job's number."""
+    typed = [option.replace(f"{MODELS}/", "") for option in example.options]
+    console.print(f"\n[cyan]$ sbatch {' '.join(typed)} job.sh[/cyan]   [dim]# {example.why}[/dim]", soft_wrap=True)
+    started_s = time.monotonic()
+    done = cluster.run("sbatch", "--parsable", *example.options, f"--wrap={REPORT}; sleep {RUN_S}")
+    took_ms = 1000 * (time.monotonic() - started_s)
+    for line in done.stderr.splitlines():
+        console.print(f"  [green]{line.removeprefix('sbatch: ')}[/green]", soft_wrap=True)
+    console.print(f"  job {done.stdout.strip()}, {took_ms:.0f} ms")
+    return done.stdout.strip()
+
+
+def show_places(cluster: Sandbox, jobs: list[str]) -> None:
+    """Show node, GPU and share of each job once all have begun, and who shares a GPU with whom."""
+    deadline_s = time.monotonic() + RUN_S - 2
+    while time.monotonic() < deadline_s and len(list(places(cluster, jobs))) < len(jobs):
+        time.sleep(0.1)
+    table = Table("job", "model", "node", "GPU", "share", "beside")
+    found = {job: (node, gpu, share) for job, node, gpu, share in places(cluster, jobs)}
+    for job, example in zip(jobs, EXAMPLES, strict=True):
+        node, gpu, share = found.get(job, ("waits", "", ""))
+        beside = [other for other, place in found.items() if other != job and share != "-" and place[:2] == (node, gpu)]
+        name = example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "unknown"
+        table.add_row(
+            job, name, node, gpu, "whole" if share == "-" else f"{share} %" if share else "", ", ".join(beside)
+        )
+    console.print(table)
+    if not any(len({*group}) > 1 for group in shared(found)):
+        sys.exit("demo: error: no two jobs share a GPU")
+
+
+def places(cluster: Sandbox, jobs: list[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield job, node, device and thread percentage, as each job itself saw them."""
+    for job in jobs:
+        path = cluster.layout.jobs / f"slurm-{job}.out"
+        words = path.read_text(encoding="utf-8").split() if path.exists() else []
+        if len(words) == 3:  # noqa: PLR2004 - what REPORT prints
+            yield job, words[0], words[1], words[2]
+
+
+def shared(found: dict[str, tuple[str, str, str]]) -> list[list[str]]:
+    """Return the jobs that hold a share, grouped by the GPU that it is of."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for job, (node, gpu, share) in found.items():
+        if share != "-":
+            groups.setdefault((node, gpu), []).append(job)
+    return list(groups.values())
+
+
+def kill_daemon(cluster: Sandbox) -> None:
+    """End gpusaged as no daemon should be ended."""
+    pid = processes.read_pid(cluster.layout.pid_file("gpusaged"))
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+        processes.wait_for_end([pid], 5.0)
+
+
+def show_untouched(cluster: Sandbox) -> None:
+    """Submit once more and show that Slurm got the request as it was typed."""
+    job = submit(cluster, Example(why="as before, but nobody answers", options=EXAMPLES[0].options))
+    text = cluster.run("scontrol", "show", "job", job).stdout
+    request = next(word for word in text.split() if word.startswith(("TresPerNode=", "TresPerJob=")))
+    console.print(f"  scontrol show job {job}: {request}")
+    if "gpu:1" not in request:
+        sys.exit("demo: error: the request was changed without a daemon")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TMPDIR", tempfile.gettempdir())
+    try:
+        main()
+    except GpuUsageError as error:
+        sys.exit(f"demo: error: {error}")
