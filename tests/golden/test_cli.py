@@ -5,6 +5,7 @@ Predictions change when predictors do: `--update-golden` remakes the files, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_command_prints_its_golden_file(command: str, form: str, golden: Callable[[str, str], None]) -> None:
     result = CliRunner().invoke(main, [*COMMANDS[command], *(["--json"] if form == "json" else [])])
     assert result.exit_code == STATUS.get(command, 0), result.stderr
-    golden(f"{command}.{form}", result.stdout)
+    golden(f"{command}.{form}", _without_deflated(result.stdout) if command == "card" else result.stdout)
 
 
 def test_predict_fits_a_terminal_of_80_columns(
@@ -61,3 +62,8 @@ def test_predict_fits_a_terminal_of_80_columns(
     result = CliRunner().invoke(main, COMMANDS["predict"])
     assert max(map(len, result.stdout.splitlines())) <= 80
     golden("predict-80.txt", result.stdout)
+
+
+def _without_deflated(text: str) -> str:
+    """Leave out what zlib's release decides: the packed card and its length."""
+    return re.sub(r'(?<="card": ")[^"]+|(?<="byte_count": )\d+|\d+(?= B )', "0", text)

@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from gpusage import plugins
 from gpusage.cli import main
 from gpusage.cli.group import BUILT_IN, LazyGroup
+from gpusage_hooks import hookimpl
 
 GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
 
@@ -99,6 +102,38 @@ def test_a_closed_pipe_ends_the_command_without_a_word() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [*GPUSAGE, "gpus", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr.startswith("gpusage: error: Output must be written in full")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_broken_plugin_is_mentioned_and_hides_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = types.ModuleType("site_plugin")
+    site.add_comands = hookimpl(lambda: None)  # type: ignore[attr-defined] # a typo in a site's plugin
+    monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
+    monkeypatch.setitem(sys.modules, "site_plugin", site)
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "  predict " in result.stdout
+    assert result.stderr.startswith("gpusage: warning: Plugin 'site_plugin' must load")
+
+
+def test_a_plugins_command_stands_beside_ours_and_replaces_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = types.ModuleType("site_plugin")
+    commands = [click.Command("quota", callback=lambda: click.echo("42")), click.Command("gpus")]
+    site.add_commands = hookimpl(lambda: commands)  # type: ignore[attr-defined]
+    monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
+    monkeypatch.setitem(sys.modules, "site_plugin", site)
+    assert CliRunner().invoke(main, ["quota"]).stdout == "42\n"
+    assert "--local" in CliRunner().invoke(main, ["gpus", "--help"]).stdout
+    assert CliRunner().invoke(main, ["--help"]).stdout.count("\n  gpus ") == 1
 
 
 def test_interrupt_ends_the_command_without_a_traceback(tmp_path: Path) -> None:

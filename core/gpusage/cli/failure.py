@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -44,10 +45,22 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except GpuUsageError as error:
         return tell(error.code, str(error), INPUT, arguments)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return bug(error, arguments)
+        output_goes_nowhere()
+        return tell(
+            "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
+        )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
-        traceback.print_exc()
-        return tell("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
+        return bug(error, arguments)
     return status if isinstance(status, int) else 0
+
+
+def bug(error: Exception, arguments: Sequence[str]) -> int:
+    """Tell of our own bug, with the traceback."""
+    traceback.print_exception(error)
+    return tell("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
 
 
 def tell(code: str, message: str, status: int, arguments: Sequence[str]) -> int:
@@ -72,9 +85,8 @@ def usage_sentence(error: click.UsageError) -> str:
     return f"{ended} Try '{error.ctx.command_path} --help'." if error.ctx else ended
 
 
-def closed_pipe() -> int:
-    """Let what is still buffered go nowhere, so that Python's own exit is quiet, and return the exit status."""
+def output_goes_nowhere() -> None:
+    """Let what is still buffered for standard output go nowhere, so that Python's own exit is quiet."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-    return PIPE_CLOSED

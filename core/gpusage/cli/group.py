@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gpusage.cli.failure import closed_pipe, exit_status
+from gpusage.cli.failure import PIPE_CLOSED, exit_status, output_goes_nowhere
 from gpusage_hooks.errors import GpuUsageError
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
@@ -66,7 +66,8 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            ctx.exit(closed_pipe())
+            output_goes_nowhere()
+            ctx.exit(PIPE_CLOSED)
         return result
 
     def main(

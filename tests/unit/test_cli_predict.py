@@ -1,0 +1,110 @@
+"""Predictions, co-location and cards on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import gpusage
+from gpusage.cli import main
+from gpusage.graphs.card import decode
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")
+
+
+def test_without_a_gpu_one_of_each_generation_is_predicted_oldest_first() -> None:
+    (prediction,) = _json("predict", RESNET)["predictions"]
+    gpus = {row["name"]: row for row in _json("gpus")["gpus"]}
+    rows = [gpus[need["gpu"]] for need in prediction["needs"]]
+    assert {row["generation"] for row in rows} == {row["generation"] for row in gpus.values()}
+    assert len(rows) == len({row["generation"] for row in rows})
+    assert [row["launch_year"] for row in rows] == sorted(row["launch_year"] for row in rows)
+
+
+def test_the_speedup_is_against_the_first_gpu_asked_for() -> None:
+    (prediction,) = _json("predict", RESNET, "--gpu", "h100", "--gpu", "v100")["predictions"]
+    hopper, volta = prediction["needs"]
+    assert hopper["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    ratio = hopper["step_time_s"]["value"] / volta["step_time_s"]["value"]
+    assert volta["speedup"]["value"] == pytest.approx(ratio, rel=1e-4)  # both were rounded
+
+
+def test_the_command_and_the_python_api_say_the_same() -> None:
+    (prediction,) = _json("predict", RESNET, "--batch", "32", "--mode", "infer", "--gpu", "a100")["predictions"]
+    need = gpusage.predict(gpusage.read_model(RESNET), gpu="a100", batch_size=32, mode="infer")
+    assert prediction["needs"][0]["step_time_s"]["value"] == pytest.approx(need.step_time_s.value, rel=1e-5)
+    assert prediction["needs"][0]["memory_bytes"]["high"] == pytest.approx(need.memory_bytes.high, rel=1e-5)
+
+
+def test_each_model_is_run_as_its_own_word_says() -> None:
+    found = _json("predict", f"{RESNET},batch=4,precision=bf16", RESNET, "--batch", "8", "--gpu", "t4")["predictions"]
+    assert [(one["workload"]["batch_size"], one["workload"]["precision"]) for one in found] == [
+        (4, "bf16"),
+        (8, "fp32"),
+    ]
+
+
+def test_a_gpu_that_does_not_exist_is_told_with_the_nearest() -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, "--gpu", "v1000"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("gpusage: error: GPU 'v1000' must be a name of the catalogue")
+    assert "Did you mean 'v100" in result.stderr
+
+
+def test_a_model_that_does_not_fit_is_said_not_to() -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, "--batch", "100000", "--gpu", "p4", "--json"])
+    assert json.loads(result.stdout)["predictions"][0]["needs"][0]["fits"] is False
+    assert result.exit_code == 0  # the question was answered
+
+
+def test_jobs_that_do_not_fit_together_are_not_recommended_and_the_status_says_so() -> None:
+    result = CliRunner().invoke(main, ["colocate", RESNET, RESNET, "--batch", "100000", "--gpu", "p4", "--json"])
+    document = json.loads(result.stdout)
+    assert (document["fits"], document["recommended"]) == (False, False)
+    assert result.exit_code == 1
+    words = CliRunner().invoke(main, ["colocate", RESNET, RESNET, "--batch", "100000", "--gpu", "p4"]).stdout
+    assert words.endswith("Their memory does not fit on one GPU.\nSharing is not recommended.\n")
+
+
+def test_a_card_decodes_to_the_graph_of_the_file() -> None:
+    (card,) = _json("card", RESNET)["cards"]
+    assert len(card["card"]) == card["byte_count"] <= 4096
+    assert decode(card["card"]).nodes == gpusage.read_model(RESNET).nodes
+
+
+def test_a_saved_card_predicts_what_the_file_does(tmp_path: Path) -> None:
+    saved = tmp_path / "resnet18.card.json"
+    assert CliRunner().invoke(main, ["card", RESNET, "-o", str(saved)]).exit_code == 0
+    (of_card,) = _json("predict", str(saved), "--batch", "16", "--gpu", "v100")["predictions"]
+    (of_file,) = _json("predict", RESNET, "--batch", "16", "--gpu", "v100")["predictions"]
+    assert of_card["needs"] == of_file["needs"]
+
+
+def test_several_cards_go_into_a_folder(tmp_path: Path) -> None:
+    assert CliRunner().invoke(main, ["card", RESNET, LSTM, "-o", str(tmp_path)]).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lstm_lm.card.json", "resnet18.card.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ([RESNET, LSTM, "-o", "both.card.json"], "must be a folder where there are several models"),
+        ([RESNET, "-o", "resnet.json"], "must end with '.card.json'"),
+    ],
+)
+def test_a_card_is_not_saved_where_it_would_not_be_found(words: list[str], rule: str) -> None:
+    result = CliRunner().invoke(main, ["card", *words])
+    assert result.exit_code == 2
+    assert rule in result.stderr
+
+
+def _json(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*words, "--json"])
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
