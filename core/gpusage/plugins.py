@@ -15,6 +15,7 @@ BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
     "gpusage.graphs.card",
     "gpusage.graphs.onnx",
+    "gpusage.graphs.pt2",
     "gpusage.policies.eligibility",
     "gpusage.policies.fit",
     "gpusage.policies.generation",

@@ -103,7 +103,7 @@ _PLAIN = {
     "Softplus": "softplus",
     "SpaceToDepth": "pixel_unshuffle",
     "Sqrt": "sqrt",
-    "Sub": "sub subtract rsub",
+    "Sub": "sub subtract rsub diff",
     "Swish": "silu",
     "Tan": "tan",
     "Tanh": "tanh",
