@@ -1,0 +1,112 @@
+"""A stranger's plugin, built and installed as strangers do, adds a reader and overrules a policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "site_plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the plugin is installed: its own wheel, from its own pyproject.toml, unpacked.
+
+    That is what `pip install --target` does with a wheel of pure Python; without pip, it needs no network.
+    """
+    work = tmp_path_factory.mktemp("site")
+    project, target = work / "project", work / "installed"
+    shutil.copytree(SOURCE, project)
+    build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", build, str(work)], cwd=project, check=True, capture_output=True, timeout=120)
+    (wheel,) = work.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return target
+
+
+def run(script: str, *arguments: str, installed: Path | None) -> str:
+    """Return what *script* prints in a Python of its own that finds the plugin in the folder *installed*."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if installed:
+        environment["PYTHONPATH"] = str(installed)
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+NAMES = """
+    from gpusage.plugins import load_plugins
+    print(*[name for name, _ in load_plugins().list_name_plugin()])
+"""
+
+READ = """
+    import sys
+    from gpusage.advisor import make_advisor
+    from gpusage_hooks.errors import GraphError
+    try:
+        graph = make_advisor().read(sys.argv[1])
+    except GraphError as error:
+        print("GraphError:", error)
+    else:
+        print(graph.name, len(graph.nodes), graph.parameter_count)
+"""
+
+DECIDE = """
+    import json, sys
+    from dataclasses import replace
+    from gpusage.plugins import load_plugins
+    from gpusage_hooks import samples
+    from gpusage_hooks.types import GpuRequest
+
+    case = samples.case(memory_gib=2.0)
+    named = zip(case.needs, ("v100", "l4", "h100"), strict=True)
+    needs = tuple((replace(pool, site_type=name), need) for (pool, need), name in named)
+    case = replace(case, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), needs=needs)
+    decision = load_plugins().hook.decide_sharing(case=case, draft=samples.draft(case))
+    print(json.dumps([decision.plugin, decision.request.mps_thread_percent, decision.reasons]))
+"""
+
+
+def test_an_installed_plugin_is_found_by_its_entry_point(installed: Path) -> None:
+    assert "site" in run(NAMES, installed=installed).split()
+    assert "site" not in run(NAMES, installed=None).split()
+
+
+def test_it_adds_a_reader(installed: Path, tmp_path: Path) -> None:
+    model = tmp_path / "mlp.widths"
+    model.write_text("784 512 10", encoding="utf-8")
+    # 784 x 512 + 512 weights and biases in the first layer, 512 x 10 + 10 in the second
+    assert run(READ, str(model), installed=installed) == "mlp 2 407050\n"
+    assert run(READ, str(model), installed=None).startswith("GraphError: Model")
+
+
+def test_its_reader_leaves_the_built_in_formats_alone(installed: Path) -> None:
+    assert run(READ, "nothing.card.json", installed=installed).startswith("GraphError")
+
+
+def test_it_overrules_a_policy(installed: Path) -> None:
+    """The built-in sharing policy would give a share; the site's is asked first."""
+    # SM activity 30 % + 10 % of it + 10 % headroom = 43 %, in steps of 5 %
+    assert json.loads(run(DECIDE, "h100", installed=None))[:2] == ["gpusage.policies.sharing", 45]
+    overruled = json.loads(run(DECIDE, "h100", installed=installed))
+    assert overruled == ["site_plugin", None, ["this site shares no H100"]]
+
+
+def test_what_it_leaves_alone_goes_on_to_the_built_in_policy(installed: Path) -> None:
+    assert run(DECIDE, "v100", installed=installed) == run(DECIDE, "v100", installed=None)
+    assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.sharing"
+
+
+def test_its_author_can_check_it(installed: Path) -> None:
+    script = (SOURCE / "check_it.py").read_text(encoding="utf-8")
+    assert run(script, installed=installed).split() == ["decide_sharing", "read_model"]
