@@ -15,6 +15,7 @@ from gpusage.graphs.shapes.rule import (
     picked,
     rule,
     spread,
+    turned,
 )
 from gpusage_hooks.types import ElementType, Shape
 
@@ -91,8 +92,8 @@ def transpose(call: Call) -> list[Result]:
     if sorted(order) != list(range(len(shape))):
         raise MismatchError
     numbers = call.value(0).numbers
-    alone = max(shape, default=0) == prod(shape)
-    return [Result(tuple(shape[axis] for axis in order), call.type(), numbers if alone else None)]
+    sizes = tuple(shape[axis] for axis in order)
+    return [Result(sizes, call.type(), turned(numbers, shape, order) if numbers is not None else None)]
 
 
 @rule("Concat")

@@ -191,3 +191,12 @@ def picked(numbers: tuple[Number, ...], shape: Shape, chosen: Sequence[Sequence[
         step = step // size if size else 0
         positions = [position + step * index for position in positions for index in indices]
     return tuple(numbers[position] for position in positions)
+
+
+def turned(numbers: tuple[Number, ...], shape: Shape, order: Sequence[int]) -> tuple[Number, ...]:
+    """Return the elements of a tensor of *shape* when its axes stand in another *order*."""
+    positions = [0]
+    for axis in order:
+        stride = prod(shape[axis + 1 :])
+        positions = [position + stride * index for position in positions for index in range(shape[axis])]
+    return tuple(numbers[position] for position in positions)
