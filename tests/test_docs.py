@@ -1,0 +1,99 @@
+"""The pages say what the code does: every hook with its exact signature, every example as it is run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage_hooks import specs
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+SITE_PLUGIN = Path(__file__).parent / "third_party/site_plugin"
+HOOKS = {name: hook for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")}
+
+Signature = tuple[tuple[tuple[str, str], ...], str]
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the text below each third-level heading of *page*, by heading."""
+    parts = re.split(r"^### (.+)$", page, flags=re.MULTILINE)[1:]
+    return {name: text.split("\n## ")[0] for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"^```\w+\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def documented(text: str) -> Signature:
+    """Return the signature in the one code block of *text*: names and annotations in order, and what is returned."""
+    (block,) = blocks(text)
+    (function,) = ast.parse(block).body
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
+    assert ast.unparse(arguments).count("*") + len(arguments.defaults) + len(arguments.posonlyargs) == 0
+    named = tuple((argument.arg, written(argument.annotation)) for argument in arguments.args)
+    return named, written(function.returns)
+
+
+def written(annotation: ast.expr | None) -> str:
+    assert annotation is not None
+    return ast.unparse(annotation)
+
+
+def declared(hook: Any) -> Signature:  # noqa: ANN401 - a marked function
+    signature = inspect.signature(hook)
+    named = tuple((name, parameter.annotation) for name, parameter in signature.parameters.items())
+    return named, signature.return_annotation
+
+
+PAGE = sections((DOCS / "hooks.md").read_text(encoding="utf-8"))
+
+
+def test_every_hook_is_on_the_page_in_the_order_of_the_code_and_no_other() -> None:
+    assert list(PAGE) == list(HOOKS)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_is_documented_with_its_exact_signature(name: str) -> None:
+    assert documented(PAGE[name]) == declared(HOOKS[name])
+    assert f"def {name}(" in PAGE[name]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_the_page_says_whose_answer_counts(name: str) -> None:
+    first = HOOKS[name].gpusage_spec["firstresult"]
+    assert PAGE[name].lstrip().startswith("First answer wins." if first else "All answers count.")
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "site_plugin.py", "check_it.py"])
+def test_the_example_on_the_page_is_the_one_that_is_run(name: str) -> None:
+    """`tests/third_party` builds, installs and runs these files."""
+    page = (DOCS / "plugins.md").read_text(encoding="utf-8")
+    assert blocks(page.split(f"`{name}`:\n", 1)[1])[0] == (SITE_PLUGIN / name).read_text(encoding="utf-8")
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    """Yield each relative link of each page."""
+    for page in sorted(DOCS.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                yield page, target
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert [f"{page.name}: {target}" for page, target in links() if not (page.parent / target).exists()] == []
+
+
+def test_a_difference_is_seen() -> None:
+    """The comparison itself: an argument renamed, an annotation changed."""
+    right = documented("```python\ndef decide_fit(case: Case, draft: Decision) -> Decision | None: ...\n```\n")
+    assert right == declared(specs.decide_fit)
+    renamed = documented("```python\ndef decide_fit(case: Case, start: Decision) -> Decision | None: ...\n```\n")
+    retyped = documented("```python\ndef decide_fit(case: Case, draft: Decision) -> Decision: ...\n```\n")
+    assert right not in (renamed, retyped)
