@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
@@ -62,21 +63,25 @@ def check_shape(shape: Sequence[int], subject: str) -> Shape:
     Raises:
         GraphError: It has too many dimensions or elements.
     """
+    if fits(shape):
+        return tuple(shape)
     if len(shape) > MAXIMUM_RANK:
         message = f"{subject} must have at most {MAXIMUM_RANK} dimensions; got {len(shape)}. Check the model."
         raise GraphError(message)
-    elements = 1
-    for size in shape:
-        elements *= max(1, abs(size))
-        if elements > MAXIMUM_ELEMENTS:
-            sizes = "x".join(str(size) if abs(size) <= MAXIMUM_ELEMENTS else "huge" for size in shape)
-            message = f"{subject} must have at most 2^48 elements; got {sizes}. Check the model's shapes."
-            raise GraphError(message)
-    return tuple(shape)
+    sizes = "x".join(str(size) if abs(size) <= MAXIMUM_ELEMENTS else "huge" for size in shape)
+    message = f"{subject} must have at most 2^48 elements; got {sizes}. Check the model's shapes."
+    raise GraphError(message)
+
+
+def fits(shape: Sequence[int]) -> bool:
+    """Tell whether a tensor may have *shape*."""
+    return len(shape) <= MAXIMUM_RANK and prod(abs(size) or 1 for size in shape) <= MAXIMUM_ELEMENTS
 
 
 def printable(text: str) -> str:
     """Return *text* without what a terminal would act on, cut to a length that fits a line."""
+    if len(text) <= MAXIMUM_TEXT and text.isprintable():
+        return text
     clean = "".join(letter if letter.isprintable() else "?" for letter in text[: MAXIMUM_TEXT + 1])
     return clean if len(clean) <= MAXIMUM_TEXT else clean[: MAXIMUM_TEXT - 3] + "..."
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, shown
+from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, fits, shown
 from gpusage.graphs.onnx_file import (
     MAXIMUM_DEPTH,
     Attribute,
@@ -178,7 +178,7 @@ class _Run:
         weighty = any(value.weighty for value in given) or _holds_weights(node, results)
         outputs = [
             Value(
-                check_shape(result.shape, f"Output {shown(name)}"),
+                result.shape if fits(result.shape) else check_shape(result.shape, f"Output {shown(name)}"),
                 result.element_type,
                 result.numbers,
                 constant=constant,

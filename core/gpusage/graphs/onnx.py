@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
+from gpusage.graphs.fusing import fuse
 from gpusage.graphs.guard import printable, regular_file, shown
 from gpusage.graphs.inference import InferenceError, Trace, infer
 from gpusage.graphs.onnx_file import OnnxModel, read_file
@@ -55,7 +56,7 @@ def _runs(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merge
     """Return a run, the nodes, and the batch size where the file works for one alone."""
     try:
         first, second = (infer(model, binding.shapes(batch), binding.symbols(batch)) for batch in BATCHES)
-        merged = live(merge(first, second))
+        merged = _nodes(first, second)
     except (InferenceError, UnevenError) as error:
         return _fixed_run(model, binding, source, error)
     if binding.fixed_batch_size is None or _all_follow(merged):
@@ -76,7 +77,14 @@ def _fixed_run(
             "Check --shape, or export the model again."
         )
         raise GraphError(message) from error
-    return trace, live(merge(trace, trace)), batch
+    return trace, _nodes(trace, trace), batch
+
+
+def _nodes(first: Trace, second: Trace) -> Merged:
+    """Return what runs on a GPU: patterns as one operator, and only what the outputs need."""
+    merged = merge(first, second)
+    fuse(merged.nodes, merged.producers)
+    return live(merged)
 
 
 def _all_follow(merged: Merged) -> bool:
