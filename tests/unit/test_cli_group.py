@@ -29,6 +29,26 @@ def test_every_built_in_command_has_help_with_an_example(name: str) -> None:
     assert f"gpusage {name} " in result.stdout.partition("Example")[2]
 
 
+@pytest.mark.parametrize("name", ["predict", "colocate", "validate", "card", "gpus"])
+def test_the_examples_in_help_run_when_pasted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines with a daemon or a GPU of their own are left out; what answers with status 1 would show an error."""
+    monkeypatch.chdir(tmp_path)
+    Path("examples").symlink_to(Path(__file__).parents[2] / "examples")
+    for script in ("train.sbatch", "serve.sbatch"):
+        Path(script).write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=examples/models/unet.onnx\n")
+    help_text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
+    lines = [line.split() for line in help_text.partition("Example")[2].splitlines()[1:] if line.strip()]
+    ran = 0
+    for words in lines:
+        if words[0] == "cd":
+            monkeypatch.chdir(words[1])
+        elif not {"slurm", "--local"} & set(words):
+            result = CliRunner().invoke(main, words[1:])
+            assert result.exit_code == 0, (words, result.stderr)
+            ran += 1
+    assert ran
+
+
 def test_help_lists_built_in_and_plugin_commands() -> None:
     listed = CliRunner().invoke(main, ["--help"]).stdout
     assert all(f"  {name} " in listed for name in ("predict", "colocate", "validate", "card", "gpus", "slurm"))

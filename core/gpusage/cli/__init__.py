@@ -8,7 +8,7 @@ from gpusage.cli.group import LazyGroup
 
 EXAMPLE = """\b
 Example:
-  gpusage predict resnet50.onnx --batch 64 --gpu v100 --gpu h100
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
 
 \b
 Shell completion (zsh_source, fish_source likewise):

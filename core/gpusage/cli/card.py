@@ -13,9 +13,9 @@ from gpusage_hooks.types import ModelGraph
 
 EXAMPLE = """\b
 Examples:
-  gpusage card resnet50.onnx
-  gpusage card resnet50.onnx -o resnet50.card.json
-  gpusage card bert.onnx --shape seq=128 --json
+  gpusage card examples/models/resnet50.onnx
+  gpusage card examples/models/resnet50.onnx -o resnet50.card.json
+  gpusage card examples/models/unet.onnx --json
 """
 SCHEMA = "gpusage.card/1"
 SUFFIX = ".card.json"

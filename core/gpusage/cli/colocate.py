@@ -13,8 +13,9 @@ from gpusage_hooks.units import gib
 
 EXAMPLE = """\b
 Examples:
-  gpusage colocate resnet50.onnx bert.onnx --batch 16 --gpu a100
-  gpusage colocate resnet50.onnx,batch=64 bert.onnx,batch=1,mode=infer --gpu v100 --json
+  cd examples/models
+  gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
+  gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
 """
 SCHEMA = "gpusage.colocate/1"
 MINIMUM_JOBS = 2

@@ -39,7 +39,9 @@ shape_option = click.option(
 )
 
 _WORKLOAD_OPTIONS = (
-    click.option("--batch", type=click.IntRange(1, 10**9), help="Samples a step on one GPU.  [default: 1]"),
+    click.option(
+        "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples a step on one GPU.  [default: 1]"
+    ),
     click.option("--mode", type=click.Choice(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
     click.option(
         "--precision",

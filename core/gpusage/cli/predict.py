@@ -12,8 +12,8 @@ from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 
 EXAMPLE = """\b
 Examples:
-  gpusage predict resnet50.onnx --batch 64 --gpu v100 --gpu h100
-  gpusage predict resnet50.onnx,batch=64 bert.onnx,batch=8,precision=bf16 --json
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
+  gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
 """
 SCHEMA = "gpusage.predict/1"
 LEGEND = (

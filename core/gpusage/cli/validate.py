@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 EXAMPLE = """\b
 Examples:
   gpusage validate train.sbatch
-  gpusage validate jobs/*.sbatch --cluster cluster.json --json
-  gpusage slurm status --json > cluster.json
+  gpusage validate train.sbatch serve.sbatch --json
+  gpusage slurm status --json > cluster.json; gpusage validate train.sbatch --cluster cluster.json
 """
 SCHEMA = "gpusage.validate/1"
 MANAGER = "slurm"
