@@ -14,6 +14,7 @@ ENTRY_POINT_GROUP = "gpusage"
 BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
     "gpusage.graphs.card",
+    "gpusage.graphs.named",
     "gpusage.graphs.onnx",
     "gpusage.graphs.pt2",
     "gpusage.policies.eligibility",

@@ -81,7 +81,7 @@ _PLAIN = {
     "RandomUniformLike": "rand rand_like bernoulli uniform randint",
     "Range": "arange linspace",
     "Reciprocal": "reciprocal rsqrt",
-    "ReduceL2": "norm linalg_vector_norm frobenius_norm",
+    "ReduceL2": "norm linalg_vector_norm frobenius_norm _weight_norm_interface _weight_norm",
     "ReduceLogSumExp": "logsumexp",
     "ReduceMax": "amax max any",
     "ReduceMean": "mean var var_mean std std_mean",

@@ -6,8 +6,9 @@ memory is taken, and the module itself is left as it was. Every aten operator th
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,9 @@ from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.recording import BATCHES, Recording, graph_of, merged
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
+
+_TRIES = 2
+"""A module that keeps what it worked out the first time does other things in its first run."""
 
 
 def graph_from_module(
@@ -37,7 +41,7 @@ def graph_from_module(
     Raises:
         GraphError: It is neither, PyTorch is not installed, or it does not run on the inputs.
     """
-    torch = import_torch()
+    torch = import_library("torch")
     module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
     batch = _batch_size(torch, (arguments, words), label)
@@ -52,21 +56,33 @@ def graph_from_module(
     )
 
 
-def import_torch() -> Any:  # noqa: ANN401 - a module
-    """Return PyTorch.
+def import_library(name: str) -> Any:  # noqa: ANN401 - a module
+    """Return the library *name*, one of the extra ``[torch]``.
 
     Raises:
         GraphError: It is not installed.
     """
     try:
         with _quiet():
-            import torch  # noqa: PLC0415 - an extra, and slow to import
+            return importlib.import_module(name)
     except ImportError as error:
-        message = (
-            "Reading PyTorch models must have PyTorch; got: not installed. Install it: pip install 'gpusage[torch]'."
-        )
+        message = f"Library {name} must be there for this model; got: not installed. pip install 'gpusage[torch]'."
         raise GraphError(message) from error
-    return torch
+
+
+def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # noqa: ANN401 - a torch.nn.Module
+    """Return what *build* makes on the meta device, without weights.
+
+    Raises:
+        GraphError: The library cannot build it.
+    """
+    try:
+        with _quiet(), import_library("torch").device("meta"):
+            return build()
+    except GraphError:
+        raise
+    except Exception as error:
+        raise _cannot_run(source, "be one that its library can build", error) from error
 
 
 def _callable(
@@ -114,9 +130,10 @@ def _play_twice(
         return play(module, *resized((arguments, words), batch, size))
 
     try:
-        recording = merged(*map(at, BATCHES))
-        if recording is not None:
-            return recording, None
+        for _ in range(_TRIES):
+            recording = merged(*map(at, BATCHES))
+            if recording is not None:
+                return recording, None
     except GraphError:
         raise
     except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below
@@ -126,12 +143,15 @@ def _play_twice(
     except GraphError:
         raise
     except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        message = (
-            f"Model {shown(label)} must run on the shapes of its example inputs, without their values; "
-            f"got: {printable(lines[0])}. Check the inputs, or export it to ONNX."
-        )
-        raise GraphError(message) from error
+        rule = "run on the shapes of its example inputs, without their values"
+        raise _cannot_run(label, rule, error) from error
+
+
+def _cannot_run(label: str, rule: str, error: Exception) -> GraphError:
+    lines = str(error).split("\n") if str(error) else [type(error).__name__]
+    return GraphError(
+        f"Model {shown(label)} must {rule}; got: {printable(lines[0])}. Check its inputs, or export it to ONNX."
+    )
 
 
 @contextmanager
