@@ -65,7 +65,7 @@ def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
 
 def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
     whole = replace(draft.request, gpu_count=case.request.gpu_count, mps_thread_percent=None, memory_cap_bytes=None)
-    return replace(draft, request=whole, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"))
+    return replace(draft, request=whole, reasons=(*draft.reasons, f"a whole GPU is kept all the same: {reason}"))
 
 
 def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
