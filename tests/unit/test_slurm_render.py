@@ -14,8 +14,8 @@ from gpusage_slurm.request import parse_submission
 POOLS = (
     GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=8, free_gpu_count=3, mps_per_gpu=100, feature="v100"),
     GpuPool(gpu="h100-sxm5-80gb", site_type="h100", gpu_count=4, free_gpu_count=0, mps_per_gpu=100, feature="hopper"),
-    GpuPool(gpu=None, site_type="odd", gpu_count=1, free_gpu_count=1),
 )
+ODD = GpuPool(gpu=None, site_type="odd", gpu_count=1, free_gpu_count=1)
 
 
 def job_of(**fields: str) -> Job:
@@ -74,7 +74,14 @@ def test_a_percentage_becomes_the_sites_own_units(percent: int, units: int, expe
 def test_where_pools_count_differently_no_pool_gives_less_than_was_decided() -> None:
     pools = (POOLS[0], dataclasses.replace(POOLS[1], mps_per_gpu=200))
     assert mps_units(40, pools, None) == 80
-    assert mps_units(40, pools, "v100") == 40
+    assert mps_units(40, pools, "V100") == 40
+    assert mps_units(60, pools, None) is None  # 120 units are more than a V100 has
+
+
+def test_a_pool_that_cannot_be_shared_keeps_the_gpu_whole_unless_the_job_avoids_it() -> None:
+    assert mps_units(40, (*POOLS, ODD), None) is None
+    assert mps_units(40, (*POOLS, ODD), "v100") == 40
+    assert mps_units(40, (*POOLS, dataclasses.replace(ODD, gpu_count=0)), None) == 40
 
 
 def test_the_type_that_the_user_named_is_kept_in_the_share() -> None:
@@ -85,7 +92,7 @@ def test_the_type_that_the_user_named_is_kept_in_the_share() -> None:
 
 
 def test_where_no_gpu_can_be_shared_nothing_changes() -> None:
-    found = rendered(job_of(), pools=POOLS[2:], mps_thread_percent=40)
+    found = rendered(job_of(), pools=(ODD,), mps_thread_percent=40)
     assert found == Rendered(before="gres/gpu:1", after="gres/gpu:1", fields={})
 
 
@@ -120,12 +127,18 @@ def test_prefer_repeats_the_jobs_own_constraint(
     preferred: tuple[str, ...], constraint: str, expression: str | None
 ) -> None:
     request = dataclasses.replace(job_of().request, preferred_gpus=preferred)
-    assert prefer_expression(request, POOLS, constraint) == expression
+    assert prefer_expression(request, (*POOLS, ODD), constraint) == expression
 
 
-def test_the_users_own_prefer_wins() -> None:
-    job = job_of(tres_per_node="gres:gpu:1", prefer="v100")
-    assert "set.prefer" not in rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
+@pytest.mark.parametrize(
+    "fields",
+    [{"prefer": "v100"}, {"req_nodes": "n1"}, {"exc_nodes": "n1"}, {"tres_per_node": "gres:gpu:1,gres:nvme:1"}],
+)
+def test_there_is_no_preference_where_it_could_become_a_demand(fields: dict[str, str]) -> None:
+    job = job_of(**{"tres_per_node": "gres:gpu:1", **fields})
+    found = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
+    assert "set.prefer" not in found
+    assert found["set.gres"].startswith("mps:40")
 
 
 def test_what_another_plugin_wrote_for_the_admin_stays() -> None:

@@ -36,6 +36,8 @@ def script(*directives: str) -> str:
         ("--exclusive", "shared", "0"),
         ('--comment="project=x; gpusage: model=r.onnx" # why', "comment", "project=x; gpusage: model=r.onnx"),
         ("--job-name=x -p gpu", "partition", "gpu"),
+        ("-w n[1-2]", "req_nodes", "n[1-2]"),
+        ("--exclude=n3", "exc_nodes", "n3"),
     ],
 )
 def test_a_directive_sets_the_field_that_job_submit_would_see(directive: str, field: str, value: str) -> None:

@@ -44,9 +44,17 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) -> int | None:
-    """Return the site's own MPS units of *percent* of a GPU: on no pool that may run the job is it less."""
-    counts = [pool.mps_per_gpu for pool in pools if pool.mps_per_gpu and gpu_type in (None, pool.site_type)]
-    return max(math.ceil(percent * max(counts) / 100), 1) if counts else None
+    """Return the site's own MPS units of *percent* of a GPU: on no pool that may run the job is it less.
+
+    ``None`` where a pool that may run the job could not give so many: slurmctld refuses a job that no node can run, and
+    what else (memory, a constraint, a node's name) ties the job to that very pool is not for us to know.
+    """
+    named = (gpu_type or "").casefold()
+    counts = [
+        pool.mps_per_gpu or 0 for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())
+    ]
+    units = max(math.ceil(percent * max(counts, default=0) / 100), 1)
+    return units if counts and units <= min(counts) else None
 
 
 def prefer_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:
@@ -78,7 +86,7 @@ def _changes(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -
         changes |= _share_fields(fields, share, request.memory_cap_bytes)
         after.append(f"gres/{share}")
     wished = prefer_expression(request, cluster.pools, fields.get("features", ""))
-    if wished and not fields.get("prefer") and request.gpu_type is None:
+    if wished and request.gpu_type is None and _may_prefer(fields):
         changes["set.prefer"] = wished
         after.append(f"prefer {wished}")
     return changes, ", ".join(after)
@@ -100,6 +108,17 @@ def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int |
         # Device 0, for the job sees only the device that it shares.
         changes["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(memory_cap_bytes / MIB)}M"
     return changes
+
+
+def _may_prefer(fields: Mapping[str, str]) -> bool:
+    """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
+
+    Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
+    for good (tried on 22.05, 24.11 and 26.05): `read_cluster` gives features only where the site has set that.
+    """
+    named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
+    resources = [item for place in PLACES for item in parse_list(fields.get(place, ""))]
+    return not named and all(is_gpu(item) for item in resources if item.generic)
 
 
 def _grouped(expression: str) -> str:

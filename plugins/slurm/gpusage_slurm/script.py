@@ -13,7 +13,15 @@ from types import MappingProxyType
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
 _HET = ("hetjob", "packjob")
 _SHORT = MappingProxyType(
-    {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-C": "constraint", "-p": "partition", "-c": "cpus-per-task"}
+    {
+        "-N": "nodes",
+        "-n": "ntasks",
+        "-G": "gpus",
+        "-C": "constraint",
+        "-p": "partition",
+        "-w": "nodelist",
+        "-x": "exclude",
+    }
 )
 _PLAIN = MappingProxyType(
     {
@@ -21,6 +29,8 @@ _PLAIN = MappingProxyType(
         "constraint": "features",
         "prefer": "prefer",
         "partition": "partition",
+        "nodelist": "req_nodes",
+        "exclude": "exc_nodes",
         "ntasks": "num_tasks",
         "sockets-per-node": "sockets_per_node",
         "gpu-freq": "tres_freq",
