@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from gpusage.graphs.fusing import fuse
@@ -16,6 +17,7 @@ from gpusage.graphs.inference import InferenceError, Trace, infer
 from gpusage.graphs.onnx_file import OnnxModel, read_file
 from gpusage.graphs.onnx_inputs import Binding, bind
 from gpusage.graphs.onnx_merge import BATCHES, Merged, UnevenError, follows, live, merge
+from gpusage.graphs.unfolding import unfold
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Shape
@@ -33,6 +35,8 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         return None
     with regular_file(source) as descriptor:
         model = read_file(source, descriptor)
+        graph, folded = unfold(model.graph)
+        model = replace(model, graph=graph)
         binding = bind(model.graph.inputs, shape, source)
         trace, merged, fixed = _runs(model, binding, source)
     if not merged.nodes:
@@ -48,7 +52,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         parameter_count=sum(trace.weight_counts.values()),
         fixed_batch_size=fixed,
         unknown_op_types=tuple(sorted(merged.unknown.items())),
-        notes=tuple(_notes(merged, fixed, binding.fixed_batch_size if followed else None)),
+        notes=tuple(_notes(merged, fixed, binding.fixed_batch_size if followed else None, folded)),
     )
 
 
@@ -112,11 +116,13 @@ def _inputs(binding: Binding, fixed: int | None) -> Iterator[tuple[str, Shape]]:
         yield printable(name), tuple(one if one == other else -(one // BATCHES[0]) for one, other in pairs)
 
 
-def _notes(merged: Merged, fixed: int | None, followed: int | None) -> Iterator[str]:
+def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int) -> Iterator[str]:
     if fixed is not None:
         yield f"The file works at batch size {fixed} alone; export it with a dynamic batch axis to use another."
     if followed is not None:
         yield f"The file was exported for batch size {followed}; every size in it follows the batch all the same."
+    if folded:
+        yield f"The exporter folded {folded} batch normalizations into convolutions; they are counted as in training."
     if merged.unknown:
         yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.unknown)}."
     if merged.uneven:
