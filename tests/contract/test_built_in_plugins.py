@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from gpusage.plugins import BUILT_IN
 from gpusage_hooks import checks, specs
 
 ADAPTERS = ("gpusage_slurm.plugin",)
+MODELS = sorted((Path(__file__).resolve().parents[2] / "examples/models").glob("*.onnx"))
 HOOKS = sorted(name for name in vars(specs) if hasattr(getattr(specs, name), "gpusage_spec"))
 
 
@@ -23,6 +25,36 @@ def test_a_built_in_plugin_is_asked_last(name: str) -> None:
     """Without `trylast` a site's plugin that was registered first would lose."""
     hooks = checks.implemented(importlib.import_module(name))
     assert [hook for hook, function in hooks.items() if not function.gpusage_impl["trylast"]] == []
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
+def test_the_reader_and_the_predictors_keep_the_contract_on_a_real_model(model: Path) -> None:
+    onnx = importlib.import_module("gpusage.graphs.onnx")
+    checks.check_reader(onnx.read_model, sources=[str(model)])
+    graph = onnx.read_model(source=str(model), shape={})
+    for hook in checks.PREDICTORS:
+        predictor = importlib.import_module(f"gpusage.predictors.{hook.removeprefix('predict_')}")
+        checks.check_predictor(getattr(predictor, hook), hook=hook, graph=graph)
+
+
+def test_there_are_real_models_to_check() -> None:
+    assert len(MODELS) >= 12
+
+
+def broken(suffix: str, folder: Path) -> list[str]:
+    """Return the paths of files that have a reader's suffix and are no model."""
+    texts = {"empty": b"", "text": b"not a model", "zeros": bytes(4096), "list": b"[]", "cut": b"\x08\x07\x12\x04"}
+    for name, content in texts.items():
+        (folder / f"{name}{suffix}").write_bytes(content)
+    return [str(folder / f"{name}{suffix}") for name in texts] + [str(folder / f"missing{suffix}")]
+
+
+@pytest.mark.parametrize(
+    ("module", "suffix"), [("onnx", ".onnx"), ("pt2", ".pt2"), ("card", ".card.json")], ids=["onnx", "pt2", "card"]
+)
+def test_a_reader_refuses_what_is_no_model_in_one_line(module: str, suffix: str, tmp_path: Path) -> None:
+    reader = importlib.import_module(f"gpusage.graphs.{module}")
+    checks.check_reader(reader.read_model, broken=broken(suffix, tmp_path))
 
 
 def test_every_hook_has_a_check() -> None:

@@ -107,6 +107,15 @@ def test_what_it_leaves_alone_goes_on_to_the_built_in_policy(installed: Path) ->
     assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.sharing"
 
 
+def test_the_command_line_reads_its_format(installed: Path, tmp_path: Path) -> None:
+    model = tmp_path / "mlp.widths"
+    model.write_text("784 512 10", encoding="utf-8")
+    script = "import sys; from gpusage.cli import main; sys.argv[0] = 'gpusage'; main()"
+    document = json.loads(run(script, "predict", str(model), "--gpu", "v100", "--json", installed=installed))
+    (answer,) = document["predictions"]
+    assert answer["needs"][0]["step_time_s"]["value"] > 0
+
+
 def test_its_author_can_check_it(installed: Path) -> None:
     script = (SOURCE / "check_it.py").read_text(encoding="utf-8")
     assert run(script, installed=installed).split() == ["decide_sharing", "read_model"]
