@@ -26,9 +26,9 @@ class ComputePath(IntEnum):
 
 
 _COMPUTE: dict[OperatorClass, tuple[float, float, float]] = {
-    OperatorClass.CONVOLUTION: (0.70, 0.50, 0.40),
+    OperatorClass.CONVOLUTION: (0.66, 0.50, 0.62),
     OperatorClass.GROUPED_CONVOLUTION: (0.12, 0.12, 0.12),
-    OperatorClass.PRODUCT: (0.80, 0.65, 0.65),
+    OperatorClass.PRODUCT: (0.78, 0.65, 0.66),
     OperatorClass.BATCHED_PRODUCT: (0.60, 0.45, 0.40),
     OperatorClass.ATTENTION: (0.50, 0.35, 0.35),
     OperatorClass.RECURRENT: (0.50, 0.40, 0.35),
@@ -48,14 +48,14 @@ _COMPUTE: dict[OperatorClass, tuple[float, float, float]] = {
 _MEMORY: dict[OperatorClass, float] = {
     OperatorClass.CONVOLUTION: 0.70,
     OperatorClass.GROUPED_CONVOLUTION: 0.45,
-    OperatorClass.PRODUCT: 0.75,
-    OperatorClass.BATCHED_PRODUCT: 0.70,
+    OperatorClass.PRODUCT: 0.73,
+    OperatorClass.BATCHED_PRODUCT: 0.68,
     OperatorClass.ATTENTION: 0.60,
     OperatorClass.RECURRENT: 0.50,
     OperatorClass.BATCH_NORMALIZATION: 0.75,
-    OperatorClass.NORMALIZATION: 0.70,
+    OperatorClass.NORMALIZATION: 0.69,
     OperatorClass.REDUCTION: 0.65,
-    OperatorClass.ELEMENTWISE: 0.80,
+    OperatorClass.ELEMENTWISE: 0.56,
     OperatorClass.GATHER: 0.50,
     OperatorClass.COPY: 0.65,
     OperatorClass.VIEW: 1.00,
@@ -80,9 +80,9 @@ FILL = 0.5
 """A kernel of one block for each SM reaches 1 / (1 + FILL) of its class's efficiency."""
 KERNEL_LATENCY_S = 2.5e-6
 """What a kernel takes however small it is."""
-FORWARD_LAUNCH_S = 9e-6
-"""What PyTorch takes on the host to launch one forward operation."""
-BACKWARD_LAUNCH_S = 7e-6
+FORWARD_LAUNCH_S = 25e-6
+"""What PyTorch takes on the host for one forward operation; servers were seen to differ by a factor of 2."""
+BACKWARD_LAUNCH_S = 30e-6
 """What autograd takes on the host to launch one kernel."""
 OPTIMIZER_LAUNCH_S = 1.5e-6
 """What a fused optimizer takes on the host for each weight tensor."""

@@ -29,12 +29,14 @@ class Timing:
         busy_s: Some kernel runs.
         sm_s: SMs are busy, the mean over all SMs.
         dram_s: The memory would be busy if it moved bytes at its peak.
+        host_share: How far launches on the host decide the step, 0 to 1; a share, not seconds.
     """
 
     step_s: FloatArray
     busy_s: FloatArray
     sm_s: FloatArray
     dram_s: FloatArray
+    host_share: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,13 @@ def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: 
     traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s[operator_class]
     kernel_s = np.maximum(compute_s, traffic_s) + KERNEL_LATENCY_S * kernels.launches[:, column]
     busy_s = kernels.counts @ kernel_s
+    step_s = (busy_s**OVERLAP + kernels.host_s**OVERLAP) ** (1.0 / OVERLAP)
     return Timing(
-        step_s=(busy_s**OVERLAP + kernels.host_s**OVERLAP) ** (1.0 / OVERLAP),
+        step_s=step_s,
         busy_s=busy_s,
         sm_s=kernels.counts @ (kernel_s * np.minimum(waves, 1.0)),
         dram_s=(kernels.counts @ kernels.traffic_bytes) / rates.peak_bytes_per_s,
+        host_share=(kernels.host_s / step_s) ** OVERLAP,
     )
 
 

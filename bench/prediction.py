@@ -1,0 +1,59 @@
+"""How long a prediction on ten GPU types takes: of a new card, and of one that was just predicted.
+
+Run: ``python bench/prediction.py``. A new card is decoded and then predicted for the first time, a warm one once more. Each
+figure is the median of many rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.graphs.card import decode, encode
+from gpusage_hooks.types import Gpu, Workload
+
+MODELS = Path(__file__).parent.parent / "examples" / "models"
+GPUS = "k80 p100 v100 t4 rtx-3090 a100 a100-80gb l4 h100 b200"
+ROUNDS = 30
+NEW_GOAL_S, WARM_GOAL_S = 1e-3, 200e-6
+
+
+def main() -> None:
+    """Print the table."""
+    advisor = make_advisor()
+    gpus = [advisor.catalogue.find(name) for name in GPUS.split()]
+    table = Table(title=f"prediction on {len(gpus)} GPU types, median of {ROUNDS}")
+    for heading in ("model", "nodes", "decode, us", f"new, us (goal {NEW_GOAL_S * 1e6:.0f})"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    table.add_column(f"warm, us (goal {WARM_GOAL_S * 1e6:.0f})", justify="right")
+    for path in sorted(MODELS.glob("*.onnx")):
+        table.add_row(path.stem, *_row(advisor, path, gpus))
+    Console(width=100).print(table)
+
+
+def _row(advisor: Advisor, path: Path, gpus: list[Gpu]) -> tuple[str, ...]:
+    card = encode(advisor.read(str(path)))
+    workload = Workload(batch_size=64)
+    decoded_s, new_s, warm_s = [], [], []
+    for _ in range(ROUNDS):
+        seconds, graph = _timed(lambda: decode(card))
+        decoded_s.append(seconds)
+        new_s.append(_timed(lambda graph=graph: advisor.predict(graph, workload, gpus))[0])
+        warm_s.append(_timed(lambda graph=graph: advisor.predict(graph, workload, gpus))[0])
+    return str(len(graph.nodes)), *(f"{median(times) * 1e6:.0f}" for times in (decoded_s, new_s, warm_s))
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+if __name__ == "__main__":
+    main()
