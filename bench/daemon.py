@@ -35,7 +35,7 @@ from gpusage_hooks.errors import RequestError
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GOAL_PER_S, GOAL_BYTES = 10_000, 150e6
-BATCH_SIZES = (8, 32, 64)
+WISHES = ("batch=1,mode=infer", "batch=8,mode=infer,precision=fp16", "batch=64")
 MARK = 987654321
 CONFIGURATION = """
 mode = "enforce"
@@ -72,6 +72,7 @@ class Run:
     decisions_per_s: float
     p50_us: float
     p99_us: float
+    cpu_us: float
     rewritten: float
 
 
@@ -83,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     cards = [encode(gpusage.read_model(str(path))) for path in sorted(MODELS.glob("*.onnx"))]
     with started() as (folder, process):
-        runs = list(measured(folder, cards, options.seconds))
+        runs = list(measured(folder, process.pid, cards, options.seconds))
         status = ask(folder / "s.sock", {"v": 1, "op": "status"}, 5.0)
         memory_bytes = highest_memory_bytes(process.pid)
     document = {
@@ -96,30 +97,32 @@ def main() -> None:
     print(json.dumps(document, indent=1)) if options.json else show(runs, document)
 
 
-def measured(folder: Path, cards: Sequence[str], duration_s: float) -> Iterator[Run]:
+def measured(folder: Path, pid: int, cards: Sequence[str], duration_s: float) -> Iterator[Run]:
     """Yield each run."""
     for clients in (1, 10, 50):
         for questions, stream in (("new", new_lines(cards)), ("again", again_lines(cards))):
             for keep in (False, True):
-                yield run(folder / "s.sock", stream, questions, clients=clients, keep=keep, duration_s=duration_s)
+                selector = selectors.DefaultSelector()
+                asking = [Client(folder / "s.sock", stream, selector, keep=keep) for _ in range(clients)]
+                yield run(asking, selector, pid, questions, duration_s)
 
 
 def new_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield questions of which no two are alike."""
-    halves = [line(card, batch_size, MARK).split(str(MARK).encode()) for card in cards for batch_size in BATCH_SIZES]
+    halves = [line(card, wish, MARK).split(str(MARK).encode()) for card in cards for wish in WISHES]
     for number, parts in enumerate(itertools.cycle(halves)):
         yield str(number).encode().join(parts)
 
 
 def again_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield the same questions over and over."""
-    return itertools.cycle([line(card, batch_size, 0) for card in cards for batch_size in BATCH_SIZES])
+    return itertools.cycle([line(card, wish, 0) for card in cards for wish in WISHES])
 
 
-def line(card: str, batch_size: int, number: int) -> bytes:
+def line(card: str, wish: str, number: int) -> bytes:
     """Return what job_submit.lua sends for one job."""
     fields = {
-        "comment": f"model=/data/model.onnx,batch={batch_size}",
+        "comment": f"model=/data/model.onnx,{wish}",
         "tres_per_node": "gres/gpu:1",
         "tres_per_job": "",
         "tres_per_socket": "",
@@ -185,27 +188,26 @@ class Client:
             self.connection = None
 
 
-def run(path: Path, lines: Iterator[bytes], questions: str, *, clients: int, keep: bool, duration_s: float) -> Run:
-    """Keep *clients* questions out for a while, after a second of the same that does not count."""
-    selector = selectors.DefaultSelector()
-    asking = [Client(path, lines, selector, keep=keep) for _ in range(clients)]
+def run(asking: Sequence[Client], selector: selectors.BaseSelector, pid: int, questions: str, duration_s: float) -> Run:
+    """Keep a question of each client out for a while, after a second of the same that does not count."""
     for client in asking:
         client.ask()
     exchange(selector, min(1.0, duration_s))
-    begun_s = time.perf_counter()
+    begun_s, begun_cpu_s = time.perf_counter(), cpu_s(pid)
     taken = exchange(selector, duration_s)
-    elapsed_s = time.perf_counter() - begun_s
+    elapsed_s, used_cpu_s = time.perf_counter() - begun_s, cpu_s(pid) - begun_cpu_s
     for client in asking:
         client.close()
     times_s = [time_s for time_s, _ in taken]
     cuts = statistics.quantiles(times_s, n=100)
     return Run(
         questions=questions,
-        connections="kept" if keep else "one each",
-        clients=clients,
+        connections="kept" if asking[0].keep else "one each",
+        clients=len(asking),
         decisions_per_s=len(taken) / elapsed_s,
         p50_us=cuts[49] * 1e6,
         p99_us=cuts[98] * 1e6,
+        cpu_us=used_cpu_s / len(taken) * 1e6,
         rewritten=sum(rewritten for _, rewritten in taken) / len(taken),
     )
 
@@ -257,6 +259,12 @@ def wait(path: Path) -> None:
     raise TimeoutError(message)
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def highest_memory_bytes(pid: int) -> int:
     """Return the most memory that a process ever held."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -266,11 +274,18 @@ def highest_memory_bytes(pid: int) -> int:
 def show(runs: Sequence[Run], document: dict[str, object]) -> None:
     """Print the table."""
     table = Table(title="gpusaged: decisions, each recorded in SQLite before its answer leaves")
-    for heading in ("questions", "connections", "clients", "decisions/s", "p50 us", "p99 us", "rewritten"):
+    for heading in ("questions", "connections", "clients", "decisions/s", "p50 us", "p99 us", "CPU us", "rewritten"):
         table.add_column(heading, justify="left" if heading in ("questions", "connections") else "right")
     for one in runs:
-        figures = (f"{one.decisions_per_s:,.0f}", f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{one.rewritten:.0%}")
-        table.add_row(one.questions, one.connections, str(one.clients), *figures)
+        latency = (f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{one.cpu_us:,.0f}")
+        table.add_row(
+            one.questions,
+            one.connections,
+            str(one.clients),
+            f"{one.decisions_per_s:,.0f}",
+            *latency,
+            f"{one.rewritten:.0%}",
+        )
     best_per_s = max(one.decisions_per_s for one in runs if one.questions == "new")
     memory_bytes = highest_memory_bytes_of(document)
     console = Console()

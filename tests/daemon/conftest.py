@@ -139,7 +139,12 @@ class Daemon:
         return connection
 
     def records(self) -> tuple[DecisionRecord, ...]:
-        """Return what is in the store, newest first."""
+        """Return what is in the store, newest first, once nothing waits to be written.
+
+        An answer leaves after two milliseconds at the latest, and on a busy machine the disk may take longer.
+        """
+        if self.process is not None and self.process.poll() is None:
+            self.wait(lambda: self.status()["records"]["waiting"] == 0)
         with closing(DecisionStore(f"sqlite:///{self.store}")) as store:
             return store.latest(100)
 

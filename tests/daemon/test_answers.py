@@ -24,7 +24,7 @@ def test_ping_is_answered_and_status_tells_what_is_seen(daemon: Daemon) -> None:
     assert status["configuration"]["error"] is None
 
 
-def test_a_request_is_rewritten_and_recorded_before_the_answer_leaves(daemon: Daemon) -> None:
+def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
     """The main job: one whole GPU becomes 40 units of MPS."""
     answer = daemon.ask()
     assert answer["code"] == "REWRITE"
@@ -142,10 +142,11 @@ def test_remembered_questions_are_answered_while_a_slow_one_is_decided(idle: Dae
 
 
 def test_a_plugin_hears_of_each_decision(daemon: Daemon, tmp_path: Path) -> None:
-    """Before the answer leaves."""
+    """Before it is written down."""
     heard = tmp_path / "heard"
     daemon.behave(heard=str(heard))
     daemon.ask()
+    assert len(daemon.records()) == 1
     assert heard.read_text() == "REWRITE tiny.onnx\n"
 
 

@@ -56,7 +56,7 @@ def parse_line(line: bytes) -> Question:
         ProtocolError: The line is not JSON, of another version, or lacks what a question needs.
     """
     try:
-        message = json.loads(line)
+        message = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         reason = f"Line must be one JSON object; got {line[:40]!r}. Check the client."
         raise ProtocolError(reason) from error
@@ -79,7 +79,7 @@ def _ask(message: Mapping[str, Any]) -> Ask:
     if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):
         reason = f"Key 'manager' must be a lower-case name; got {str(manager)[:40]!r}. Update the client."
         raise ProtocolError(reason)
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+    if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
         reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
         raise ProtocolError(reason)
     return Ask(manager=manager, fields=fields)

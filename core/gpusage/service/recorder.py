@@ -46,10 +46,11 @@ class Batch:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the decisions: kept, of these after their answer had left; or lost."""
+    """What became of the decisions: kept, or lost; late are those whose answer left before; waiting, those in work."""
 
     kept: int = 0
     late: int = 0
+    waiting: int = 0
     lost: int = 0
     error: str | None = None
 
@@ -77,7 +78,6 @@ class Recorder:
         self._hook = hook
         self._limit_s = limit_s
         self._gathered = Batch()
-        self._waiting = 0
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -100,12 +100,12 @@ class Recorder:
 
     def _hand_over(self) -> None:
         batch, self._gathered = self._gathered, Batch()
-        if self._waiting + len(batch.records) > WAITING_LIMIT:
+        if self.counts.waiting + len(batch.records) > WAITING_LIMIT:
             self.counts.lost += len(batch.records)
             self.counts.error = f"more than {WAITING_LIMIT} decisions wait to be written"
             batch.release()
             return
-        self._waiting += len(batch.records)
+        self.counts.waiting += len(batch.records)
         batch.timer = self._loop.call_later(self._limit_s, self._overdue, batch)
         self._queue.put(batch)
 
@@ -116,7 +116,7 @@ class Recorder:
     def _finished(self, batches: list[Batch], error: str | None) -> None:
         for batch in batches:
             count = len(batch.records)
-            self._waiting -= count
+            self.counts.waiting -= count
             self.counts.kept += 0 if error else count
             self.counts.lost += count if error else 0
             if batch.timer is not None:

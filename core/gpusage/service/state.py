@@ -23,6 +23,7 @@ from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration, configuration_path, load_configuration
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
+from gpusage.service.warmth import warm
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 
@@ -147,6 +148,8 @@ class State:
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._note(manager, str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}")
         else:
+            if cluster is not None and manager not in self._sightings:
+                warm(self._advisor, cluster)
             if cluster is not None:
                 self._sightings[manager] = Sighting(cluster=cluster, seen_at_s=time.monotonic())
             self._errors.pop(manager, None)

@@ -14,8 +14,10 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from msgspec import MsgspecError
@@ -26,6 +28,9 @@ from gpusage_hooks.types import DecisionRecord
 
 SCHEMA_VERSION = 1
 RETRY_S = 1.0
+CHUNK_ROWS = 100
+"""Rows of one statement: the interpreter is then handed over once, not once a row, and the thread that answers runs on.
+SQLite before 3.32 takes 999 parameters."""
 
 _log = logging.getLogger(__name__)
 _SCHEMA = """
@@ -42,7 +47,6 @@ CREATE TABLE IF NOT EXISTS decisions (
     record TEXT NOT NULL
 )
 """
-_INSERT = f"INSERT INTO decisions ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - names of ours
 
 
 class StoreError(GpuUsageError):
@@ -129,10 +133,12 @@ class DecisionStore:
             _log.warning("store %s holds a row that is no decision (%s): left out", self.path, error)
             return None
 
-    def _write(self, rows: Iterable[Row]) -> None:
+    def _write(self, rows: Sequence[Row]) -> None:
         connection = self._open()
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(_INSERT, rows)
+        for begin in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows[begin : begin + CHUNK_ROWS]
+            connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
         connection.execute("COMMIT")
 
     def _open(self) -> sqlite3.Connection:
@@ -204,6 +210,13 @@ def path_of(url: str) -> Path:
         )
         raise RequestError(message)
     return Path(path)
+
+
+@cache
+def _insertion(count: int) -> str:
+    """Return the statement that inserts *count* rows."""
+    marks = f"({', '.join('?' * len(COLUMNS))})"
+    return f"INSERT INTO decisions ({', '.join(COLUMNS)}) VALUES {', '.join([marks] * count)}"  # noqa: S608 - our names
 
 
 def _inode(path: Path) -> int | None:

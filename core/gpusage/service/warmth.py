@@ -1,0 +1,41 @@
+"""What the first prediction pays and no other: modules imported, tables read, caches filled, before anyone waits."""
+
+from __future__ import annotations
+
+import logging
+
+from gpusage.advisor import Advisor
+from gpusage_hooks.types import Cluster, ModelGraph, Node, Workload
+
+_log = logging.getLogger(__name__)
+_WORKLOADS = (Workload(), Workload(mode="infer", optimizer="none", precision="fp16"))
+
+
+def warm(advisor: Advisor, cluster: Cluster) -> None:
+    """Predict a small model on every GPU of *cluster*, and forget the result; a failure is left for a job to find."""
+    try:
+        gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
+        for workload in _WORKLOADS:
+            advisor.predict(_small(), workload, gpus)
+    except Exception as error:  # noqa: BLE001 - predictors are plugins
+        _log.warning("warming up failed: %s: %s", type(error).__name__, error)
+
+
+def _small() -> ModelGraph:
+    convolution = Node(
+        op_type="Conv",
+        inputs=((-1, 3, 32, 32),),
+        outputs=((-1, 8, 32, 32),),
+        parameters=((8, 3, 3, 3),),
+        attributes=(("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1))),
+    )
+    relu = Node(op_type="Relu", inputs=((-1, 8, 32, 32),), outputs=((-1, 8, 32, 32),))
+    product = Node(op_type="Gemm", inputs=((-1, 8192),), outputs=((-1, 10),), parameters=((8192, 10),))
+    return ModelGraph(
+        name="small",
+        source="small",
+        nodes=(convolution, relu, product),
+        producers=((-1,), (0,), (1,)),
+        inputs=(("x", (-1, 3, 32, 32)),),
+        parameter_count=8 * 27 + 81920,
+    )
