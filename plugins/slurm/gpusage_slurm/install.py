@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm import conf
+from gpusage_slurm import conf, preference
 from gpusage_slurm.block import with_block, without_block
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
 
@@ -173,6 +173,9 @@ def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
 
     for key in ("JobSubmitPlugins", "CliFilterPlugins"):
         texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, "lua")
+    texts[file_of("SchedulerParameters")] = conf.with_item(
+        texts[file_of("SchedulerParameters")], "SchedulerParameters", preference.SETTING
+    )
     if accounts(texts[file_of("AccountingStorageType")]):
         key = "AccountingStorageTRES"
         texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, *TRACKED)

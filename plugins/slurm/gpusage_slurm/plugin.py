@@ -24,9 +24,11 @@ def observe_cluster(manager: str) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - the daemon and the admin's commands need it
+    from gpusage_slurm import scontrol  # noqa: PLC0415 - the daemon and the admin's commands need it
+    from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - as above
+    from gpusage_slurm.preference import without_demands  # noqa: PLC0415 - as above
 
-    return read_cluster()
+    return without_demands(read_cluster(), scontrol.configuration())
 
 
 @hookimpl(trylast=True)

@@ -114,7 +114,7 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
     """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
 
     Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
-    for good (tried on 22.05, 24.11 and 26.05): `read_cluster` gives features only where the site has set that.
+    for good; `gpusage_slurm.preference` leaves features only where the site has set that.
     """
     named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
     resources = [item for place in PLACES for item in parse_list(fields.get(place, ""))]
