@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 
 from gpusage.configuration import SiteMode
 from gpusage.service.client import ask
 from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox import processes
 from gpusage_slurm.sandbox.cluster import Sandbox
 
 _START_LIMIT_S = 20.0
@@ -38,28 +38,24 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     start_daemon(sandbox)
 
 
-def start_daemon(sandbox: Sandbox) -> int:
+def start_daemon(sandbox: Sandbox, *prefix: str) -> int:
     """Start gpusaged, wait until it has seen the cluster, and return its process id.
+
+    Args:
+        sandbox: Where gpusage is installed.
+        prefix: Words before the command, for example ``prlimit --fsize=4096``.
 
     Raises:
         RequestError: It does not come up.
     """
     log = sandbox.layout.log_file("gpusaged")
-    with log.open("a", encoding="utf-8") as file:
-        daemon = subprocess.Popen(
-            ["gpusaged"],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env=sandbox.environment,
-            cwd=sandbox.layout.jobs,
-            start_new_session=True,
-        )
-    sandbox.layout.pid_file("gpusaged").write_text(str(daemon.pid), encoding="ascii")
+    started = sandbox.run("sh", "-c", 'setsid "$@" >>"$0" 2>&1 & echo $!', str(log), *prefix, "gpusaged")
+    pid = int(started.stdout)
+    sandbox.layout.pid_file("gpusaged").write_text(str(pid), encoding="ascii")
     deadline_s = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline_s and daemon.poll() is None:
+    while time.monotonic() < deadline_s and processes.is_alive(pid):
         if _has_seen_the_cluster(sandbox):
-            return daemon.pid
+            return pid
         time.sleep(_POLL_S)
     last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
     message = f"Daemon gpusaged must see the cluster within {_START_LIMIT_S:g} s; it did not: {last}. Look into {log}."
