@@ -1,7 +1,7 @@
 """How long a prediction on ten GPU types takes: of a new card, and of one that was just predicted.
 
-Run: ``python bench/prediction.py``. A new card is decoded and then predicted for the first time, a warm one once more. Each
-figure is the median of many rounds.
+Run: ``python bench/prediction.py``. A new card is decoded and then predicted for the first time, a warm one once more.
+Each figure is the median of many rounds.
 """
 
 from __future__ import annotations

@@ -160,17 +160,21 @@ def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
 
 
 _NEVER_STORED = (Role.SCORES, Role.INSIDE)
+_CLASS_OF_ROLE = {
+    Role.HOST: OperatorClass.VIEW,
+    Role.BIAS: OperatorClass.VIEW,
+    Role.COPY: OperatorClass.COPY,
+    Role.SCORES: OperatorClass.ATTENTION,
+    Role.VALUES: OperatorClass.ATTENTION,
+    Role.INSIDE: OperatorClass.ATTENTION,
+}
 _EXTRA_BYTES = {Keeps.MASK: 1, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}
 
 
 def _operator_class(node: Node, role: Role, operator_class: OperatorClass) -> OperatorClass:
     """Return the class of a node in its *role*."""
-    if role in (Role.HOST, Role.BIAS):
-        return OperatorClass.VIEW
-    if role is Role.COPY:
-        return OperatorClass.COPY
-    if role in (Role.SCORES, Role.VALUES, Role.INSIDE):
-        return OperatorClass.ATTENTION
+    if role is not Role.PLAIN:
+        return _CLASS_OF_ROLE[role]
     if operator_class is OperatorClass.PRODUCT and not node.parameters:
         return OperatorClass.BATCHED_PRODUCT
     if operator_class is OperatorClass.CONVOLUTION and is_grouped(node):

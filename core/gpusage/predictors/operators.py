@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from math import prod
 
 from gpusage_hooks.types import Node, Shape
@@ -60,12 +61,13 @@ class Rule:
     flop_per_output: float = 1.0
 
 
+@lru_cache(maxsize=16_384)
 def element_count(shape: Shape, batch_size: int) -> int:
     """Return how many elements *shape* has at *batch_size*."""
     count = prod(shape)
     if count == 0 or not shape or min(shape) >= 0:
         return count
-    follows = sum(size < 0 for size in shape)
+    follows = len([size for size in shape if size < 0])
     return abs(count) * int(batch_size**follows)
 
 

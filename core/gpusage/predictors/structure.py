@@ -112,18 +112,25 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
 
 def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind, ...], IntArray]:
     """Return the kinds and each node's; nodes that are one object are compared by identity alone."""
-    by_value: dict[tuple[Node, Role], int] = {}
-    by_identity: dict[tuple[int, Role], int] = {}
+    by_value: dict[Node | tuple[Node, int], int] = {}
+    by_identity: dict[int | tuple[int, int], int] = {}
+    kinds: list[Kind] = []
     numbers = []
     for index, node in enumerate(nodes):
-        role = roles.get(index, Role.PLAIN)
-        number = by_identity.get((id(node), role))
+        role = roles.get(index)
+        key = id(node) if role is None else (id(node), role.value)
+        number = by_identity.get(key)
         if number is None:
-            if role is Role.PLAIN and _is_host_arithmetic(node):
-                role = Role.HOST
-            number = by_identity[id(node), role] = by_value.setdefault((node, role), len(by_value))
+            number = by_value.setdefault(node if role is None else (node, role.value), len(kinds))
+            by_identity[key] = number
+            if number == len(kinds):
+                kinds.append(Kind(node=node, role=role or _plain_role(node)))
         numbers.append(number)
-    return tuple(Kind(node=node, role=role) for node, role in by_value), np.array(numbers, dtype=np.int64)
+    return tuple(kinds), np.array(numbers, dtype=np.int64)
+
+
+def _plain_role(node: Node) -> Role:
+    return Role.HOST if _is_host_arithmetic(node) else Role.PLAIN
 
 
 def _is_host_arithmetic(node: Node) -> bool:
@@ -150,20 +157,24 @@ def _is_view(kind: Kind) -> bool:
 
 
 def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
-    roles = {
-        index: Role.COPY
-        for index, node in enumerate(graph.nodes)
-        if node.op_type == "Reshape" and _producer_type(graph, index) == "Transpose"
-    }
-    roles.update({index: Role.BIAS for index, node in enumerate(graph.nodes) if _is_bias(graph, index, node)})
-    softmaxes = [index for index, node in enumerate(graph.nodes) if node.op_type == "Softmax"]
-    if softmaxes:
-        roles.update(_attention_roles(graph, producers, softmaxes))
-    return roles
+    """Return the roles that the neighbours decide; a node that is not here has a plain one."""
+    roles: dict[int, Role] = {}
+    softmaxes: list[int] = []
+    for index, node in enumerate(graph.nodes):
+        op_type = node.op_type
+        if op_type == "Reshape":
+            if _producer_type(graph, index) == "Transpose":
+                roles[index] = Role.COPY
+        elif op_type == "Add":
+            if _is_bias(graph, index, node):
+                roles[index] = Role.BIAS
+        elif op_type == "Softmax":
+            softmaxes.append(index)
+    return {**roles, **_attention_roles(graph, producers, softmaxes)} if softmaxes else roles
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
-    if node.op_type != "Add" or len(node.inputs) != 1 or len(node.parameters) != 1 or len(node.parameters[0]) != 1:
+    if len(node.inputs) != 1 or len(node.parameters) != 1 or len(node.parameters[0]) != 1:
         return False
     return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
 
