@@ -111,7 +111,11 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
 
 
 def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind, ...], IntArray]:
-    """Return the kinds and each node's; nodes that are one object are compared by identity alone."""
+    """Return the kinds and each node's.
+
+    Readers make equal nodes one object; where no two nodes are one object they are compared by value, which is slower.
+    """
+    shared = len(set(map(id, nodes))) < len(nodes)
     by_value: dict[Node | tuple[Node, int], int] = {}
     by_identity: dict[int | tuple[int, int], int] = {}
     kinds: list[Kind] = []
@@ -121,8 +125,9 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind,
         key = id(node) if role is None else (id(node), role.value)
         number = by_identity.get(key)
         if number is None:
-            number = by_value.setdefault(node if role is None else (node, role.value), len(kinds))
-            by_identity[key] = number
+            by_identity[key] = number = (
+                len(kinds) if shared else by_value.setdefault(node if role is None else (node, role.value), len(kinds))
+            )
             if number == len(kinds):
                 kinds.append(Kind(node=node, role=role or _plain_role(node)))
         numbers.append(number)
