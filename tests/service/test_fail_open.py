@@ -1,4 +1,4 @@
-"""Whatever is wrong with us, fifty submissions to a real slurmctld go through, in time, unchanged or changed rightly."""
+"""Whatever is wrong with us, fifty submissions to a real slurmctld go through in time, unchanged or changed rightly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,15 @@ import pytest
 from gpusage.api import advisor
 from gpusage.graphs.card import encode
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, processes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon
+from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon, submission_time_ms
 
 pytestmark = pytest.mark.slurm
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "resnet18.onnx"
 SUBMISSIONS = 50
 LIMIT_MS = 10
-SLACK_MS = 90
-"""What two busy cores may add: half of it is seen with the plugin off. A missing limit would show as seconds."""
+SLACK_MS = 60
+"""What slurmctld itself may take on two busy cores; a missing limit would show as seconds."""
 
 WHOLE = re.compile(r"(gres[:/])?gpu:1")
 SHARE = re.compile(r"(gres[:/])?mps:\d+")
@@ -92,19 +92,16 @@ def daemon_pid(cluster: Sandbox) -> int:
 
 
 def submit(cluster: Sandbox, count: int = SUBMISSIONS) -> list[str]:
-    """Submit *count* held jobs, five at a time, and return their numbers; a refused one fails the test."""
+    """Submit *count* held jobs and return their numbers; a refused one, or a slow one, fails the test."""
+    command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--comment=model=resnet18.onnx,batch=1,mode=infer")
     card = encode(advisor().read(str(MODEL)))
-    comment = "--comment=model=resnet18.onnx,batch=1,mode=infer"
-
-    def one(_: int) -> str:
-        done = cluster.run(
-            *("sbatch", "--parsable", "--hold", "--gres=gpu:1", comment, "--wrap=true"),
-            environment={"GPUSAGE_CARD": card},
-        )
-        return done.stdout.strip()
-
-    with ThreadPoolExecutor(max_workers=5) as pool:
-        return list(pool.map(one, range(count)))
+    jobs, times_ms = [], [submission_time_ms(cluster)]
+    for _ in range(count):
+        jobs.append(cluster.run(*command, "--wrap=true", environment={"GPUSAGE_CARD": card}).stdout.strip())
+        times_ms.append(submission_time_ms(cluster))
+    slowest_ms = max(after - before for before, after in pairwise(times_ms))
+    assert slowest_ms <= LIMIT_MS + SLACK_MS
+    return jobs
 
 
 def requests(cluster: Sandbox, jobs: list[str]) -> list[str]:
@@ -115,18 +112,10 @@ def requests(cluster: Sandbox, jobs: list[str]) -> list[str]:
     return [found[job] for job in jobs]
 
 
-def slowest_ms(cluster: Sandbox, jobs: list[str]) -> float:
-    """Return how long slurmctld took for the slowest submission, by its own log."""
-    text = cluster.layout.log_file("slurmctld").read_text()
-    took = dict(re.findall(r"_slurm_rpc_submit_batch_job: JobId=(\d+) .*usec=(\d+)", text))
-    return max(int(took[job]) for job in jobs) / 1000
-
-
 def assert_untouched(cluster: Sandbox) -> None:
     jobs = submit(cluster)
     wrong = [text for text in requests(cluster, jobs) if not WHOLE.fullmatch(text)]
     assert wrong == []
-    assert slowest_ms(cluster, jobs) <= LIMIT_MS + SLACK_MS
 
 
 def assert_still_rewritten(cluster: Sandbox) -> None:
@@ -137,7 +126,6 @@ def assert_still_rewritten(cluster: Sandbox) -> None:
     assert [text for text in found if not SHARE.fullmatch(text) and not WHOLE.fullmatch(text)] == []
     assert len(set(shares)) == 1
     assert len(shares) >= SUBMISSIONS // 2
-    assert slowest_ms(cluster, jobs) <= LIMIT_MS + SLACK_MS
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 from gpusage.configuration import SiteMode
@@ -13,6 +14,7 @@ from gpusage_slurm.sandbox.cluster import Sandbox
 
 _START_LIMIT_S = 20.0
 _POLL_S = 0.05
+_SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
 
 
 def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
@@ -65,6 +67,15 @@ def start_daemon(sandbox: Sandbox, *prefix: str) -> int:
 def socket_path(sandbox: Sandbox) -> str:
     """Return where the sandbox's gpusaged listens."""
     return str(sandbox.layout.run / "gpusaged.sock")
+
+
+def submission_time_ms(sandbox: Sandbox) -> float:
+    """Return what slurmctld has spent on batch submissions so far, in all, by its own count.
+
+    The time that its log shows for a submission begins only after job_submit has run.
+    """
+    found = _SUBMISSIONS.search(sandbox.run("sdiag").stdout)
+    return int(found[1]) / 1000 if found else 0.0
 
 
 def _has_seen_the_cluster(sandbox: Sandbox) -> bool:
