@@ -19,19 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import gpusage
-from gpusage.graphs.card import encode
+from gpusage.advisor import make_advisor
+from gpusage.graphs.card import decode, encode
 from gpusage.service.client import ask
 from gpusage.service.protocol import json_line
+from gpusage.service.warmth import warm
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Cluster, GpuPool, Workload
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GOAL_PER_S, GOAL_BYTES = 10_000, 150e6
@@ -47,11 +51,12 @@ url = "sqlite:///{folder}/decisions.db"
 [slurm]
 limit_ms = 1000
 """
+TYPES = ("v100", "t4", "a10", "a30", "a40", "a100", "l4", "l40s", "h100", "h200")
 PLUGIN = """
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, GpuPool
 
-TYPES = ("v100", "t4", "a10", "a30", "a40", "a100", "l4", "l40s", "h100", "h200")
+TYPES = {types!r}
 
 @hookimpl
 def observe_cluster(manager):
@@ -83,18 +88,40 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each run (default 4)")
     options = parser.parse_args()
     cards = [encode(gpusage.read_model(str(path))) for path in sorted(MODELS.glob("*.onnx"))]
+    new_us, warm_us = predicted(cards)
     with started() as (folder, process):
         runs = list(measured(folder, process.pid, cards, options.seconds))
         status = ask(folder / "s.sock", {"v": 1, "op": "status"}, 5.0)
         memory_bytes = highest_memory_bytes(process.pid)
     document = {
         "schema": "gpusage.bench.daemon/1",
+        "load_average": os.getloadavg()[0],
         "runs": [asdict(run) for run in runs],
+        "prediction_new_us": new_us,
+        "prediction_warm_us": warm_us,
         "memory_bytes": memory_bytes,
         "records": status["records"],
         "asks": status["asks"],
     }
     print(json.dumps(document, indent=1)) if options.json else show(runs, document)
+
+
+def predicted(cards: Sequence[str]) -> tuple[float, float]:
+    """Return the median microseconds of a prediction on ten GPU types: of a card never seen before, and seen before."""
+    advisor = make_advisor()
+    gpus = [advisor.catalogue.find(name) for name in TYPES]
+    pools = tuple(GpuPool(gpu=name, site_type=name, gpu_count=1, free_gpu_count=1) for name in TYPES)
+    warm(advisor, Cluster(manager="slurm", version="", pools=pools))
+    graphs = [decode(card) for card in cards]
+    new_s, warm_s = ([timed(partial(advisor.predict, graph, Workload(), gpus)) for graph in graphs] for _ in range(2))
+    return statistics.median(new_s) * 1e6, statistics.median(warm_s) * 1e6
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the seconds that *action* takes."""
+    begun_s = time.perf_counter()
+    action()
+    return time.perf_counter() - begun_s
 
 
 def measured(folder: Path, pid: int, cards: Sequence[str], duration_s: float) -> Iterator[Run]:
@@ -232,7 +259,7 @@ def started() -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugin\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[gpusage]\nbench = bench_plugin\n")
-    (folder / "plugins" / "bench_plugin.py").write_text(PLUGIN)
+    (folder / "plugins" / "bench_plugin.py").write_text(PLUGIN.format(types=TYPES))
     (folder / "c.toml").write_text(CONFIGURATION.format(folder=folder))
     environment = {**os.environ, "PYTHONPATH": str(folder / "plugins")}
     command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(folder / "c.toml")]
@@ -291,7 +318,15 @@ def show(runs: Sequence[Run], document: dict[str, object]) -> None:
     console = Console()
     console.print(table)
     console.print(f"records: {document['records']}")
-    console.print(f"goal {GOAL_PER_S:,} decisions/s with cached cards: {best_per_s:,.0f}")
+    console.print(
+        f"prediction on {len(TYPES)} GPU types, median: new card {document['prediction_new_us']:,.0f} us (goal 1,000), "
+        f"card seen before {document['prediction_warm_us']:,.0f} us (goal 200)"
+    )
+    least_us = min(one.cpu_us for one in runs if one.questions == "new")
+    console.print(
+        f"goal {GOAL_PER_S:,} decisions/s with cached cards: {best_per_s:,.0f} here, at a load average of "
+        f"{document['load_average']:.1f}; {1e6 / least_us:,.0f} for each second of processor time"
+    )
     console.print(f"goal {GOAL_BYTES / 1e6:.0f} MB of memory: {memory_bytes / 1e6:.0f} MB")
 
 

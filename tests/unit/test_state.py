@@ -1,0 +1,104 @@
+"""What decisions rest on, and how long it holds."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.advisor import make_advisor
+from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.service.state import State, kill_reason
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Cluster
+
+CLUSTER = Cluster(manager="slurm", version="24.11", pools=())
+
+
+def seeing(observe: Callable[[str], Cluster | None], stale_after_s: float = 60) -> State:
+    """Return a state whose one manager answers as *observe* does; nothing runs in the background."""
+    advisor = make_advisor()
+    plugin = types.SimpleNamespace(observe_cluster=hookimpl(observe))
+    advisor.plugins.register(plugin)
+    settings = replace(DaemonSettings(), allowed_users=(), stale_after_s=stale_after_s)
+    return State(replace(Configuration(), daemon=settings), advisor, Path("/none"), managers=("slurm",))
+
+
+def observe_one(manager: str) -> Cluster | None:
+    """See the cluster."""
+    return CLUSTER if manager == "slurm" else None
+
+
+def test_a_cluster_is_unknown_until_it_was_seen() -> None:
+    """And is there from then on."""
+    state = seeing(observe_one)
+    assert state.snapshot.clusters == {}
+    state._ask("slurm")
+    assert state.snapshot.clusters == {"slurm": CLUSTER}
+
+
+def test_each_refresh_makes_a_new_snapshot_even_where_nothing_changed() -> None:
+    """So that a site's plugin which looks at more than it is given is at most one refresh behind."""
+    state = seeing(observe_one)
+    state._ask("slurm")
+    first = state.snapshot
+    state._publish()
+    assert state.snapshot is first
+    state._ask("slurm")
+    assert state.snapshot is not first
+
+
+def test_a_cluster_not_seen_for_too_long_is_not_used() -> None:
+    """Here at once."""
+    state = seeing(observe_one, stale_after_s=0)
+    state._ask("slurm")
+    time.sleep(0.01)
+    state._publish()
+    assert state.snapshot.clusters == {}
+    assert state.snapshot.troubles == {"slurm": "slurm has not been seen for too long"}
+
+
+def test_setting_the_clock_back_or_forth_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ages are measured on the monotonic clock: a day back, then ten years forth."""
+    state = seeing(observe_one)
+    state._ask("slurm")
+    now_s = time.time()
+    jumps = itertools.cycle([now_s - 86400, now_s + 3e8])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    for _ in range(4):
+        state._publish()
+        assert state.snapshot.clusters == {"slurm": CLUSTER}
+
+
+def test_a_manager_that_fails_leaves_what_was_seen_before() -> None:
+    """Whatever it raises."""
+    answers: list[Cluster] = [CLUSTER]
+    state = seeing(lambda manager: answers.pop() if manager == "slurm" else None)
+    state._ask("slurm")
+    state._ask("slurm")
+    assert state.snapshot.clusters == {"slurm": CLUSTER}
+    assert state._errors == {"slurm": "IndexError: pop from empty list"}
+
+
+def test_the_kill_switch_is_any_file_and_no_path_is_none(tmp_path: Path) -> None:
+    """A folder, a dangling link, an empty file; a path below a file cannot be one."""
+    assert kill_reason("") is None
+    assert kill_reason(str(tmp_path / "off")) is None
+    (tmp_path / "off").touch()
+    assert kill_reason(str(tmp_path / "off")) == f"the kill switch is on ({tmp_path}/off)"
+    assert kill_reason(str(tmp_path)) is not None
+    (tmp_path / "link").symlink_to("/nowhere")
+    assert kill_reason(str(tmp_path / "link")) is not None
+    assert kill_reason(str(tmp_path / "off" / "x")) is None
+
+
+def test_a_kill_switch_that_nobody_can_look_at_is_on(tmp_path: Path) -> None:
+    """Better no rewrite than one that somebody wanted to stop; here the name is longer than any file system takes."""
+    reason = kill_reason(str(tmp_path / ("x" * 300)))
+    assert reason is not None
+    assert "cannot be looked at" in reason
