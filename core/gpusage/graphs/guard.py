@@ -75,7 +75,10 @@ def check_shape(shape: Sequence[int], subject: str) -> Shape:
 
 def fits(shape: Sequence[int]) -> bool:
     """Tell whether a tensor may have *shape*."""
-    return len(shape) <= MAXIMUM_RANK and prod(abs(size) or 1 for size in shape) <= MAXIMUM_ELEMENTS
+    if len(shape) > MAXIMUM_RANK:
+        return False
+    elements = prod(shape) or prod(size or 1 for size in shape)
+    return -MAXIMUM_ELEMENTS <= elements <= MAXIMUM_ELEMENTS
 
 
 def printable(text: str) -> str:

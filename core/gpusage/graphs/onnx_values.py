@@ -10,7 +10,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import PurePosixPath
 
 from gpusage.graphs.guard import MAXIMUM_RANK, check_shape, shown
 from gpusage.graphs.wire import Field, Message, Reader, WireError, message_of, signed, text_of, whole_of
@@ -111,6 +110,8 @@ def _elements(reader: Reader, data_type: int, held: list[Field], raw: Field) -> 
 
 
 def _check_external(reader: Reader, message: Message) -> None:
+    if isinstance(message, bytes) and b"location" not in message:
+        return
     entry = {number: text_of(value) for number, value in reader.fields(message) if number in {1, 2}}
     if entry.get(1) == "location":
         check_location(entry.get(2, ""))
@@ -178,7 +179,7 @@ def check_location(location: str) -> None:
     Raises:
         GraphError: The location is absolute or leads upward.
     """
-    path = PurePosixPath(location.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or "\0" in location or not location:
+    parts = location.replace("\\", "/").split("/")
+    if not parts[0] or ".." in parts or "\0" in location:
         message = f"External data must lie in the model's own folder; got {shown(location)}. Export the model again."
         raise GraphError(message)

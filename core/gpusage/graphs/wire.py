@@ -22,6 +22,7 @@ MAXIMUM_BYTES = 128 * 1024 * 1024
 _WINDOW_BYTES = 16 * 1024
 _HEADER_BYTES = 20
 _VARINT_BYTES = 10
+_SEVEN_BITS = 0x7F  # the eighth says that more follows
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _KINDS = (_VARINT, _FIXED64, _LENGTH, _FIXED32)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -93,7 +94,10 @@ class Reader:
     def _in_memory(self, message: bytes) -> Iterator[tuple[int, Field]]:
         position, end = 0, len(message)
         while position < end:
-            key, position = varint(message, position)
+            key = message[position]
+            position += 1
+            if key > _SEVEN_BITS:
+                key, position = varint(message, position - 1)
             kind = self._counted(key)
             if kind == _VARINT:
                 value, position = varint(message, position)
@@ -139,23 +143,25 @@ class Reader:
 
     def _counted(self, key: int) -> int:
         """Count one field against the budget, and return how its value is laid out."""
-        self.spend(1)
-        if key < _FIRST_KEY or key & 7 not in _KINDS:
+        self._fields_left -= 1
+        kind = key & 7
+        if key < _FIRST_KEY or kind not in _KINDS or self._fields_left < 0:
+            self.spend(0)
             raise WireError
-        return key & 7
+        return kind
 
 
 def varint(message: bytes, position: int) -> tuple[int, int]:
     """Return the whole number that begins at *position*, and where it ends."""
     try:
         value = message[position]
-        if value < 0x80:  # noqa: PLR2004 - the high bit says that more follows
+        if value <= _SEVEN_BITS:
             return value, position + 1
-        value &= 0x7F
+        value &= _SEVEN_BITS
         for index in range(1, _VARINT_BYTES):
             byte = message[position + index]
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:  # noqa: PLR2004 - as above
+            value |= (byte & _SEVEN_BITS) << (7 * index)
+            if byte <= _SEVEN_BITS:
                 return value & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
     except IndexError as error:
         raise WireError from error

@@ -133,10 +133,9 @@ def extreme(call: Call) -> list[Result]:
 def _together(call: Call, element_type: str) -> Result:
     shape = broadcast(*(call.shape(index) for index in range(len(call.inputs))))
     kind = call.type() if element_type != "bool" else "bool"
-    operation = _operation(call)
-    columns = _columns(call, shape) if operation else None
-    numbers = _tried(operation, columns) if operation and columns and len(columns) == 2 else None  # noqa: PLR2004
-    return Result(shape, kind, numbers)
+    columns = _columns(call, shape)
+    operation = _operation(call) if columns and len(columns) == 2 else None  # noqa: PLR2004 - two operands
+    return Result(shape, kind, _tried(operation, columns) if operation and columns else None)
 
 
 def _operation(call: Call) -> Callable[[Number, Number], Number] | None:

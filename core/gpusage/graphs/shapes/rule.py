@@ -152,6 +152,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 def broadcast(*shapes: Shape) -> Shape:
     """Return the shape that *shapes* have together."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max(map(len, shapes), default=0)
     sizes = []
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
