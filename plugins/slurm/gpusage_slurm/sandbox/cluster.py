@@ -3,12 +3,12 @@
 Invariants:
 
 1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
-2. Every process carries the folder's SLURM_CONF in its environment; that is how leftovers are found.
+2. Every process carries the folder's SLURM_CONF in its environment, or is a program of Slurm that works in the folder;
+   that is how leftovers are found.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import secrets
@@ -16,25 +16,26 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import processes
+from gpusage_slurm.sandbox.host import free_ports, private_folder, require_own, user_name
 from gpusage_slurm.sandbox.installation import Installation, prepare_installation, read_installation
-from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
+from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gpusage_toml, render_gres_conf
 from gpusage_slurm.sandbox.packages import Report, silent
 from gpusage_slurm.sandbox.slurm_conf import Host, render_slurm_conf
 
 _SCHEMA = "gpusage.slurm-sandbox/1"
 _START_LIMIT_S = 60.0
-_QUEUE_LIMIT_S = 10.0
+_QUEUE_LIMIT_S = 5.0
 _POLL_S = 0.05
-_LONGEST_SOCKET_PATH = 100
+_LEFTOVER_GRACE_S = 2.0
+_MOST_SWEEPS = 3
 _DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
 
 
@@ -117,8 +118,7 @@ class Sandbox:
             "--num-threads=2",
         )
         self.start_controller()
-        names = self.run("scontrol", "show", "hostnames", ",".join(self.nodes())).stdout.split()
-        for name in names:
+        for name in self.nodes():
             self.start_node(name)
         self.wait_for_nodes()
 
@@ -161,17 +161,22 @@ class Sandbox:
 
     def down(self) -> None:
         """End every job and daemon, and remove the folder."""
+        processes.resume(self.processes())
         if processes.read_pid(self.layout.pid_file("slurmctld")):
-            self.run("scancel", f"--user={getpass.getuser()}", check=False)
             with suppress(RequestError):  # a job that does not end is ended below, with everything else
+                self.run("scancel", f"--user={user_name()}", check=False, timeout_s=_QUEUE_LIMIT_S)
                 self.wait_for_queue(_QUEUE_LIMIT_S)
-        daemons = [*(path.stem for path in self.layout.run.glob("*.pid")), "slurmctld", "munged"]
-        ordered = sorted(dict.fromkeys(daemons), key=lambda name: (name == "munged", name == "slurmctld"))
-        for name in ordered:
+        daemons = [path.stem for path in self.layout.run.glob("*.pid")]
+        for name in sorted(daemons, key=lambda name: (name == "munged", name == "slurmctld")):
             pid = processes.read_pid(self.layout.pid_file(name))
             processes.end([pid] if pid else [])
-        processes.end(processes.find({"SLURM_CONF": str(self.layout.slurm_conf)}), grace_s=2.0)
+        for _ in range(_MOST_SWEEPS):  # a process that is ended may just have begun another
+            processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
         shutil.rmtree(self.layout.folder, ignore_errors=True)
+
+    def processes(self) -> list[int]:
+        """Return the ids of all that runs in the sandbox, this process and those above it left out."""
+        return processes.find(self.layout.slurm_conf, self.layout.folder.resolve(), self.installation.root.resolve())
 
     def _wait(self, condition: Callable[[], bool], what: str, timeout_s: float = _START_LIMIT_S) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -186,13 +191,12 @@ class Sandbox:
             time.sleep(_POLL_S)
 
     def _fatal(self) -> str:
-        """Return the last words of slurmctld, where it died of something."""
-        try:
-            log = self.layout.log_file("slurmctld").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        last = log.rstrip().rpartition("\n")[2]
-        return last.partition("fatal: ")[2]
+        """Return the last words of a daemon that died of something."""
+        for log in sorted(self.logs.glob("*.log")):
+            last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+            if "fatal: " in last:
+                return last.partition("fatal: ")[2].rstrip(".")
+        return ""
 
 
 def start_sandbox(
@@ -204,7 +208,7 @@ def start_sandbox(
         RequestError: The folder is not empty, the release cannot be had, or a daemon does not come up.
     """
     installation = prepare_installation(release, report=report)
-    layout = Layout(folder=_empty_folder(folder))
+    layout = Layout(folder=private_folder(folder, plan.longest_folder))
     sandbox = Sandbox(layout=layout, installation=installation)
     try:
         report("start", 0, 1)
@@ -226,6 +230,7 @@ def open_sandbox(folder: Path) -> Sandbox:
     """
     layout = Layout(folder=folder.absolute())
     try:
+        require_own(layout.folder)
         record = json.loads(layout.record.read_text(encoding="utf-8"))
         installation = read_installation(Path(record["installation"])) if record["schema"] == _SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -236,31 +241,6 @@ def open_sandbox(folder: Path) -> Sandbox:
     return Sandbox(layout=layout, installation=installation)
 
 
-def _empty_folder(folder: Path | None) -> Path:
-    """Return a folder for a sandbox, made if need be, that nobody else can read."""
-    if folder is None:
-        return Path(tempfile.mkdtemp(prefix="gpusage-sandbox-"))
-    absolute = folder.absolute()
-    if len(str(absolute)) > _LONGEST_SOCKET_PATH - len("/run/munge.socket.2"):
-        message = (
-            f"Folder of a sandbox must have a path short enough for a socket; got {str(absolute)!r}. Use a shorter one."
-        )
-        raise RequestError(message)
-    try:
-        absolute.mkdir(mode=0o700, parents=True, exist_ok=True)
-        occupied = any(absolute.iterdir())
-    except OSError as error:
-        message = f"Folder {str(absolute)!r} must be writable; got: {error}. Name another one with --folder."
-        raise RequestError(message) from error
-    if occupied:
-        message = (
-            f"Folder {str(absolute)!r} must be empty; it is not. Take the sandbox in it down, or name another one."
-        )
-        raise RequestError(message)
-    absolute.chmod(0o700)
-    return absolute
-
-
 def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     """Write everything that the daemons read."""
     layout, installation = sandbox.layout, sandbox.installation
@@ -268,25 +248,20 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     layout.record.write_text(json.dumps(record), encoding="utf-8")
     for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
         folder.mkdir()
+    if plan.scripts is not None:
+        shutil.copytree(plan.scripts, layout.etc, dirs_exist_ok=True)
     for node in plan.nodes:
+        (layout.spool / node.name).mkdir(parents=True)
         (layout.gpus / node.name).mkdir(parents=True)
         for number in range(node.gpu_count):
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
     key = layout.state / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    host = Host(user=getpass.getuser(), hostname=socket.gethostname(), ports=_free_ports(1 + len(plan.nodes)))
+    host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(1 + len(plan.nodes)))
     cluster_name = "".join(letter for letter in layout.folder.name.lower() if letter.isalnum())[:32] or "sandbox"
     text = render_slurm_conf(plan, layout, installation, host, cluster_name)
     layout.slurm_conf.write_text(text, encoding="utf-8")
     (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
     (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return *count* ports that nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    (layout.etc / "gpusage.toml").write_text(render_gpusage_toml(layout), encoding="utf-8")

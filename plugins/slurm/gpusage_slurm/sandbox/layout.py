@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
 
-_GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]*|\d+[a-z][a-z0-9_]*):(?P<gpus>\d+)")
+_GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]{0,23}|\d+[a-z][a-z0-9_]{0,19}):(?P<gpus>\d+)")
 _CPUS_PER_GPU = 16
 _MEMORY_MIB_PER_GPU = 64 * 1024
 _MOST_NODES = 64
 _MOST_GPUS_PER_NODE = 64
+_LONGEST_SOCKET_PATH = 107
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,23 @@ class ClusterPlan:
     Attributes:
         nodes: At least one.
         mps_per_gpu: Units of gres/mps that one GPU counts; 0 leaves gres/mps out.
-        settings: Lines to put at the end of slurm.conf, for example ``("JobSubmitPlugins=lua",)``.
+        all_sharing: Whether all GPUs of a node can be shared at once; Slurm's own default is one of them.
+        settings: Lines to put at the end of slurm.conf, for example ``("PrologFlags=Alloc",)``.
+        scripts: A folder whose files are copied beside slurm.conf; ``job_submit.lua``, ``cli_filter.lua`` and
+            ``task_prolog.sh`` among them are switched on.
     """
 
     nodes: tuple[Node, ...]
     mps_per_gpu: int = 100
+    all_sharing: bool = True
     settings: tuple[str, ...] = ()
+    scripts: Path | None = None
+
+    @property
+    def longest_folder(self) -> int:
+        """The bytes that the path of the sandbox's folder may have: a socket's path, with a node's name in it twice."""
+        name = max(len(node.name) for node in self.nodes)
+        return _LONGEST_SOCKET_PATH - len(f"/spool/{name}/{name}_999999.4294967295")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +99,11 @@ class Layout:
         return self.folder / "state"
 
     @property
+    def spool(self) -> Path:
+        """A folder per slurmd, with its sockets."""
+        return self.folder / "spool"
+
+    @property
     def munge_socket(self) -> Path:
         """Where Slurm finds munged."""
         return self.run / "munge.socket"
@@ -127,14 +145,15 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
 
 
 def render_gres_conf(plan: ClusterPlan, layout: Layout) -> str:
-    """Return gres.conf: each node's GPUs, and their MPS units, all of them shareable at once."""
+    """Return gres.conf: each node's GPUs, and their MPS units."""
     lines = []
     for node in plan.nodes:
         files = f"{layout.gpus}/{node.name}/gpu{_range(node.gpu_count)}"
         lines.append(f"NodeName={node.name} Name=gpu Type={node.gpu_type} File={files}")
         if plan.mps_per_gpu:
             units = node.gpu_count * plan.mps_per_gpu
-            lines.append(f"NodeName={node.name} Name=mps Count={units} File={files} Flags=all_sharing")
+            flags = " Flags=all_sharing" if plan.all_sharing else ""
+            lines.append(f"NodeName={node.name} Name=mps Count={units} File={files}{flags}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -144,6 +163,15 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
     Before 23.11 there is no ``disabled``; ``cgroup/v1``, of which nothing is then used, starts on every host.
     """
     return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
+
+
+def render_gpusage_toml(layout: Layout) -> str:
+    """Return gpusage's own configuration: nothing of it outside the folder."""
+    return (
+        f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
+        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
+        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
+    )
 
 
 def render_node(node: Node, plan: ClusterPlan, *, hostname: str, port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox.host import user_name
 from gpusage_slurm.sandbox.sources import Source, render_deb822
 
 PACKAGES = (
@@ -60,6 +60,7 @@ def download(source: Source, folder: Path, report: Report = silent) -> tuple[Pat
     report("index", 0, 1)
     options = _prepare(source, folder)
     _apt([*options, "update"], source)
+    _apt([*options, "autoclean"], source)  # of an interrupted run, what the archive has replaced since
     wanted = parse_uris(_apt([*options, "install", "--print-uris", "--yes", *PACKAGES], source))
     archives = folder / "cache" / "archives"
     total = sum(wanted.values())
@@ -106,7 +107,7 @@ def _prepare(source: Source, folder: Path) -> list[str]:
         "Dir::Etc::sourceparts": folder / "sources.d",
         "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": folder / "preferences.d",
-        "APT::Sandbox::User": pwd.getpwuid(os.getuid()).pw_name,
+        "APT::Sandbox::User": user_name(),
         "APT::Install-Recommends": "false",
         "APT::Get::List-Cleanup": "false",
         "Acquire::Languages": "none",

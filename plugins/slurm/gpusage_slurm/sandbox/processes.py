@@ -1,4 +1,4 @@
-"""The processes of one sandbox, found by what they carry in their environment, and ended."""
+"""The processes of one sandbox, found and ended."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ def is_alive(pid: int) -> bool:
     return _stat(pid).get("state", "Z") not in "ZX"
 
 
+def resume(pids: Iterable[int]) -> None:
+    """Let those that were stopped go on."""
+    for pid in pids:
+        _send(pid, signal.SIGCONT)
+
+
 def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
     """End each process: a stopped one goes on first, one that outlives *grace_s* is killed."""
     remaining = list(pids)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
         for pid in remaining:
             _send(pid, number)
-            _send(pid, signal.SIGCONT)
+        resume(remaining)
         remaining = wait_for_end(remaining, wait_s)
         if not remaining:
             return
@@ -47,18 +53,32 @@ def wait_for_end(pids: Iterable[int], timeout_s: float) -> list[int]:
     return remaining
 
 
-def find(marks: Mapping[str, str]) -> list[int]:
-    """Return the processes with any of the *marks* in their environment, and all their descendants.
+def find(slurm_conf: Path, folder: Path, programs: Path) -> list[int]:
+    """Return the processes of the sandbox in *folder*, whose Slurm lies below *programs*, and all their descendants.
 
     This process and its ancestors are left out: ``down`` may be typed inside the sandbox's own shell or job.
     """
-    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     parents = {pid: int(_stat(pid).get("parent", "0")) for pid in pids}
-    marked = {pid for pid in pids if wanted & _environment(pid)}
+    mark = f"SLURM_CONF={slurm_conf}".encode()
+    marked = {pid for pid in pids if mark in _environment(pid) or _stands_in(pid, folder, programs)}
     spared = _line(os.getpid(), parents)
     belongs = (pid for pid in pids if pid not in spared and (marked & _line(pid, parents)))
     return sorted(pid for pid in belongs if is_alive(pid))
+
+
+def _stands_in(pid: int, folder: Path, programs: Path) -> bool:
+    """Say whether *pid* is a program of the sandbox's Slurm, working in *folder*.
+
+    A slurmstepd is known only by this: it writes its title over the environment that it began with.
+    """
+    process = Path("/proc") / str(pid)
+    try:
+        return (process / "exe").readlink().is_relative_to(programs) and (process / "cwd").readlink().is_relative_to(
+            folder
+        )
+    except OSError:
+        return False
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> set[int]:

