@@ -103,6 +103,7 @@ EXAMPLES = {
 def export(example: Example) -> onnx.ModelProto:
     """Return the graph of *example*, whose first axis is the batch."""
     model = example.build().eval()
+    make_weights_differ(model)
     inputs = example.inputs()
     batch = torch.export.Dim("batch", min=1, max=1 << 16)
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -119,6 +120,14 @@ def export(example: Example) -> onnx.ModelProto:
         message = "torch.onnx.export returned no program"
         raise RuntimeError(message)
     return exported.model_proto
+
+
+def make_weights_differ(model: nn.Module) -> None:
+    """Give every weight values of its own: the exporter would make one of two equal ones, such as biases of zeros."""
+    with torch.no_grad():
+        for weight in (*model.parameters(), *model.buffers()):
+            if weight.is_floating_point():
+                weight.uniform_(0.5, 1.5)
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

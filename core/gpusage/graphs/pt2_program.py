@@ -5,6 +5,7 @@ The program already says each tensor's shape, with symbols for what is free; not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from gpusage_hooks.types import ElementType, ModelGraph
 
 _ELEMENT_TYPES: dict[int, ElementType] = {1: "int8", 2: "int8", 3: "int32", 4: "int32", 5: "int64", 12: "bool"}
 """By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating."""
+_ODD = re.compile(r"[^A-Za-z0-9_.:/-]")
 _MAXIMUM_DEPTH = 8
 _MAXIMUM_SIZE = 2**48
 
@@ -109,14 +111,12 @@ class _Player:
                 record(self.recording, self._call(graph, node, names, depth))
 
     def _call(self, graph: Json, node: Json, names: dict[str, str], depth: int) -> Call:
-        parts = str(node["target"]).split(".")
-        name = parts[3] if parts[:3] == ["torch", "ops", "aten"] and len(parts) > 3 else parts[-1]  # noqa: PLR2004
         arguments = {
             str(item["name"]) or str(number): self._value(graph, item["arg"], names, depth)
             for number, item in enumerate(node["inputs"])
         }
         outputs = tuple(self._named(graph, found, names, depth) for item in node["outputs"] for found in _names(item))
-        return Call(name=printable(name)[:80], arguments=arguments, outputs=outputs)
+        return Call(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
 
     def _inline(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
         """Play the graph that a ``wrap_with_...`` call holds as if it stood in its place."""
@@ -161,6 +161,13 @@ class _Player:
             return int(value["as_int"])
         known = graph["sym_int_values"].get(value["as_name"])
         return None if known is None else _size_of(known, self.symbols)
+
+
+def _operator_name(target: str) -> str:
+    """Return ``conv2d`` of ``torch.ops.aten.conv2d.default``; other libraries' operators keep the library's name."""
+    parts = target.removeprefix("torch.ops.").split(".")
+    name = parts[1] if parts[0] in {"aten", "prims"} and len(parts) > 1 else ".".join(parts[:2])
+    return _ODD.sub("_", name)[:80] or "unknown"
 
 
 def _names(value: Json) -> Iterator[str]:

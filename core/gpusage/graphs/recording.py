@@ -110,7 +110,7 @@ class Recording:
             nodes=[self.nodes[old] for old in numbers],
             producers=[tuple(numbers.get(made, made) for made in self.producers[old]) for old in numbers],
             inputs=self.inputs,
-            unknown=Counter({name: count for name, count in self.unknown.items() if count}),
+            unknown=Counter(self.nodes[old].op_type for old in numbers if self.nodes[old].op_type in self.unknown),
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce
 
@@ -36,7 +37,10 @@ def evaluate(text: str, symbols: Mapping[str, int]) -> int:
     Raises:
         ExpressionError: It is none, a symbol has no value, or a figure is too large.
     """
-    return _value(parsed(text), symbols)
+    try:
+        return _value(parsed(text), symbols)
+    except RecursionError as error:
+        raise ExpressionError(text[:40]) from error
 
 
 def symbols_of(text: str) -> frozenset[str]:
@@ -58,7 +62,9 @@ def parsed(text: str) -> ast.expr:
     if len(text) > MAXIMUM_TEXT:
         raise ExpressionError(text[:40])
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(text[:40]) from error
 
@@ -95,7 +101,7 @@ def _applied(name: str, numbers: Sequence[int]) -> int:
         raise ExpressionError(name)
     try:
         return _bounded(_FUNCTIONS[name](numbers))
-    except (ArithmeticError, TypeError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise ExpressionError(name) from error
 
 

@@ -80,7 +80,8 @@ class _Tracer(TorchDispatchMode):
         args, words = tree_map(self.on_meta, (args, dict(kwargs or {})))
         if words.get("device") is not None:
             words["device"] = _META
-        name = func.overloadpacket.__name__
+        own = func.namespace in {"aten", "prims"}
+        name = func.overloadpacket.__name__ if own else f"{func.namespace}.{func.overloadpacket.__name__}"
         if not is_known(name):
             with self:
                 parts = func.decompose(*args, **words)
