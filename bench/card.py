@@ -1,6 +1,7 @@
 """The card of a language model with gigabytes of weights: goal <= 0.1 s after start-up and <= 100 MB.
 
 The weights are holes in sparse files, so that the bench needs no disk; a reader that touched them would still pay.
+The verdict is on the processor's time, which other work on the machine does not change; the clock's stands beside it.
 Once they lie beside the model (2.7 GB), as exporters do from 2 GB on, and once inside it (1.9 GB), and the same model
 without any weights is read in the same run, so that the ratio shows what the weights cost.
 """
@@ -28,10 +29,10 @@ MEASURE = """
 import resource, sys, time
 from gpusage.graphs.card import encode
 from gpusage.graphs.onnx import read_model
-start = time.perf_counter()
+start, busy = time.perf_counter(), time.process_time()
 graph = read_model(sys.argv[1], {})
 card = encode(graph)
-print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(time.process_time() - busy, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(len(graph.nodes), graph.parameter_count, len(card))
 """
 
@@ -148,12 +149,12 @@ def key_of(number: int, length: int) -> bytes:
     return bytes([*parts, length])
 
 
-def measured(path: Path) -> tuple[float, int, str]:
-    """Return the time and the peak memory of one reading in a process of its own, and what was read."""
+def measured(path: Path) -> tuple[float, float, int, str]:
+    """Return processor time, time and peak memory of one reading in a process of its own, and what was read."""
     done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
     figures, said = done.stdout.splitlines()
-    time_s, peak_bytes = figures.split()
-    return float(time_s), int(peak_bytes), said
+    busy_s, time_s, peak_bytes = figures.split()
+    return float(busy_s), float(time_s), int(peak_bytes), said
 
 
 def main() -> int:
@@ -167,14 +168,14 @@ def main() -> int:
         paths = {name: Path(folder) / f"{number}.onnx" for number, name in enumerate(cases)}
         weights = {name: write(language_model(width), paths[name]) for name, (write, width) in cases.items()}
         rounds = [{name: measured(path) for name, path in paths.items()} for _ in range(REPEATS)]
-    print(f"{'case':<26}{'weights':>10}{'nodes':>7}{'card':>8}{'time':>10}{'ratio':>7}{'memory':>10}")
+    print(f"{'case':<26}{'weights':>10}{'nodes':>7}{'card':>8}{'processor':>11}{'ratio':>7}{'clock':>10}{'memory':>10}")
     best = {name: min(one[name] for one in rounds) for name in cases}
-    peaks = {name: max(one[name][1] for one in rounds) for name in cases}
-    for name, (time_s, _, said) in best.items():
+    peaks = {name: max(one[name][2] for one in rounds) for name in cases}
+    for name, (busy_s, time_s, _, said) in best.items():
         nodes, _, card_bytes = said.split()
         print(
-            f"{name:<26}{weights[name] / 1e9:>7.2f} GB{nodes:>7}{card_bytes:>6} B{time_s * 1e3:>7.1f} ms"
-            f"{time_s / best['no weights'][0]:>7.2f}{peaks[name] / 1e6:>7.1f} MB"
+            f"{name:<26}{weights[name] / 1e9:>7.2f} GB{nodes:>7}{card_bytes:>6} B{busy_s * 1e3:>8.1f} ms"
+            f"{busy_s / best['no weights'][0]:>7.2f}{time_s * 1e3:>7.1f} ms{peaks[name] / 1e6:>7.1f} MB"
         )
     kept = max(best.values())[0] <= GOAL_S and max(peaks.values()) <= GOAL_BYTES
     print(f"goal: {GOAL_S * 1e3:.0f} ms after start-up, {GOAL_BYTES / 1e6:.0f} MB: {'kept' if kept else 'missed'}")
