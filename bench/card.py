@@ -32,7 +32,8 @@ from gpusage.graphs.onnx import read_model
 start, busy = time.perf_counter(), time.process_time()
 graph = read_model(sys.argv[1], {})
 card = encode(graph)
-print(time.process_time() - busy, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+times = time.process_time() - busy, time.perf_counter() - start
+print(*times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(len(graph.nodes), graph.parameter_count, len(card))
 """
 
