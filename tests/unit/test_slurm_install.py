@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_where_one_file_cannot_be_written_none_is_changed(site: Site) -> None:
     with pytest.raises(RequestError, match=r"cli_filter\.lua.* must be writable.*nothing was changed"):
         make_edits(plan_installation(site))
     assert site.slurm_conf.read_bytes() == before
+
+
+def test_the_systemd_unit_starts_this_installations_daemon_and_goes_with_it(site: Site, tmp_path: Path) -> None:
+    with_unit = replace(site, unit_folder=tmp_path / "units")
+    make_edits(plan_installation(with_unit))
+    unit = tmp_path / "units" / "gpusaged.service"
+    assert "ExecStart=/opt/gpusage/bin/gpusaged\n" in unit.read_text()
+    assert not any(edit.changes for edit in plan_installation(with_unit))
+    make_edits(plan_uninstallation(with_unit))
+    assert not unit.exists()
 
 
 @pytest.mark.parametrize(

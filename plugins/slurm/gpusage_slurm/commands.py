@@ -17,6 +17,14 @@ _SLURM_CONF = click.option(
     type=click.Path(path_type=Path),
     help="Slurm's configuration file.  [default: $SLURM_CONF, else /etc/slurm/slurm.conf]",
 )
+_SYSTEMD = click.option(
+    "--systemd",
+    "unit_folder",
+    is_flag=False,
+    flag_value=Path("/etc/systemd/system"),
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also gpusaged's unit, in this folder.  [with no value: /etc/systemd/system]",
+)
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -33,34 +41,38 @@ slurm.add_command(sandbox)
 @slurm.command()
 @_SLURM_CONF
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
+@_SYSTEMD
 @_YES
 @_JSON
-def install(slurm_conf: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool) -> None:
+def install(
+    slurm_conf: Path | None, mode: SiteMode | None, unit_folder: Path | None, *, yes: bool, as_json: bool
+) -> None:
     """Show what installing would change at this site; with --yes, change it.
 
     Nothing is rewritten at a site that begins with `observe`: decisions are only recorded.
 
-    Example: gpusage slurm install --mode advise --yes
+    Example: gpusage slurm install --mode advise --systemd --yes
     """
     from gpusage_slurm.install import find_site, plan_installation  # noqa: PLC0415 - --help stays quick
 
-    edits = plan_installation(find_site(slurm_conf), mode)
+    edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
     after = "Now run: scontrol reconfigure; systemctl enable --now gpusaged; gpusage slurm doctor"
     _show_and_make(edits, yes=yes, as_json=as_json, after=after)
 
 
 @slurm.command()
 @_SLURM_CONF
+@_SYSTEMD
 @_YES
 @_JSON
-def uninstall(slurm_conf: Path | None, *, yes: bool, as_json: bool) -> None:
+def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, yes: bool, as_json: bool) -> None:
     """Show what taking gpusage out would change at this site; with --yes, change it.
 
     Example: gpusage slurm uninstall --yes
     """
     from gpusage_slurm.install import find_site, plan_uninstallation  # noqa: PLC0415 - --help stays quick
 
-    edits = plan_uninstallation(find_site(slurm_conf))
+    edits = plan_uninstallation(find_site(slurm_conf, unit_folder))
     _show_and_make(
         edits, yes=yes, as_json=as_json, after="Now run: scontrol reconfigure; systemctl disable --now gpusaged"
     )

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
@@ -64,11 +65,13 @@ class Site:
         slurm_conf: Its main configuration file.
         gpusage_toml: Ours.
         command: The `gpusage` that the login nodes call.
+        unit_folder: Where to put gpusaged's unit; ``None`` leaves systemd alone.
     """
 
     slurm_conf: Path
     gpusage_toml: Path
     command: Path
+    unit_folder: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -76,7 +79,7 @@ class Site:
         return self.slurm_conf.parent
 
 
-def find_site(slurm_conf: Path | None = None) -> Site:
+def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -> Site:
     """Return the site whose *slurm_conf* is given, else the one that SLURM_CONF names, else the usual place's.
 
     Raises:
@@ -87,7 +90,9 @@ def find_site(slurm_conf: Path | None = None) -> Site:
         message = f"Slurm's configuration must be a file; got {str(chosen)!r}. Name it with --slurm-conf."
         raise RequestError(message)
     command = Path(sys.executable).parent / "gpusage"
-    return Site(slurm_conf=chosen.resolve(), gpusage_toml=configuration_path(), command=command)
+    return Site(
+        slurm_conf=chosen.resolve(), gpusage_toml=configuration_path(), command=command, unit_folder=unit_folder
+    )
 
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
@@ -112,7 +117,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     if prolog is not None:
         edits.append(_edit(_prolog_path(site), prolog, executable=True))
     edits.append(_edit(site.gpusage_toml, _toml(_read(site.gpusage_toml), mode)))
-    return tuple(edits)
+    return (*edits, *_unit_edits(site, _unit(site)))
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
@@ -128,7 +133,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
     own = _read(site.gpusage_toml)
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(_edit(site.gpusage_toml, None if generated else own))
-    return tuple(edits)
+    return (*edits, *_unit_edits(site, None))
 
 
 def make_edits(edits: Iterable[Edit]) -> None:
@@ -198,6 +203,16 @@ def _configuration_files(site: Site) -> Iterator[tuple[Path, str]]:
         text = _read(path)
         if text is not None:
             yield path, text
+
+
+def _unit(site: Site) -> str:
+    """Return gpusaged's unit with the full path of this installation's daemon."""
+    text = files("gpusage.service").joinpath("gpusaged.service").read_text(encoding="utf-8")
+    return text.replace("ExecStart=gpusaged\n", f"ExecStart={site.command.with_name('gpusaged')}\n")
+
+
+def _unit_edits(site: Site, after: str | None) -> tuple[Edit, ...]:
+    return () if site.unit_folder is None else (_edit(site.unit_folder / "gpusaged.service", after),)
 
 
 def _toml(present: str | None, mode: SiteMode | None) -> str:
