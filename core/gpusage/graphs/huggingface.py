@@ -17,7 +17,7 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 MAXIMUM_BYTES = 1024 * 1024
-MAXIMUM_REPEATS = 1024
+MAXIMUM_REPEATS = 512
 """Of anything that a model has many of, such as layers; the deepest published ones have fewer than 200."""
 MAXIMUM_NUMBER = 2**31
 DEFAULT_SEQUENCE = 128

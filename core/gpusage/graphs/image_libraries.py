@@ -55,7 +55,7 @@ def _wanted(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
         raise GraphError(message)
     for name, sizes in shape.items():
         if name == "size" and len(sizes) == 1:
-            return check_shape((*default[:-2], sizes[0], sizes[0]), "Option shape")
+            sizes = (*default[:-2], sizes[0], sizes[0])  # noqa: PLW2901 - the same wish, spelt out
         if len(sizes) != len(default) or min(sizes) < 1:
             given = "x".join(map(str, sizes))
             message = (
