@@ -20,7 +20,7 @@ from gpusage.graphs.onnx_merge import BATCHES, Merged, UnevenError, follows, liv
 from gpusage.graphs.unfolding import unfold
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Shape
+from gpusage_hooks.types import ModelGraph, Node, Shape
 
 SUFFIX = ".onnx"
 
@@ -81,7 +81,11 @@ def _fixed_run(
             "Check --shape, or export the model again."
         )
         raise GraphError(message) from error
-    return trace, _nodes(trace, trace), batch
+    merged = _nodes(trace, trace)
+    recurrent = next((node for node in merged.nodes if node.op_type in _RECURRENT and node.inputs), None)
+    if recurrent is not None and binding.fixed_batch_size is not None:
+        batch = recurrent.inputs[0][_batch_place(recurrent)]  # the inputs' first size may be the time steps
+    return trace, merged, batch
 
 
 def _nodes(first: Trace, second: Trace) -> Merged:
@@ -102,13 +106,19 @@ def _all_follow(merged: Merged) -> bool:
         not merged.uneven
         and not merged.squared
         and follows([shape for index in merged.outputs for shape in merged.nodes[index].outputs])
-        and all(node.inputs[0][0 if dict(node.attributes).get("layout") else 1] < 0 for node in recurrent)
+        and all(node.inputs[0][_batch_place(node)] < 0 for node in recurrent)
     )
+
+
+def _batch_place(recurrent: Node) -> int:
+    """Return which dimension of a recurrent layer's first input is the batch."""
+    return 0 if dict(recurrent.attributes).get("layout") else 1
 
 
 def _inputs(binding: Binding, fixed: int | None) -> Iterator[tuple[str, Shape]]:
     if fixed is not None:
-        yield from ((printable(name), shape) for name, shape in binding.shapes(fixed).items())
+        batch = binding.fixed_batch_size or fixed
+        yield from ((printable(name), shape) for name, shape in binding.shapes(batch).items())
         return
     small, large = (binding.shapes(batch) for batch in BATCHES)
     for name, shape in small.items():
