@@ -1,7 +1,7 @@
 """A job whose GPU became a share runs its own `srun` lines unchanged, whatever they ask for.
 
-The decision is fixed (40 % of a GPU), so that nothing here depends on a prediction; request, rendering, Lua, task prolog
-and Slurm are the real ones.
+The decision is fixed (40 % of a GPU), so that nothing here depends on a prediction; request, rendering, Lua, task
+prolog and Slurm are the real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,10 +66,9 @@ class Handler(socketserver.StreamRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed, as `gpusage slurm install` does it."""
-    release = request.config.getoption("--slurm-release", default=None)
-    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=release) as sandbox:
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
         etc = sandbox.layout.etc
         path = etc / "gpusaged.sock"
         toml = etc / "gpusage.toml"
@@ -86,13 +84,13 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
             daemon.shutdown()
 
 
-def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT, **arguments: Any) -> tuple[str, dict[str, str]]:
+def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str, dict[str, str]]:
     """Submit *script*, wait for its end, and return what sbatch said and what each step showed."""
     path = sandbox.layout.jobs / "job.sh"
     path.write_text(script)
     output = sandbox.layout.jobs / "output"
     output.unlink(missing_ok=True)
-    done = sandbox.run("sbatch", "--wait", f"--output={output}", *options, str(path), check=False, **arguments)
+    done = sandbox.run("sbatch", "--wait", f"--output={output}", *options, str(path), check=False)
     lines = output.read_text().splitlines()
     print("\n".join([done.stdout, done.stderr, *lines]))  # noqa: T201 - pytest shows it where a test fails
     return done.stderr, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
@@ -114,3 +112,60 @@ def test_every_inner_srun_gets_the_share(sandbox: Sandbox, option: str) -> None:
         "per-task": SHARE,
         "none": "percent= device= mark=mps:40",
     }
+
+
+def test_a_type_that_the_user_named_stays_in_the_share(sandbox: Sandbox) -> None:
+    said, steps = run_job(sandbox, "--gres=gpu:v100:1")
+    assert "gres/gpu:v100:1 -> gres/mps:v100:40" in said
+    assert set(steps.values()) == {SHARE.replace("mps:40", "mps:v100:40"), "percent= device= mark=mps:v100:40"}
+
+
+def test_cpus_that_a_task_asks_for_beside_its_gpu_stay(sandbox: Sandbox) -> None:
+    script = "#!/bin/sh\n#SBATCH --comment=model=r.onnx\nsrun sh -c 'echo cpus percent=$SLURM_CPUS_ON_NODE'\n"
+    _, steps = run_job(sandbox, "--gpus-per-task=1", "--ntasks=1", "--cpus-per-task=3", script=script)
+    assert steps["cpus"] == "percent=3" if sandbox.installation.major_minor >= (23, 11) else steps["cpus"]
+
+
+def test_a_job_that_a_shared_job_submits_gets_the_whole_gpu_that_it_asks_for(sandbox: Sandbox) -> None:
+    """It inherits the enclosing job's environment, marks and all; only Slurm's own variables are about itself."""
+    inner = sandbox.layout.jobs / "inner.sh"
+    inner.write_text(SCRIPT.replace("#SBATCH --comment=model=r.onnx,batch=4\n", ""))
+    output = sandbox.layout.jobs / "inner-output"
+    script = f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\nsbatch --wait --gres=gpu:1 --output={output} {inner}\n"
+    said, _ = run_job(sandbox, "--gres=gpu:1", script=script)
+    assert "gres/mps:40" in said
+    lines = output.read_text().splitlines()
+    steps = {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
+    whole = {name: text for name, text in steps.items() if name != "none"}
+    assert set(whole) == {"batch", "plain", "gres", "gpus", "per-node", "per-task"}
+    assert all(text.endswith("mark=") and "percent= " in text and "device= " not in text for text in whole.values())
+    assert not [line for line in lines if line.startswith(("GPUSAGE_DECISION", "GPUSAGE_CARD", "CUDA_MPS_"))]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gres=gpu:2",),
+        ("--gpus=1", "--cpus-per-gpu=2"),
+        ("--gpus=1", "--mem-per-gpu=1G"),
+        ("--gres=gpu:1", "--exclusive"),
+        ("--gres=gpu:1", "--ntasks=2"),
+        ("--gres=mps:20",),
+    ],
+)
+def test_what_a_share_would_break_runs_as_it_was_written(sandbox: Sandbox, options: tuple[str, ...]) -> None:
+    script = "#!/bin/sh\n#SBATCH --comment=model=r.onnx\necho batch percent=${GPUSAGE_DECISION:-none}\n"
+    said, steps = run_job(sandbox, *options, script=script)
+    assert " -> " not in said
+    assert steps["batch"] == "percent=none"
+
+
+def test_a_direct_srun_keeps_its_gpu(sandbox: Sandbox) -> None:
+    done = sandbox.run("srun", "--gres=gpu:1", "--comment=model=r.onnx", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert done.stdout == "0\n"
+
+
+def test_export_none_reaches_the_share_as_well(sandbox: Sandbox) -> None:
+    said, steps = run_job(sandbox, "--gres=gpu:1", "--export=NONE")
+    assert "gres/mps:40" in said
+    assert {name for name, text in steps.items() if "percent=40 device=0" in text} == set(steps) - {"none"}

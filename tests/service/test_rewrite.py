@@ -1,0 +1,143 @@
+"""The main job on a real Slurm: a model's file, `sbatch`, and what became of the request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.sandbox.trial import install_plugin
+
+pytestmark = pytest.mark.slurm
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+LIGHT = f"model={MODELS}/resnet18.onnx,batch=1,mode=infer"
+GENEROUS = "[slurm]\nlimit_ms = 2000\n"  # what is tried here is not speed, and CI's machines are busy
+
+
+@pytest.fixture(scope="module")
+def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
+    """Return a cluster of two generations with gpusage installed and its daemon running."""
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2,1xh100:2")), release=slurm_release) as sandbox:
+        install_plugin(sandbox, "enforce", GENEROUS)
+        yield sandbox
+
+
+def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, dict[str, str]]:
+    """Submit a held job, and return what sbatch said and the job as `scontrol show job` has it."""
+    done = sandbox.run("sbatch", "--parsable", "--hold", *options, f"--wrap={wrap}")
+    job = sandbox.run("scontrol", "--oneliner", "show", "job", done.stdout.strip()).stdout
+    sandbox.run("scancel", done.stdout.strip())
+    return done.stderr, dict(re.findall(r"(\w+)=(\S*)", job))
+
+
+@pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
+def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox, option: str) -> None:
+    said, job = submit(sandbox, option, "--ntasks=1", f"--comment={LIGHT}")
+    found = re.search(r"gpusage: gres/gpu:1 -> gres/(mps:\d+)(?:, prefer [\w|]+)? \| on \S+: SM activity .*GiB", said)
+    assert found, said
+    assert job["TresPerNode"] in (f"gres:{found[1]}", f"gres/{found[1]}")
+    assert "TresPerJob" not in job
+    assert "gpu" not in job.get("TresPerTask", "")
+    assert job["AdminComment"] == "gpusage:"  # and what follows: scontrol does not quote it
+
+
+def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_count(sandbox: Sandbox) -> None:
+    script = sandbox.layout.jobs / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 --comment=here.onnx\n")
+    here = sandbox.layout.jobs / "here.onnx"
+    here.write_bytes((MODELS / "resnet18.onnx").read_bytes())
+    said = sandbox.run("sbatch", "--test-only", str(script)).stderr
+    assert "gres/gpu:1 -> " in said or "gres/gpu:1 kept" in said
+    assert "no description of the model" not in said
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) -> None:
+    before = sandbox.run("squeue", "-h").stdout
+    done = sandbox.run("sbatch", "--test-only", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
+    assert "gres/gpu:1 -> gres/mps:" in done.stderr
+    assert sandbox.run("squeue", "-h").stdout == before
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--gres=gpu:2",), "2 GPUs"),
+        (("--gpus=1", "--cpus-per-gpu=2"), "--cpus-per-gpu"),
+        (("--gres=gpu:1", "--gpu-freq=high"), "--gpu-freq"),
+        (("--gres=gpu:1", "--exclusive"), "--exclusive"),
+        (("--gres=gpu:1", "--nodes=2"), "several nodes"),
+    ],
+)
+def test_what_cannot_safely_be_changed_is_kept_and_the_user_hears_why(
+    sandbox: Sandbox, options: tuple[str, ...], reason: str
+) -> None:
+    said, job = submit(sandbox, *options, f"--comment={LIGHT}")
+    assert "kept" in said
+    assert reason in said
+    assert "mps" not in str(job)
+
+
+@pytest.mark.parametrize("comment", ["project=x", f"{LIGHT},gpusage=off", "gpusage: off"])
+def test_a_job_that_does_not_want_us_is_left_alone_without_a_word(sandbox: Sandbox, comment: str) -> None:
+    said, job = submit(sandbox, "--gres=gpu:1", f"--comment={comment}")
+    assert "gpusage" not in said
+    assert job["TresPerNode"].endswith("gpu:1")
+
+
+def test_a_mistake_in_the_comment_is_told_and_the_job_goes_through(sandbox: Sandbox) -> None:
+    said, job = submit(sandbox, "--gres=gpu:1", "--comment=model=r.onnx,btch=4")
+    assert "Did you mean 'batch'?" in said
+    assert job["TresPerNode"].endswith("gpu:1")
+
+
+def test_a_model_that_is_not_there_costs_the_job_nothing(sandbox: Sandbox) -> None:
+    said, job = submit(sandbox, "--gres=gpu:1", "--comment=/nowhere/r.onnx")
+    assert "no description of the model came with the job" in said
+    assert job["TresPerNode"].endswith("gpu:1")
+
+
+def test_the_card_does_not_stay_in_the_jobs_environment(sandbox: Sandbox) -> None:
+    output = sandbox.layout.jobs / "environment"
+    sandbox.run("sbatch", "--wait", f"--output={output}", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=env")
+    names = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
+    assert names["GPUSAGE_DECISION"].startswith("mps:")
+    assert re.fullmatch(r"0=\d+M", names["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"])
+    assert "GPUSAGE_CARD" not in names
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--mem=100G",),
+        ("--cpus-per-task=20",),
+        ("--constraint=v100",),
+        ("--constraint=h100",),
+        ("--nodelist=v100-1",),
+        ("--nodelist=h100-1",),
+        ("--exclude=h100-1",),
+        ("--exclude=v100-1",),
+        ("--gres=gpu:v100:1",),
+    ],
+)
+def test_a_job_that_only_some_nodes_can_run_is_never_refused_and_runs(
+    sandbox: Sandbox, options: tuple[str, ...]
+) -> None:
+    """Slurm refuses a job whose preference no node can meet, unless it is told not to; the installer tells it."""
+    gres = () if any("gres" in option for option in options) else ("--gres=gpu:1",)
+    sandbox.run("sbatch", "--wait", *gres, *options, f"--comment={LIGHT}", "--wrap=true", timeout_s=30)
+
+
+def test_two_light_jobs_share_one_gpu(sandbox: Sandbox) -> None:
+    """Each runs until the other has started, or for 20 s, which tells that they did not run together."""
+    until = "until [ $(ls *.device | wc -l) = 2 ]; do sleep 0.1; done"
+    wrap = f"echo $CUDA_VISIBLE_DEVICES >$SLURM_JOB_ID.device; timeout 20 sh -c '{until}'"
+    options = ("--parsable", "--gres=gpu:v100:1", f"--comment={LIGHT}", f"--wrap={wrap}")
+    jobs = [sandbox.run("sbatch", *options).stdout.strip() for _ in range(2)]
+    sandbox.wait_for_queue()
+    details = [sandbox.run("scontrol", "--oneliner", "show", "job", job).stdout for job in jobs]
+    assert all("JobState=COMPLETED" in text and "NodeList=v100-1" in text for text in details), details
+    assert [(sandbox.layout.jobs / f"{job}.device").read_text() for job in jobs] == ["0\n", "0\n"]
