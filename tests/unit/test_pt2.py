@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs import pt2
 from gpusage.graphs.pt2 import read_model
+from gpusage.graphs.pt2_archive import MAXIMUM_PROGRAM_BYTES
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -223,7 +223,7 @@ HOSTILE = {
     ),
     "a tensor that is not there": spoilt(lambda module: module["graph"]["tensor_values"].pop("linear")),
     "calls that are text": spoilt(lambda module: module["graph"].update(nodes=["a", "b"])),
-    "too large": b" " * (pt2.MAXIMUM_PROGRAM_BYTES + 1),
+    "too large": b" " * (MAXIMUM_PROGRAM_BYTES + 1),
 }
 
 

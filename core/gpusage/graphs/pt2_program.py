@@ -29,8 +29,8 @@ Json = Any
 class Program:
     """The parts of a program's document that say what it computes."""
 
-    def __init__(self, document: Json, weights: Json) -> None:
-        """Find the parts of *document*; *weights* says which parameters share one weight."""
+    def __init__(self, document: Json, places: Mapping[str, str]) -> None:
+        """Find the parts of *document*; *places* says where each weight lies."""
         module = document["graph_module"]
         self.graph: Json = module["graph"]
         self.specs: list[tuple[str, Json]] = [
@@ -40,7 +40,6 @@ class Program:
             name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
         ]
         self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
-        places = {name: entry.get("path_name") for name, entry in weights.get("config", {}).items()}
         parameters = [body for kind, body in self.specs if kind == "parameter"]
         self.parameters = {
             str(places.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
