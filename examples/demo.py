@@ -18,9 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from gpusage.sandboxes import processes
+from gpusage.sandboxes.progress import progress
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, processes, start_sandbox
-from gpusage_slurm.sandbox.commands import progress
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
 MODELS = Path(__file__).parent / "models"

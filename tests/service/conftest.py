@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.sandboxes.host import user_name
+from gpusage.sandboxes.packages import require_apt
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.host import user_name
-from gpusage_slurm.sandbox.packages import require_apt
 
 PLAN = ClusterPlan(nodes=parse_nodes("2xv100:2,1xa100:2,1xh100:2"))
 

@@ -17,7 +17,8 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage.graphs.card import encode
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, processes, start_sandbox
+from gpusage.sandboxes import processes
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon, submission_time_ms
 
 pytestmark = pytest.mark.slurm

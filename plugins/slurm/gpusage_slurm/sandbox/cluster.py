@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.sandboxes import processes
+from gpusage.sandboxes.host import free_ports, private_folder, require_own, user_name
+from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox import processes
-from gpusage_slurm.sandbox.host import free_ports, private_folder, require_own, user_name
 from gpusage_slurm.sandbox.installation import Installation, prepare_installation, read_installation
 from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gpusage_toml, render_gres_conf
-from gpusage_slurm.sandbox.packages import Report, silent
 from gpusage_slurm.sandbox.slurm_conf import Host, render_slurm_conf
 
 _SCHEMA = "gpusage.slurm-sandbox/1"

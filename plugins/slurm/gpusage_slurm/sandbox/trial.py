@@ -7,9 +7,9 @@ import re
 import time
 
 from gpusage.configuration import SiteMode
+from gpusage.sandboxes import processes
 from gpusage.service.client import ask
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox import processes
 from gpusage_slurm.sandbox.cluster import Sandbox
 
 _START_LIMIT_S = 20.0

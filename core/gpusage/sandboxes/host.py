@@ -20,12 +20,12 @@ def user_name() -> str:
     """Return the name of the user that this process runs as, whatever the environment says.
 
     Raises:
-        RequestError: The user has no name; Slurm runs nothing for such a one.
+        RequestError: The user has no name; daemons run nothing for such a one.
     """
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
-        message = f"User must have a name for Slurm; got uid {os.getuid()} without one. Add it to /etc/passwd."
+        message = f"User must have a name; got uid {os.getuid()} without one. Add it to /etc/passwd."
         raise RequestError(message) from error
 
 
@@ -33,8 +33,8 @@ def private_folder(folder: Path | None, longest: int) -> Path:
     """Return *folder*, empty, made if need be, that nobody else can look into; a temporary one where ``None``.
 
     Raises:
-        RequestError: It is not empty, not ours, or its path has more than *longest* bytes or a letter that Slurm's
-            configuration cannot hold.
+        RequestError: It is not empty, not ours, or its path has more than *longest* bytes or a letter that
+            configuration files cannot hold.
     """
     absolute = Path(tempfile.mkdtemp(prefix="gpusage-sandbox-")) if folder is None else folder.absolute()
     length = len(os.fsencode(absolute))
@@ -45,7 +45,7 @@ def private_folder(folder: Path | None, longest: int) -> Path:
         )
         raise RequestError(message)
     if not re.fullmatch(r"[\w/.+@:~-]+", str(absolute)):
-        message = f"Folder of a sandbox must be a word that Slurm can read; got {str(absolute)!r}. Name a plainer one."
+        message = f"Folder of a sandbox must be a plain word; got {str(absolute)!r}. Name another one with --folder."
         raise RequestError(message)
     try:
         absolute.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A private apt: fetches one release's Slurm with everything below it, as any user, host untouched."""
+"""A private apt: fetches packages of one release with everything below them, as any user, host untouched."""
 
 from __future__ import annotations
 
@@ -7,31 +7,15 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from gpusage.sandboxes.host import user_name
+from gpusage.sandboxes.progress import Report, silent
+from gpusage.sandboxes.sources import Source, render_deb822
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox.host import user_name
-from gpusage_slurm.sandbox.sources import Source, render_deb822
-
-PACKAGES = (
-    "slurmctld",
-    "slurmd",
-    "slurm-client",
-    "slurm-wlm-basic-plugins",
-    "munge",
-    "lua-socket",
-    "lua-posix",
-)
-
-Report = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much: ``report("download", 3_000, 14_000)``."""
 
 _POLL_S = 0.1
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Report to nobody."""
 
 
 def require_apt() -> None:
@@ -43,14 +27,14 @@ def require_apt() -> None:
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     if missing:
         message = (
-            f"The Slurm sandbox needs apt-get and dpkg, as Debian and Ubuntu have them; {' and '.join(missing)} "
+            f"The sandbox needs apt-get and dpkg, as Debian and Ubuntu have them; {' and '.join(missing)} "
             "not found on PATH. Run it on a Debian or Ubuntu machine, or try gpusage on a cluster that exists."
         )
         raise RequestError(message)
 
 
-def download(source: Source, folder: Path, report: Report = silent) -> tuple[Path, ...]:
-    """Fetch Slurm and all that it depends on from *source* into *folder*, and return the archives.
+def download(packages: Sequence[str], source: Source, folder: Path, report: Report = silent) -> tuple[Path, ...]:
+    """Fetch *packages* and all that they depend on from *source* into *folder*, and return the archives.
 
     What an interrupted run had fetched is used again.
 
@@ -61,10 +45,10 @@ def download(source: Source, folder: Path, report: Report = silent) -> tuple[Pat
     options = _prepare(source, folder)
     _apt([*options, "update"], source)
     _apt([*options, "autoclean"], source)  # of an interrupted run, what the archive has replaced since
-    wanted = parse_uris(_apt([*options, "install", "--print-uris", "--yes", *PACKAGES], source))
+    wanted = parse_uris(_apt([*options, "install", "--print-uris", "--yes", *packages], source))
     archives = folder / "cache" / "archives"
     total = sum(wanted.values())
-    command = ["apt-get", *options, "install", "--download-only", "--yes", *PACKAGES]
+    command = ["apt-get", *options, "install", "--download-only", "--yes", *packages]
     with (folder / "download.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment())
         with process:
@@ -131,8 +115,8 @@ def _apt_error(source: Source, output: str) -> RequestError:
     complaints = re.findall(r"^[EW]: *(.+?)\.?$", output, flags=re.MULTILINE)
     complaint = complaints[0] if complaints else "no word from apt-get"
     message = (
-        f"Release {source.suite!r} must be one whose Slurm the host's own apt mirror has; apt-get says: {complaint}. "
-        "Check the network and the name (--release)."
+        f"Release {source.suite!r} must be one that the host's own apt mirror has; apt-get says: {complaint}. "
+        "Check the network and the release's name."
     )
     return RequestError(message)
 

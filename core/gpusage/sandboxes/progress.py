@@ -1,0 +1,30 @@
+"""How far a sandbox has come: told by those who work, shown on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Report = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much: ``report("download", 3_000, 14_000)``."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report to nobody."""
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Report]:
+    """Show on standard error what is done, as a bar a stage."""
+    from rich.console import Console  # noqa: PLC0415 - --help stays quick
+    from rich.progress import Progress, TaskID  # noqa: PLC0415 - as above
+
+    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
