@@ -27,6 +27,7 @@ from gpusage_hooks.types import (
     Interval,
     Job,
     ModelGraph,
+    Rendered,
     Rules,
     Workload,
 )
@@ -104,6 +105,26 @@ class Advisor:
         except GpuUsageError as error:
             return _kept(job, str(error))
         return self._through_policies(case)
+
+    def render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, Rendered]:
+        """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
+
+        Raises:
+            PluginError: No adapter answers for the manager of a job that is to be rewritten.
+        """
+        rendered: Rendered | None = self.plugins.hook.render_decision(job=job, decision=decision, cluster=cluster)
+        if rendered is None:
+            if decision.code is Code.REWRITE:
+                message = (
+                    f"Hook 'render_decision' must answer for {job.submission.manager!r}; got no answer. "
+                    "Check the plugins."
+                )
+                raise PluginError(message, plugin="unknown", hook="render_decision")
+            rendered = Rendered(before=job.request_text, after=job.request_text, fields={})
+        if decision.code is Code.REWRITE and not rendered.fields:
+            reason = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
+            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
+        return decision, rendered
 
     def _through_policies(self, case: Case) -> Decision:
         """Ask each policy in its turn; each answers on the draft of those before it."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from gpusage.predictors.intervals import ratio
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -131,18 +131,8 @@ def cluster(seen: Cluster, origin: str) -> dict[str, Any]:
 
 
 def speedup(found: GpuNeed, first: GpuNeed) -> Interval:
-    """Return how many times faster than *first* a step runs; 1 exactly against itself.
-
-    Step times miss by a factor, so each interval is a distance on a logarithmic scale; the errors on two GPUs are taken
-    as independent, and such distances add by their squares.
-    """
-    if found.gpu == first.gpu:
-        return ALONE
-    mine, other = found.step_time_s, first.step_time_s
-    value = other.value / mine.value
-    up = math.hypot(math.log(other.high / other.value), math.log(mine.value / mine.low))
-    down = math.hypot(math.log(other.value / other.low), math.log(mine.high / mine.value))
-    return Interval(value=value, low=value * math.exp(-down), high=value * math.exp(up))
+    """Return how many times faster than *first* a step runs; 1 exactly against itself."""
+    return ALONE if found.gpu == first.gpu else ratio(first.step_time_s, found.step_time_s)
 
 
 def scaled(figure: Interval, factor: float) -> Interval:

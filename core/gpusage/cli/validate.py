@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import documents, options, tables
-from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
+from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
 
 if TYPE_CHECKING:
@@ -84,18 +84,10 @@ def judge(advisor: Advisor, script: str, cluster: Cluster) -> Verdict:
     try:
         job = _job(advisor, script)
         decision = advisor.decide(job, _graph(advisor, job), cluster)
+        decision, rendered = advisor.render(job, decision, cluster)
     except GpuUsageError as error:
         return Verdict(script=script, error=error)
-    return Verdict(script=script, decision=decision, rendered=_rendered(advisor, job, decision, cluster))
-
-
-def _rendered(advisor: Advisor, job: Job, decision: Decision, cluster: Cluster) -> Rendered:
-    """Return the decision in the manager's words; an adapter need not say what stays as it is."""
-    rendered: Rendered | None = advisor.plugins.hook.render_decision(job=job, decision=decision, cluster=cluster)
-    if rendered is None and decision.code is Code.REWRITE:
-        message = f"Hook 'render_decision' must answer for {MANAGER!r}; got no answer. Install the Slurm plugin."
-        raise PluginError(message, plugin="unknown", hook="render_decision")
-    return rendered or Rendered(before=job.request_text, after=job.request_text, fields={})
+    return Verdict(script=script, decision=decision, rendered=rendered)
 
 
 def _job(advisor: Advisor, script: str) -> Job:

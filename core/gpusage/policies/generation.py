@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.place import Place, doubt, names, places
+from gpusage.predictors.intervals import ratio
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Case, Decision, Interval
 
@@ -53,8 +54,7 @@ def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
 
 def speedup(of: Place, over: Place) -> Interval:
     """Return how many times as fast the job runs on the GPU *of* as on the GPU *over*."""
-    mine, other = of.need.step_time_s, over.need.step_time_s
-    return Interval(value=other.value / mine.value, low=other.low / mine.high, high=other.high / mine.low)
+    return ratio(over.need.step_time_s, of.need.step_time_s)
 
 
 def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, hypot
+from math import exp, hypot, log
 
 from gpusage_hooks.types import Interval, ModelGraph
 
@@ -33,6 +33,18 @@ def spread(deviation: float, graph: ModelGraph) -> float:
 def around(value: float, factor: float) -> Interval:
     """Return the interval from *value* / *factor* to *value* x *factor*."""
     return Interval(value=value, low=value / factor, high=value * factor)
+
+
+def ratio(over: Interval, under: Interval) -> Interval:
+    """Return *over* / *under*, two figures that miss by a factor each.
+
+    Such an interval is a distance on a logarithmic scale; the errors are taken as independent, so that the distances
+    add by their squares.
+    """
+    value = over.value / under.value
+    up = hypot(log(over.high / over.value), log(under.value / under.low))
+    down = hypot(log(over.value / over.low), log(under.high / under.value))
+    return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
 def share_around(value: float, factor: float) -> Interval:

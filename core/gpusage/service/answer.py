@@ -99,15 +99,8 @@ class Judge:
             return kept(submission, snapshot, trouble, job=job)
         cluster = cluster or Cluster(manager=submission.manager, version="", pools=())
         decision = self._decided(job, cluster, snapshot)
-        rendered: Rendered | None = snapshot.advisor.plugins.hook.render_decision(
-            job=job, decision=decision, cluster=cluster
-        )
-        if rendered is None and decision.code is Code.REWRITE:
-            message = (
-                f"Hook 'render_decision' must answer for {submission.manager!r}; got no answer. Check the plugins."
-            )
-            raise PluginError(message, plugin="unknown", hook="render_decision")
-        return _verdict(job, decision, rendered or unchanged(job), snapshot)
+        decision, rendered = snapshot.advisor.render(job, decision, cluster)
+        return _verdict(job, decision, rendered, snapshot)
 
     def _decided(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
         """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""

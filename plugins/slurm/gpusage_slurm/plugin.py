@@ -8,7 +8,6 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster
-from gpusage_slurm.commands import slurm
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 
@@ -34,4 +33,6 @@ def observe_cluster(manager: str) -> Cluster | None:
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage slurm`."""
+    from gpusage_slurm.commands import slurm  # noqa: PLC0415 - only the command line needs it
+
     return [slurm]
