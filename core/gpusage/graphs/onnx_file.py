@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpusage.graphs.guard import MAXIMUM_NODES, shown
 from gpusage.graphs.onnx_values import Declared, Number, Tensor, read_declared, read_sparse_tensor, read_tensor
-from gpusage.graphs.wire import Message, Reader, WireError, message_of, real_of, signed, text_of, whole_of
+from gpusage.graphs.wire import Field, Message, Reader, WireError, message_of, real_of, signed, text_of, whole_of
 from gpusage_hooks.errors import GraphError
 
 MAXIMUM_DEPTH = 8
@@ -34,7 +34,7 @@ class Reference:
     name: str
 
 
-Attribute = Number | str | tuple[int, ...] | Tensor | Message | Reference
+Attribute = Number | str | tuple[Number, ...] | Tensor | Message | Reference
 """A message is a subgraph, not yet parsed."""
 
 
@@ -205,10 +205,10 @@ def _node(reader: Reader, message: Message) -> OnnxNode:
     return OnnxNode(name, op_type, domain, tuple(inputs), tuple(outputs), attributes)
 
 
-def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:
+def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:  # noqa: C901 - a case a field
     name = ""
     found: Attribute | None = None
-    numbers: list[int] = []
+    numbers: list[Number] = []
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -218,16 +218,22 @@ def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]
             case 3:
                 found = signed(whole_of(value))
             case 4:
-                found = value.decode(errors="replace") if isinstance(value, bytes) else None
+                found = _word(value)
             case 5:
                 found = read_tensor(reader, message_of(value))
             case 6:
                 found = message_of(value)
+            case 7:
+                numbers.extend(reader.reals(value))
             case 8:
                 numbers.extend(reader.wholes(value))
             case 21:
                 found = Reference(text_of(value))
     return name, tuple(numbers) if found is None and numbers else found
+
+
+def _word(value: Field) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else None
 
 
 def _found(descriptor: int) -> str:

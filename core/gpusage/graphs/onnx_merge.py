@@ -200,7 +200,9 @@ def _parameters(step: Step) -> Iterator[Shape]:
 def _attributes(op_type: str, attributes: Mapping[str, FileAttribute]) -> Iterator[tuple[str, Attribute]]:
     for name in _ATTRIBUTES.get(op_type, ()):
         value = attributes.get(name)
-        if isinstance(value, (int, float, tuple)) or (isinstance(value, str) and value not in {"", "NOTSET"}):
+        if isinstance(value, tuple):
+            yield name, tuple(int(number) for number in value)
+        elif isinstance(value, (int, float)) or (isinstance(value, str) and value not in {"", "NOTSET"}):
             yield name, value
 
 

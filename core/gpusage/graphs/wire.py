@@ -26,6 +26,7 @@ _SEVEN_BITS = 0x7F  # the eighth says that more follows
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _KINDS = (_VARINT, _FIXED64, _LENGTH, _FIXED32)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+_FEW = 16  # real numbers that a shape may depend on: a scale an axis
 _FIRST_KEY = 8  # field numbers begin at 1
 
 
@@ -79,6 +80,16 @@ class Reader:
             numbers.append(signed(number))
         self.spend(len(numbers))
         return numbers
+
+    def reals(self, value: Field) -> tuple[float, ...]:
+        """Return the single-precision numbers of a repeated field, which stand alone or packed, where they are few."""
+        if not isinstance(value, bytes) or len(value) % _WIDTHS[_FIXED32]:
+            raise WireError
+        count = len(value) // _WIDTHS[_FIXED32]
+        if count > _FEW:
+            return ()
+        self.spend(count)
+        return struct.unpack(f"<{count}f", value)
 
     def spend(self, count: int) -> None:
         """Take *count* fields from the budget.

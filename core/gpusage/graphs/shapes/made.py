@@ -34,6 +34,9 @@ def constant(call: Call) -> list[Result]:
     if "value_ints" in call.attributes:
         numbers = call.list("value_ints")
         return [Result((len(numbers),), "int64", numbers)]
+    reals = call.attributes.get("value_floats")
+    if isinstance(reals, tuple):
+        return [Result((len(reals),), "float", reals)]
     tensor = call.attributes.get("value", call.attributes.get("sparse_value"))
     if not isinstance(tensor, Tensor):
         raise UnresolvedError

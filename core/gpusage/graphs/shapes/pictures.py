@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import floor
 
 from gpusage.graphs.onnx_values import Number
-from gpusage.graphs.shapes.rule import Call, MismatchError, Result, UnresolvedError, axis_of, rule
+from gpusage.graphs.shapes.rule import Call, MismatchError, Result, axis_of, rule
 from gpusage_hooks.types import Shape
 
 
@@ -34,10 +34,9 @@ def resize(call: Call) -> list[Result]:
     sizes = list(shape)
     if last == 3 and call.has(3) and call.shape(3) != (0,):  # noqa: PLR2004 - the place of sizes
         wanted: list[Number] = list(call.wholes(3))
-    elif "scales" in call.attributes:
-        raise UnresolvedError  # an attribute of real numbers, of operator set 7 alone
     else:
-        scales = call.numbers(min(last, 2))
+        held = call.attributes.get("scales")  # as operator set 7 has it
+        scales = held if isinstance(held, tuple) else call.numbers(min(last, 2))
         wanted = [shape[axis] * scale for axis, scale in zip(axes, scales, strict=False)]
     if len(wanted) != len(axes):
         raise MismatchError

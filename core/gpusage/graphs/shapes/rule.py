@@ -109,7 +109,7 @@ class Call:
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
-        return value
+        return tuple(int(number) for number in value)
 
     def word(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
