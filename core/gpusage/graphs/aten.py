@@ -60,7 +60,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:  # noqa: ANN401 - an argument ma
 
 def plain_name(name: str) -> str:
     """Return the name of the operator that computes the same and writes elsewhere."""
-    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    return name[:-1] if name.endswith("_") and not name.endswith("__") and len(name) > 1 else name
 
 
 def is_known(name: str) -> bool:

@@ -16,6 +16,7 @@ from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Shape
 
 BATCHES = (2, 3)
 """The batch sizes at which a model is played; at 1 some models take another way."""
+MAXIMUM_ATTRIBUTE = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,7 @@ class Recording:
         """Record that an operation of *op_type* read *tensors* and wrote *outputs*."""
         read = tuple(tensors)
         activations = [tensor for tensor in read if tensor.key in self.made_by]
-        for tensor in outputs:
-            check_shape(tensor.shape, f"An output of operation {op_type}")
+        _check_figures(op_type, outputs, attributes or {})
         node = Node(
             op_type=op_type,
             inputs=tuple(tensor.shape for tensor in activations),
@@ -169,6 +169,18 @@ def graph_of(
         unknown_op_types=tuple(sorted(recording.unknown.items())),
         notes=(*fixed, *notes),
     )
+
+
+def _check_figures(op_type: str, outputs: Iterable[Tensor], attributes: Mapping[str, Attribute]) -> None:
+    for tensor in outputs:
+        check_shape(tensor.shape, f"An output of operation {op_type}")
+    for name, value in attributes.items():
+        subject = f"Attribute {name} of operation {op_type}"
+        if isinstance(value, tuple):
+            check_shape(value, subject)
+        elif isinstance(value, int) and abs(value) > MAXIMUM_ATTRIBUTE:
+            message = f"{subject} must be at most 2^31; got a larger figure. Check the model."
+            raise GraphError(message)
 
 
 class _UnevenError(Exception):
