@@ -1,0 +1,140 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+
+/**
+ * What was decided for an application: the share of a GPU for each of its containers, and on which generations, best first.
+ *
+ * <p>It stands in the variable {@link #VARIABLE} of the ApplicationMaster's environment, as base64 of a flat JSON object of texts: bash reads
+ * environment values once more, and base64 is what it leaves alone.
+ */
+final class Plan {
+  static final String VARIABLE = "GPUSAGE_PLAN";
+  static final String VERSION = "1";
+
+  private static final int LIMIT_CHARACTERS = 16 * 1024;
+  private static final Pattern NUMBER = Pattern.compile("[0-9]{1,9}");
+  private static final Pattern LABEL = Pattern.compile("[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}");
+  private static final Pattern ID = Pattern.compile("[0-9a-zA-Z._:-]{0,64}");
+
+  final String id;
+
+  /** Hundredths of one GPU, 1 to 100. */
+  final int share;
+
+  /** The most GPU memory that a container may take; 0 where the share alone limits it. */
+  final int memoryCapMib;
+
+  /** Node labels, which name generations, best first; empty where any node will do. */
+  final List<String> labels;
+
+  /** After how long without a container the next label is tried; 0 for never. */
+  final int fallbackAfterS;
+
+  /** How many containers run the user's command. */
+  final int containers;
+
+  /** Memory and cores of a container's own, beside the GPU; 0 where nothing was said. */
+  final int memoryMib;
+
+  final int vcores;
+
+  private Plan(Map<String, String> texts) throws PlanException {
+    if (!VERSION.equals(texts.get("v"))) {
+      throw new PlanException("v", "be " + VERSION, texts.get("v"));
+    }
+    id = matched(texts, "id", ID, "have at most 64 letters, digits and ._:-");
+    share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
+    memoryCapMib = number(texts, "memory_cap_mib", "0", 0, 1 << 24);
+    labels = labels(texts.getOrDefault("labels", ""));
+    fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
+    containers = number(texts, "containers", "1", 1, 10_000);
+    memoryMib = number(texts, "memory_mib", "0", 0, 1 << 24);
+    vcores = number(texts, "vcores", "0", 0, 10_000);
+  }
+
+  /** Return the plan in {@code text}, the base64 form. */
+  static Plan parse(String text) throws PlanException {
+    if (text.length() > LIMIT_CHARACTERS) {
+      throw new PlanException("text", "have at most " + LIMIT_CHARACTERS + " characters", text.length() + " characters");
+    }
+    try {
+      return of(Texts.parse(Texts.fromBase64(text)));
+    } catch (IOException error) {
+      throw new PlanException("text", "be base64 of a flat JSON object of texts", text);
+    }
+  }
+
+  static Plan of(Map<String, String> texts) throws PlanException {
+    return new Plan(texts);
+  }
+
+  String toBase64() throws IOException {
+    Map<String, String> texts = new LinkedHashMap<>();
+    texts.put("v", VERSION);
+    texts.put("id", id);
+    texts.put("share", String.valueOf(share));
+    texts.put("memory_cap_mib", String.valueOf(memoryCapMib));
+    texts.put("labels", String.join(",", labels));
+    texts.put("fallback_after_s", String.valueOf(fallbackAfterS));
+    texts.put("containers", String.valueOf(containers));
+    texts.put("memory_mib", String.valueOf(memoryMib));
+    texts.put("vcores", String.valueOf(vcores));
+    return Texts.toBase64(Texts.write(texts));
+  }
+
+  private static int number(Map<String, String> texts, String key, String absent, int least, int most)
+      throws PlanException {
+    String text = texts.getOrDefault(key, absent);
+    if (text != null && NUMBER.matcher(text).matches()) {
+      int number = Integer.parseInt(text);
+      if (least <= number && number <= most) {
+        return number;
+      }
+    }
+    throw new PlanException(key, "be a whole number from " + least + " to " + most, text);
+  }
+
+  private static String matched(Map<String, String> texts, String key, Pattern pattern, String rule)
+      throws PlanException {
+    String text = texts.getOrDefault(key, "");
+    if (!pattern.matcher(text).matches()) {
+      throw new PlanException(key, rule, text);
+    }
+    return text;
+  }
+
+  private static List<String> labels(String text) throws PlanException {
+    if (text.isEmpty()) {
+      return Collections.emptyList();
+    }
+    List<String> labels = new ArrayList<>(new LinkedHashSet<>(Arrays.asList(text.split(",", -1))));
+    boolean named = labels.stream().allMatch(label -> LABEL.matcher(label).matches());
+    if (!named || labels.size() > 16) {
+      throw new PlanException("labels", "be at most 16 node labels with commas between them", text);
+    }
+    return Collections.unmodifiableList(labels);
+  }
+
+  /** Says what is wrong with a plan, in one sentence that is safe to print. */
+  static final class PlanException extends Exception {
+    private static final long serialVersionUID = 1L;
+
+    PlanException(String key, String rule, String got) {
+      super("Plan's " + key + " must " + rule + "; got " + printable(got) + ". Make the plan anew with gpusage yarn submit.");
+    }
+
+    private static String printable(String got) {
+      String start = got == null ? "nothing" : "'" + got.substring(0, Math.min(got.length(), 40)) + "'";
+      return start.replaceAll("[^\\x20-\\x7e]", "?");
+    }
+  }
+}

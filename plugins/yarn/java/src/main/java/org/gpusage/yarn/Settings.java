@@ -1,0 +1,36 @@
+package org.gpusage.yarn;
+
+import java.io.File;
+import org.apache.hadoop.conf.Configuration;
+
+/** The keys {@code gpusage.*} of yarn-site.xml that several classes read. */
+final class Settings {
+  static final String SHARE_RESOURCE = "gpusage.share.resource";
+  static final String SHARE_STEPS = "gpusage.share.steps";
+  static final String SWITCH_FILE = "gpusage.switch-file";
+  static final String DAEMON_SOCKET = "gpusage.daemon.socket";
+  static final String DAEMON_LIMIT_MS = "gpusage.daemon.limit-ms";
+  static final String HEARTBEAT_MS = "gpusage.am.heartbeat-ms";
+  static final String NODE_GPUS = "gpusage.node.gpus";
+  static final String NODE_MEMORY_MIB = "gpusage.node.gpu-memory-mib";
+  static final String NODE_JOURNAL = "gpusage.node.journal";
+  static final String MPS_DIRECTORY = "gpusage.node.mps-directory";
+  static final String MPS_COMMAND = "gpusage.node.mps-command";
+  static final String MPS_CHECK_S = "gpusage.node.mps-check-s";
+
+  /** The resource of which one shared GPU has {@link #WHOLE_GPU}. */
+  static final String DEFAULT_SHARE_RESOURCE = "gpusage.io/share";
+
+  static final int WHOLE_GPU = 100;
+  static final String GPU_RESOURCE = "yarn.io/gpu";
+
+  private Settings() {}
+
+  static String shareResource(Configuration conf) {
+    return conf.getTrimmed(SHARE_RESOURCE, DEFAULT_SHARE_RESOURCE);
+  }
+
+  static Switch offSwitch(Configuration conf) {
+    return new Switch(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
+  }
+}

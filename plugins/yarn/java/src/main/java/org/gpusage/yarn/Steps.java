@@ -1,0 +1,31 @@
+package org.gpusage.yarn;
+
+import java.util.TreeSet;
+
+/** The shares that a site gives out: a share is always the next one up, and never more than the most that may be had. */
+final class Steps {
+  static final String DEFAULT = "5,10,15,20,25,30,35,40,45,50,55,60,65,70,75,80,85,90,95,100";
+
+  private final TreeSet<Long> steps = new TreeSet<>();
+
+  /** Read {@code text}, whole numbers from 1 to 100 with commas between them. */
+  Steps(String text) {
+    for (String step : text.split(",")) {
+      long value = Long.parseLong(step.trim());
+      if (value < 1 || value > Settings.WHOLE_GPU) {
+        throw new IllegalArgumentException("Step of shares must be from 1 to 100; got " + value);
+      }
+      steps.add(value);
+    }
+  }
+
+  /** Return the step for {@code share}, at most {@code most}; a share of nothing stays one. */
+  long snap(long share, long most) {
+    if (share <= 0) {
+      return share;
+    }
+    Long up = steps.ceiling(share);
+    long snapped = up == null ? steps.last() : up;
+    return Math.min(snapped, most);
+  }
+}

@@ -1,0 +1,13 @@
+/**
+ * gpusage inside YARN: shares of GPUs and their generations for applications that carry a plan or a model's card.
+ *
+ * <p>Invariants of the whole package:
+ *
+ * <ol>
+ *   <li>Whatever goes wrong in here, stock YARN results: each entry point catches Throwable, and what is stock runs outside the try.
+ *   <li>Nothing is decided here. A {@link org.gpusage.yarn.Plan} comes with the application, or from gpusaged on the ResourceManager's host.
+ *   <li>An application without a plan is untouched; while the file of {@link org.gpusage.yarn.Switch} exists, so is every other.
+ *   <li>Each class works without the others. Settings are keys {@code gpusage.*} of yarn-site.xml; each has a default.
+ * </ol>
+ */
+package org.gpusage.yarn;

@@ -1,0 +1,120 @@
+package org.gpusage.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Random;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class PlanTest {
+  private static final String WHOLE =
+      "{'v':'1','id':'9f3c','share':'40','memory_cap_mib':'6144','labels':'h100,a100','fallback_after_s':'30','containers':'2'}";
+
+  @Test
+  void aPlanIsReadAsItWasWritten() throws Exception {
+    Plan plan = Plan.parse(Plan.parse(encoded(WHOLE)).toBase64());
+    assertEquals("9f3c", plan.id);
+    assertEquals(40, plan.share);
+    assertEquals(6144, plan.memoryCapMib);
+    assertEquals(Arrays.asList("h100", "a100"), plan.labels);
+    assertEquals(30, plan.fallbackAfterS);
+    assertEquals(2, plan.containers);
+  }
+
+  @Test
+  void onlyVersionAndShareMustBeThere() throws Exception {
+    Plan plan = Plan.parse(encoded("{'v':'1','share':'5','later':'unknown'}"));
+    assertEquals(Collections.emptyList(), plan.labels);
+    assertEquals(1, plan.containers);
+    assertEquals(0, plan.memoryCapMib);
+  }
+
+  @ParameterizedTest
+  @ValueSource(
+      strings = {
+        "{'v':'1','share':'1000000000'}",
+        "{'v':'1','share':'-1'}",
+        "{'v':'1','share':'0'}",
+        "{'v':'1','share':'101'}",
+        "{'v':'1','share':'NaN'}",
+        "{'v':'1','share':'Infinity'}",
+        "{'v':'1','share':'4e1'}",
+        "{'v':'1','share':'٤٠'}",
+        "{'v':'1','share':40}",
+        "{'v':'1','share':null}",
+        "{'v':'1','share':'40','share':'50'}",
+        "{'v':'1','share':'40'} {}",
+        "{'v':'1','share':'40'",
+        "{'v':'2','share':'40'}",
+        "{'share':'40'}",
+        "{'v':'1'}",
+        "{'v':'1','share':'40','labels':'a100,,h100'}",
+        "{'v':'1','share':'40','labels':'a100&&h100'}",
+        "{'v':'1','share':'40','labels':'a\\u0000b'}",
+        "{'v':'1','share':'40','labels':'$(id)'}",
+        "{'v':'1','share':'40','id':'a\\nb'}",
+        "{'v':'1','share':'40','containers':'999999'}",
+        "{'v':'1','share':'40','fallback_after_s':'-3'}",
+        "{'v':'1','share':'40','memory_cap_mib':'99999999999'}",
+        "['v','1']",
+        "{'v':{'v':{'v':'1'}}}",
+        "",
+      })
+  void aHostilePlanIsRefusedInOnePrintableSentence(String json) {
+    Plan.PlanException refusal = assertThrows(Plan.PlanException.class, () -> Plan.parse(encoded(json)));
+    assertTrue(refusal.getMessage().matches("Plan's [\\x20-\\x7e]{1,300}\\."), refusal.getMessage());
+  }
+
+  @Test
+  void aPlanOfAMegabyteIsRefusedUnread() {
+    char[] text = new char[1 << 20];
+    Arrays.fill(text, 'A');
+    assertThrows(Plan.PlanException.class, () -> Plan.parse(new String(text)));
+  }
+
+  @Test
+  void deepNestingIsRefused() {
+    char[] text = new char[8000];
+    Arrays.fill(text, '[');
+    assertThrows(Plan.PlanException.class, () -> Plan.parse(encoded(new String(text))));
+  }
+
+  @Test
+  void anyBytesAreAPlanOrRefused() {
+    Random random = new Random(3);
+    String whole = encoded(WHOLE);
+    int refused = 0;
+    for (int round = 0; round < 5000; round++) {
+      StringBuilder text = new StringBuilder(whole);
+      for (int i = random.nextInt(4); i >= 0; i--) {
+        text.setCharAt(random.nextInt(text.length()), (char) random.nextInt(300));
+      }
+      try {
+        Plan plan = Plan.parse(text.toString());
+        assertTrue(1 <= plan.share && plan.share <= 100);
+      } catch (Plan.PlanException refusal) {
+        refused++;
+      }
+    }
+    assertTrue(refused > 2500, "refused " + refused);
+  }
+
+  @Test
+  void anEnvironmentSurvivesFlatJson() throws Exception {
+    Map<String, String> texts = new HashMap<>();
+    texts.put("A", "quotes \" ' \\ $HOME `id` \n\t é \u0001");
+    assertEquals(texts, Texts.parse(Texts.write(texts)));
+  }
+
+  static String encoded(String json) {
+    return Base64.getEncoder().encodeToString(json.replace('\'', '"').getBytes(java.nio.charset.StandardCharsets.UTF_8));
+  }
+}
