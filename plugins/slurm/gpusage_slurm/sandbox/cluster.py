@@ -19,10 +19,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpusage.sandboxes import processes
+from gpusage.sandboxes.guard import dismiss, start_guard
 from gpusage.sandboxes.host import free_ports, private_folder, require_own, user_name
 from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
@@ -41,12 +42,15 @@ _DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """One private cluster; a context manager that takes it down."""
+    """One private cluster; a context manager that takes it down, also where its process is killed meanwhile."""
 
     layout: Layout
     installation: Installation
+    guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> Sandbox:  # noqa: PYI034 - typing.Self is younger than Python 3.10
+        command = (sys.executable, "-m", "gpusage.cli", "slurm", "sandbox", "down", "--folder", str(self.layout.folder))
+        self.guards.append(start_guard(self.layout.record, command))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -173,6 +177,8 @@ class Sandbox:
         for _ in range(_MOST_SWEEPS):  # a process that is ended may just have begun another
             processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
         shutil.rmtree(self.layout.folder, ignore_errors=True)
+        while self.guards:
+            dismiss(self.guards.pop())
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""
