@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socketserver
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from gpusage.api import advisor
 from gpusage.graphs.card import encode
 from gpusage.sandboxes import processes
+from gpusage.service.client import ask
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon, submission_time_ms
 
@@ -219,19 +221,28 @@ def test_folder_in_the_sockets_place(daemon: Sandbox) -> None:
 
 
 def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a daemon as another user")
+    other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    if daemon.run(*other, "gpusaged", "--version", check=False).returncode != 0:
+        pytest.skip("only root can start a daemon as another user, and only where that user may read this checkout")
     end_daemon(daemon)
     layout = daemon.layout
     settings = layout.etc / "gpusage.toml"
     settings.write_text(settings.read_text().replace("[daemon]", '[daemon]\nallowed_users = ["nobody"]'))
-    for folder in (layout.folder, layout.run, layout.logs, layout.state, layout.jobs, layout.etc):
+    folders = (layout.folder, layout.run, layout.logs, layout.state, layout.jobs, layout.etc)
+    for folder in folders:
         folder.chmod(0o777)
+    process = subprocess.Popen([*other, "gpusaged"], env=daemon.environment, stderr=subprocess.DEVNULL)
     try:
-        start_daemon(daemon, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        while not Path(socket_path(daemon)).exists():
+            assert process.poll() is None
+            time.sleep(0.05)
         assert_untouched(daemon)
+        status = ask(socket_path(daemon), {"v": 1, "op": "status"})
+        assert status["asks"]["refused"] >= SUBMISSIONS
     finally:
-        for folder in (layout.folder, layout.run, layout.logs, layout.state, layout.jobs, layout.etc):
+        process.terminate()
+        process.wait()
+        for folder in folders:
             folder.chmod(0o755)
 
 
