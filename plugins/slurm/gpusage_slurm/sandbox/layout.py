@@ -48,7 +48,7 @@ class ClusterPlan:
     @property
     def longest_folder(self) -> int:
         """The bytes that the path of the sandbox's folder may have: a socket's path, with a node's name in it twice."""
-        name = max(len(node.name) for node in self.nodes)
+        name = max((node.name for node in self.nodes), key=len)
         return _LONGEST_SOCKET_PATH - len(f"/spool/{name}/{name}_999999.4294967295")
 
 
