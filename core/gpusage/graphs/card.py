@@ -43,7 +43,7 @@ def encode(graph: ModelGraph) -> str:
     Raises:
         GraphError: The graph is too irregular to be said in so few bytes.
     """
-    document = _document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
+    document = document_of(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
     text = base64.b64encode(pack(_dumped(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
@@ -91,32 +91,8 @@ def summary(graph: ModelGraph) -> dict[str, Any]:
     }
 
 
-def write_file(graph: ModelGraph, path: str | os.PathLike[str]) -> None:
-    """Write *graph* to *path* as readable JSON, whole or not at all."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(_readable(_document(graph)), encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        message = f"Card {shown(str(path))} must be writable; got: {error.strerror}. Choose another path."
-        raise GraphError(message) from error
-
-
-@hookimpl(trylast=True)
-def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
-    """Read a card that `write_file` saved; its shapes are resolved already, so *shape* must be empty."""
-    if not source.endswith(SUFFIX):
-        return None
-    if shape:
-        names = ", ".join(sorted(shape))
-        message = f"Card {shown(source)} must be used without shapes; got {printable(names)}. Make a new card."
-        raise GraphError(message)
-    return _parsed(read_whole(source, MAXIMUM_FILE_BYTES), f"Card {shown(source)}")
-
-
-def _document(graph: ModelGraph) -> dict[str, Any]:
+def document_of(graph: ModelGraph) -> dict[str, Any]:
+    """Return *graph* as the JSON of a card, of any length; `card_fields.check_document` reads it."""
     numbers: dict[tuple[Node, bool], int] = {}
     plain = (_reads_what_is_made(graph, index) for index in range(len(graph.nodes)))
     keys = [
@@ -138,6 +114,31 @@ def _document(graph: ModelGraph) -> dict[str, Any]:
             [index - made if made >= 0 else made for made in row] for index, row in enumerate(graph.producers)
         ],
     }
+
+
+def write_file(graph: ModelGraph, path: str | os.PathLike[str]) -> None:
+    """Write *graph* to *path* as readable JSON, whole or not at all."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(_readable(document_of(graph)), encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        message = f"Card {shown(str(path))} must be writable; got: {error.strerror}. Choose another path."
+        raise GraphError(message) from error
+
+
+@hookimpl(trylast=True)
+def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Read a card that `write_file` saved; its shapes are resolved already, so *shape* must be empty."""
+    if not source.endswith(SUFFIX):
+        return None
+    if shape:
+        names = ", ".join(sorted(shape))
+        message = f"Card {shown(source)} must be used without shapes; got {printable(names)}. Make a new card."
+        raise GraphError(message)
+    return _parsed(read_whole(source, MAXIMUM_FILE_BYTES), f"Card {shown(source)}")
 
 
 def _reads_what_is_made(graph: ModelGraph, index: int) -> bool:

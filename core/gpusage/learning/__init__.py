@@ -1,0 +1,1 @@
+"""How the predictors' artifacts are fitted and scored; nothing here is imported when gpusage predicts."""

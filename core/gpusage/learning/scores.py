@@ -1,0 +1,80 @@
+"""How good predictions are: the few figures that every table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Figures of one set of predictions; errors are shares of the measured value.
+
+    Attributes:
+        mape: Mean of ``|predicted - measured| / measured``.
+        median: Median of the same.
+        bias: Mean of ``log(predicted / measured)``: above 0 predictions are too high.
+        within_10: Share of the rows that miss by at most 10 %.
+        coverage: Share of the rows inside their 90 % interval, ``None`` where there are no intervals.
+        width: Median of high / low, ``None`` likewise.
+    """
+
+    row_count: int
+    mape: float
+    median: float
+    bias: float
+    within_10: float
+    coverage: float | None = None
+    width: float | None = None
+
+
+def score(
+    measured: FloatArray, predicted: FloatArray, low: FloatArray | None = None, high: FloatArray | None = None
+) -> Score:
+    """Return the figures of *predicted*, with those of the intervals where *low* and *high* are given.
+
+    Args:
+        measured: Above 0.
+        predicted: Above 0.
+        low: Lower ends of the 90 % intervals.
+        high: Upper ends.
+    """
+    miss = np.abs(predicted - measured) / measured
+    return Score(
+        row_count=len(measured),
+        mape=float(miss.mean()),
+        median=float(np.median(miss)),
+        bias=float(np.log(predicted / measured).mean()),
+        within_10=float((miss <= 0.10).mean()),  # noqa: PLR2004 - the attribute's name says it
+        coverage=None if low is None or high is None else float(((low <= measured) & (measured <= high)).mean()),
+        width=None if low is None or high is None else float(np.median(high / low)),
+    )
+
+
+def rmsle(measured: FloatArray, predicted: FloatArray) -> float:
+    """Return the root of the mean squared difference of ``log(1 + x)``; utilization is to be in percent, as in papers.
+
+    Source:
+        Yeung et al., "Towards GPU Utilization Prediction for Cloud Deep Learning", HotCloud 2020.
+    """
+    return float(np.sqrt(np.mean((np.log1p(predicted) - np.log1p(measured)) ** 2)))
+
+
+def percent_of_oracle(chosen: Mapping[str, float], best: Mapping[str, float]) -> float:
+    """Return the mean over targets of what the chosen partner reaches of what the best one would, in percent."""
+    return 100.0 * float(np.mean([chosen[target] / best[target] for target in best]))
+
+
+def log_deviation_quantile(measured: FloatArray, predicted: FloatArray, share: float = 0.90) -> float:
+    """Return the distance on the logarithmic scale within which *share* of the truths lie."""
+    return float(np.quantile(np.abs(np.log(measured / predicted)), share))
+
+
+def pooled(parts: Sequence[FloatArray]) -> FloatArray:
+    """Return the rows of all folds together."""
+    return np.concatenate(parts) if parts else np.zeros(0)

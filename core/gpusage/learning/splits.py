@@ -1,0 +1,110 @@
+"""Which rows teach and which test: whole groups change sides, so that nothing of a tested family was learned.
+
+Invariants:
+
+1. In every fold no group has rows on both sides, and every row is tested in exactly one fold.
+2. The same groups give the same folds, whatever order the rows stand in.
+3. A random split says so in its name; it is there only to be compared with papers that used one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """One way to divide the rows.
+
+    Attributes:
+        name: ``unseen family``, ``unseen GPU`` or ``random rows``, and which fold or group it is.
+        train: Indices of the rows that teach.
+        test: Indices of the rows that test.
+    """
+
+    name: str
+    train: IntArray
+    test: IntArray
+
+
+def by_group(groups: Sequence[str], fold_count: int, kind: str) -> list[Fold]:
+    """Return *fold_count* folds, each group in one of them; *kind* is a family, a GPU or a campaign.
+
+    The largest groups are dealt out first, each to the fold that has the fewest rows.
+    """
+    sizes = Counter(groups)
+    fold_of: dict[str, int] = {}
+    filled = [0] * min(fold_count, len(sizes))
+    for group in sorted(sizes, key=lambda name: (-sizes[name], _digest(name))):
+        fold = filled.index(min(filled))
+        fold_of[group] = fold
+        filled[fold] += sizes[group]
+    numbers = np.array([fold_of[group] for group in groups], dtype=np.int64)
+    return [_fold(numbers == fold, f"unseen {kind}, fold {fold + 1} of {len(filled)}") for fold in range(len(filled))]
+
+
+def leave_one_out(groups: Sequence[str], kind: str) -> list[Fold]:
+    """Return one fold a group: all others teach."""
+    names = np.array(groups)
+    return [_fold(names == group, f"unseen {kind} {group}") for group in sorted(set(groups))]
+
+
+def random_rows(row_count: int, fold_count: int, seed: int = 0) -> list[Fold]:
+    """Return folds of rows drawn by chance: rows of one family stand on both sides."""
+    numbers = np.random.default_rng(seed).permutation(row_count) % fold_count
+    return [_fold(numbers == fold, f"random rows, fold {fold + 1} of {fold_count}") for fold in range(fold_count)]
+
+
+def _fold(tested: npt.NDArray[np.bool_], name: str) -> Fold:
+    return Fold(name=name, train=np.flatnonzero(~tested), test=np.flatnonzero(tested))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+FAMILY_BEGINNINGS = {
+    "alexnet": "alexnet",
+    "bert": "bert",
+    "convnext": "convnext",
+    "cyclegan": "cyclegan",
+    "dcgan": "dcgan",
+    "densenet": "densenet",
+    "efficientnet": "efficientnet",
+    "googlenet": "inception",
+    "gpt": "gpt",
+    "inception": "inception",
+    "lstm": "lstm",
+    "mnasnet": "efficientnet",
+    "mobilenet": "efficientnet",
+    "ncf": "recommender",
+    "opt": "gpt",
+    "pointnet": "pointnet",
+    "recommendation": "recommender",
+    "resnet": "resnet",
+    "resnext": "resnet",
+    "shufflenet": "shufflenet",
+    "squeezenet": "squeezenet",
+    "swin": "swin_transformer",
+    "switch": "t5",
+    "transformer": "transformer",
+    "vgg": "vgg",
+    "vit": "vision_transformer",
+    "wide_resnet": "resnet",
+}
+"""How a model's name begins -> its family, spelt as the module of timm that defines it where there is one."""
+
+
+def family_of(name: str) -> str:
+    """Return the family of a model that is not of timm, whose own module (``timm_module``) says it better."""
+    plain = name.lower().replace("-", "").replace(" ", "_")
+    fits = [start for start in FAMILY_BEGINNINGS if plain.startswith(start)]
+    return FAMILY_BEGINNINGS[max(fits, key=len)] if fits else plain.partition("_")[0]

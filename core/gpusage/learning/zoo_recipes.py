@@ -1,0 +1,97 @@
+"""How each card of the zoo is made: a library's or a paper's own definition, on the meta device.
+
+One function a source of measurements; each returns ``key -> recipe`` and is listed in `RECIPES`. A recipe is called
+only where the card is not there yet, imports torch only then, and may raise: such a model is skipped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from gpusage.graphs.image_libraries import read
+from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
+from gpusage.learning.tables import DataFolder
+from gpusage_hooks.types import ModelGraph
+
+Recipe = Callable[[], ModelGraph]
+
+_GPT_CLASS = "GPT2LMHeadModel"
+_GPT = {"model_type": "gpt2"}
+NEUSIGHT: Mapping[str, tuple[str, Mapping[str, Any], tuple[int, ...]]] = {
+    "bert_large": (
+        "BertLMHeadModel",
+        {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+        | {"intermediate_size": 4096, "max_position_embeddings": 512},
+        (512,),
+    ),
+    "gpt2_large": (
+        "GPT2LMHeadModel",
+        _GPT | {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024},
+        (1024,),
+    ),
+    "gpt3_xl": ("GPT2LMHeadModel", _GPT | {"n_embd": 3072, "n_head": 24, "n_layer": 24, "n_positions": 2048}, (2048,)),
+    "gpt3_27": ("GPT2LMHeadModel", _GPT | {"n_embd": 2560, "n_head": 32, "n_layer": 32, "n_positions": 2048}, (2048,)),
+    "opt_13": (
+        "OPTForCausalLM",
+        {"model_type": "opt", "hidden_size": 2048, "ffn_dim": 8192, "num_hidden_layers": 24}
+        | {"num_attention_heads": 32, "max_position_embeddings": 2048, "word_embed_proj_dim": 2048},
+        (2048,),
+    ),
+}
+"""The models of NeuSight's rows: transformers' class, what its configuration sets, the sequence lengths measured.
+
+Source:
+    scripts/asplos/data/DLmodel_configs of sitar-lab/NeuSight; the sizes alone, as in the papers of these models.
+"""
+
+
+def timm_models(data: DataFolder) -> dict[str, Recipe]:
+    """Return the models of timm's own benchmark at each image size, and those whose memory GPUMemNet measured."""
+    pairs: set[tuple[str, int]] = set()
+    for file in ("timm_benchmark.csv", "timm_static_features.csv"):
+        rows = data.read(file)
+        pairs |= set(zip(rows["model"], rows["img_size_px"].astype(int), strict=True))
+    return {f"timm:{name}@{side}": partial(_timm, name, side) for name, side in sorted(pairs)}
+
+
+def torchvision_models(data: DataFolder) -> dict[str, Recipe]:
+    """Return the models of pytorch-gpu-benchmark, all of which ran on images of 224 x 224."""
+    names = sorted(set(data.read("torchvision_gpu_bench.csv")["model"]))
+    return {f"torchvision:{name}@224": partial(_torchvision, name) for name in names}
+
+
+def neusight_models(_: DataFolder) -> dict[str, Recipe]:
+    """Return the language models of NeuSight's rows, with the attention written out as transformers 4.35 had it."""
+    return {
+        f"neusight:{name}@{length}": partial(_neusight, name, length)
+        for name, (_, _, lengths) in NEUSIGHT.items()
+        for length in lengths
+    }
+
+
+RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (neusight_models, torchvision_models, timm_models)
+"""Every source's recipes; add yours here."""
+
+
+def _timm(name: str, side: int) -> ModelGraph:
+    registry = import_library("timm.models._registry")
+    today = registry._deprecated_models.get(name) or name  # noqa: SLF001 - timm names no public way to ask
+    return read("timm", today.partition(".")[0], {"input": (3, side, side)})
+
+
+def _torchvision(name: str) -> ModelGraph:
+    return read("torchvision", name, {"input": (3, 224, 224)})
+
+
+def _neusight(name: str, length: int) -> ModelGraph:
+    transformers, torch = import_library("transformers"), import_library("torch")
+    class_name, settings, _ = NEUSIGHT[name]
+    settings = dict(settings)
+    config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings, attn_implementation="eager")
+    config.use_cache = False
+    model = build_on_meta(lambda: getattr(transformers, class_name)(config), f"neusight:{name}")
+    model.warn_if_padding_and_no_attention_mask = lambda *_: None
+    tokens = torch.empty((2, length), dtype=torch.int64, device="meta")
+    return graph_from_module(model, (), keywords={"input_ids": tokens}, name=name, origin=f"neusight:{name}")
