@@ -15,7 +15,12 @@ import pytest
 import gpusage
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (ROOT / "hooks/gpusage_hooks", ROOT / "core/gpusage", ROOT / "plugins/slurm/gpusage_slurm")
+PACKAGES = (
+    ROOT / "hooks/gpusage_hooks",
+    ROOT / "core/gpusage",
+    ROOT / "plugins/slurm/gpusage_slurm",
+    ROOT / "plugins/yarn/gpusage_yarn",
+)
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvision", "onnx")
 """What the submit path must never pay for: seconds and hundreds of megabytes in a Slurm controller's neighbour."""
@@ -30,6 +35,7 @@ LIGHT = (
     "gpusage.service.daemon",
     "gpusage.cli",
     "gpusage_slurm.plugin",
+    "gpusage_yarn.plugin",
     "gpusage_hooks.checks",
 )
 

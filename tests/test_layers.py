@@ -13,11 +13,13 @@ LAYERS = {
     "gpusage_hooks": ROOT / "hooks/gpusage_hooks",
     "gpusage": ROOT / "core/gpusage",
     "gpusage_slurm": ROOT / "plugins/slurm/gpusage_slurm",
+    "gpusage_yarn": ROOT / "plugins/yarn/gpusage_yarn",
 }
 MAY_IMPORT = {
     "gpusage_hooks": {"gpusage_hooks"},
     "gpusage": {"gpusage_hooks", "gpusage"},
     "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_slurm"},
+    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_yarn"},
 }
 NEVER = {
     "gpusage.policies": ("sqlite3", "socket", "subprocess", "time", "random", "os", "click", "rich"),

@@ -43,6 +43,14 @@ def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
             return
 
 
+def kill(pids: Iterable[int], *, timeout_s: float = 10.0) -> None:
+    """End each process as a power cut would, and wait until it is gone."""
+    killed = list(pids)
+    for pid in killed:
+        _send(pid, signal.SIGKILL)
+    wait_for_end(killed, timeout_s)
+
+
 def wait_for_end(pids: Iterable[int], timeout_s: float) -> list[int]:
     """Wait until the processes are gone and return those that are not."""
     deadline = time.monotonic() + timeout_s
@@ -53,24 +61,25 @@ def wait_for_end(pids: Iterable[int], timeout_s: float) -> list[int]:
     return remaining
 
 
-def find(slurm_conf: Path, folder: Path, programs: Path) -> list[int]:
-    """Return the processes of the sandbox in *folder*, whose Slurm lies below *programs*, and all their descendants.
+def find(mark: str, folder: Path, programs: Path) -> list[int]:
+    """Return a sandbox's processes, and all their descendants.
+
+    They carry *mark*, a variable and its value, in their environment, or stand in *folder* and are of *programs*.
 
     This process and its ancestors are left out: ``down`` may be typed inside the sandbox's own shell or job.
     """
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     parents = {pid: int(_stat(pid).get("parent", "0")) for pid in pids}
-    mark = f"SLURM_CONF={slurm_conf}".encode()
-    marked = {pid for pid in pids if mark in _environment(pid) or _stands_in(pid, folder, programs)}
+    marked = {pid for pid in pids if mark.encode() in _environment(pid) or _stands_in(pid, folder, programs)}
     spared = _line(os.getpid(), parents)
     belongs = (pid for pid in pids if pid not in spared and (marked & _line(pid, parents)))
     return sorted(pid for pid in belongs if is_alive(pid))
 
 
 def _stands_in(pid: int, folder: Path, programs: Path) -> bool:
-    """Say whether *pid* is a program of the sandbox's Slurm, working in *folder*.
+    """Say whether *pid* is a program below *programs*, working in *folder*.
 
-    A slurmstepd is known only by this: it writes its title over the environment that it began with.
+    Some are known only by this: a slurmstepd writes its title over the environment that it began with.
     """
     process = Path("/proc") / str(pid)
     try:

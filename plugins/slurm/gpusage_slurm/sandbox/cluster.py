@@ -182,7 +182,8 @@ class Sandbox:
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""
-        return processes.find(self.layout.slurm_conf, self.layout.folder.resolve(), self.installation.root.resolve())
+        mark = f"SLURM_CONF={self.layout.slurm_conf}"
+        return processes.find(mark, self.layout.folder.resolve(), self.installation.root.resolve())
 
     def _wait(self, condition: Callable[[], bool], what: str, timeout_s: float = _START_LIMIT_S) -> None:
         deadline_s = time.monotonic() + timeout_s

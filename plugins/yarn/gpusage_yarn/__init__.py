@@ -1,0 +1,1 @@
+"""gpusage's adapter to Hadoop YARN."""

@@ -1,0 +1,134 @@
+"""Hadoop's jars in a cache folder, laid out as a distribution's, fetched with Maven.
+
+1. A finished installation is complete: it is built beside its place and renamed into it.
+2. It is never changed afterwards, so any number of sandboxes, and of users, share it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage.sandboxes.cache import cache_folder, lock
+from gpusage.sandboxes.progress import Report, silent
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.sandbox.java import Java, find_java
+
+_SCHEMA = "gpusage.hadoop-installation/1"
+_HERE = Path(__file__).parent
+_POM = _HERE / "hadoop.pom.xml"
+_JARS = 146  # with what they depend on; only progress is shown by it
+_POLL_S = 0.1
+VERSION = "3.4.2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hadoop:
+    """Hadoop's YARN, ready to run.
+
+    Attributes:
+        version: Hadoop's own.
+        folder: What HADOOP_HOME is set to.
+        java: What it runs on.
+    """
+
+    version: str
+    folder: Path
+    java: Java
+
+    @property
+    def programs(self) -> Path:
+        """The folder with `yarn`; goes on PATH."""
+        return self.folder / "bin"
+
+    @property
+    def jars(self) -> Path:
+        """The folder of all jars."""
+        return _jars(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which Hadoop's own scripts, classpaths and containers find it."""
+        homes = ("HADOOP_HOME", "HADOOP_COMMON_HOME", "HADOOP_HDFS_HOME", "HADOOP_YARN_HOME", "HADOOP_MAPRED_HOME")
+        return {**dict.fromkeys(homes, str(self.folder)), "JAVA_HOME": str(self.java.home)}
+
+
+def prepare_hadoop(*, cache: Path | None = None, report: Report = silent) -> Hadoop:
+    """Return Hadoop, fetched into the cache on first use.
+
+    Raises:
+        RequestError: Java or Maven is missing, or Maven cannot fetch the jars.
+    """
+    java = find_java()
+    base = (cache or cache_folder()).absolute()
+    folder = base / "hadoop" / VERSION
+    if not _is_complete(folder):
+        with lock(folder):
+            if not _is_complete(folder):  # another process may have built it while this one waited
+                _build(folder, java, base / "maven", report)
+    return Hadoop(version=VERSION, folder=folder, java=java)
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        record = json.loads((folder / "installation.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(record == {"schema": _SCHEMA, "version": VERSION})
+
+
+def _build(folder: Path, java: Java, repository: Path, report: Report) -> None:
+    """Build the installation beside its place and rename it into it."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "bin").mkdir(parents=True)
+    _fetch(partial, java, repository, report)
+    shutil.copy(_HERE / "yarn.sh", partial / "bin" / "yarn")
+    (partial / "bin" / "yarn").chmod(0o755)
+    (partial / "installation.json").write_text(json.dumps({"schema": _SCHEMA, "version": VERSION}), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
+    """Let Maven fetch the jars and copy them to their place in *folder*."""
+    jars = _jars(folder)
+    command = [
+        str(java.maven),
+        "--quiet",
+        "--batch-mode",
+        f"--file={_POM}",
+        f"-Dmaven.repo.local={repository}",
+        f"-Dhadoop.version={VERSION}",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={jars}",
+        "dependency:copy-dependencies",
+    ]
+    with (folder / "maven.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+        with process:
+            while process.poll() is None:
+                report("fetch Hadoop", min(_JARS - 1, sum(1 for _ in repository.rglob("*.jar"))), _JARS)
+                time.sleep(_POLL_S)
+    if process.returncode != 0:
+        raise _maven_error((folder / "maven.log").read_text(encoding="utf-8", errors="replace"))
+    report("fetch Hadoop", _JARS, _JARS)
+
+
+def _maven_error(output: str) -> RequestError:
+    """Return what Maven said, as one sentence with its first complaint in it."""
+    complaints = re.findall(r"^\[ERROR\] *(?:Failed to execute goal )?(.+?)\.?$", output, flags=re.MULTILINE)
+    complaint = complaints[0][:300] if complaints else "no word from mvn"
+    message = (
+        f"Maven must be able to fetch Hadoop {VERSION}; mvn says: {complaint}. "
+        "Check the network and Maven's settings, then try again."
+    )
+    return RequestError(message)
+
+
+def _jars(folder: Path) -> Path:
+    return folder / "share" / "hadoop" / "common" / "lib"

@@ -1,0 +1,158 @@
+"""What a sandbox looks like: its nodes, and where everything of it lies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]{0,23}|\d+[a-z][a-z0-9_]{0,19}):(?P<gpus>\d+)")
+_MOST_NODES = 32
+_MOST_GPUS_PER_NODE = 64
+
+RESOURCE_MANAGER = "rm"
+CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One NodeManager of a sandbox; its name begins with its GPU type, which is its label where it has a GPU."""
+
+    name: str
+    gpu_type: str
+    gpu_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What kind of cluster to bring up.
+
+    Attributes:
+        nodes: At least one. A node without a GPU carries no label; where none is without, applications that name no
+            label go to the type of the first node.
+        share_per_gpu: Units of the share that one GPU counts; 0 leaves the resource type out.
+        share_type: What the resource type of a share is called.
+        whole_gpus: How many yarn.io/gpu each node with GPUs offers beside its shares.
+        labelled: Whether labels exist at all.
+        queues: Below root, of equal capacity in every label.
+        jar: Goes into the sandbox's lib folder, which is on the classpath of every daemon and client.
+        site_settings: Further settings of every yarn-site.xml; they win over the sandbox's own.
+        node_settings: Further settings of the NodeManagers' yarn-site.xml.
+        scheduler_settings: Further settings of capacity-scheduler.xml.
+    """
+
+    nodes: tuple[Node, ...]
+    share_per_gpu: int = 100
+    share_type: str = "gpusage.io/share"
+    whole_gpus: int = 0
+    labelled: bool = True
+    queues: tuple[str, ...] = ("default",)
+    jar: Path | None = None
+    site_settings: Mapping[str, str] = field(default_factory=dict)
+    node_settings: Mapping[str, str] = field(default_factory=dict)
+    scheduler_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The GPU types, in the nodes' order."""
+        types = dict.fromkeys(node.gpu_type for node in self.nodes if node.gpu_count)
+        return tuple(types) if self.labelled else ()
+
+    @property
+    def default_label(self) -> str:
+        """Where applications go that name no label; nothing where some node has none."""
+        unlabelled = any(not node.gpu_count for node in self.nodes)
+        return "" if unlabelled or not self.labels else self.labels[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where everything of one sandbox lies; all below one folder."""
+
+    folder: Path
+
+    @property
+    def etc(self) -> Path:
+        """A configuration folder per daemon, one for clients, and gpusage.toml; plain files, to be edited."""
+        return self.folder / "etc"
+
+    @property
+    def record(self) -> Path:
+        """What makes a folder a sandbox; written first, removed last."""
+        return self.folder / "sandbox.json"
+
+    @property
+    def lib(self) -> Path:
+        """Jars on the classpath of every daemon and client, beside Hadoop's own."""
+        return self.folder / "lib"
+
+    @property
+    def logs(self) -> Path:
+        """One log per daemon, named after it."""
+        return self.folder / "log"
+
+    @property
+    def run(self) -> Path:
+        """Process ids, and gpusaged's socket."""
+        return self.folder / "run"
+
+    @property
+    def jobs(self) -> Path:
+        """Where commands start, and the home of Hadoop's clients."""
+        return self.folder / "jobs"
+
+    @property
+    def state(self) -> Path:
+        """What the daemons keep: applications, labels, containers, our decisions."""
+        return self.folder / "state"
+
+    @property
+    def temporary(self) -> Path:
+        """A folder per daemon for what Java leaves behind when it is killed."""
+        return self.folder / "tmp"
+
+    def conf(self, name: str) -> Path:
+        """Return the configuration folder of *name*: a node's name, ``rm`` or ``client``."""
+        return self.etc / name
+
+    def container_logs(self, node: str) -> Path:
+        """Return where the containers of *node* write: ``APPLICATION/CONTAINER/stdout``."""
+        return self.logs / "containers" / node
+
+    def pid_file(self, daemon: str) -> Path:
+        """Return where the process id of *daemon* stands."""
+        return self.run / f"{daemon}.pid"
+
+    def log_file(self, daemon: str) -> Path:
+        """Return where *daemon* writes its log."""
+        return self.logs / f"{daemon}.log"
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
+    """Return the nodes that *text* describes: ``2xv100:4,1xcpu:0`` is two nodes of four V100 and one without a GPU.
+
+    Raises:
+        RequestError: *text* is not of this form, or describes more than a sandbox can hold.
+    """
+    nodes: list[Node] = []
+    numbers: dict[str, int] = {}
+    for group in text.split(","):
+        match = _GROUP.fullmatch(group.strip())
+        count, gpus = (int(match["count"] or 1), int(match["gpus"])) if match else (0, 0)
+        if match is None or not 1 <= count <= _MOST_NODES or gpus > _MOST_GPUS_PER_NODE:
+            message = (
+                f"Nodes must be COUNTxTYPE:GPUS, separated by commas, at most {_MOST_NODES} nodes and "
+                f"{_MOST_GPUS_PER_NODE} GPUs a node; got {group!r}. Write, for example, 2xv100:4,1xh100:8,1xcpu:0."
+            )
+            raise RequestError(message)
+        gpu_type = match["type"]
+        for _ in range(count):
+            numbers[gpu_type] = numbers.get(gpu_type, 0) + 1
+            nodes.append(Node(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
+    if len(nodes) > _MOST_NODES:
+        message = f"A sandbox must have at most {_MOST_NODES} nodes; got {len(nodes)}. Ask for fewer."
+        raise RequestError(message)
+    return tuple(nodes)

@@ -1,0 +1,180 @@
+"""The text of a sandbox's configuration files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from xml.sax.saxutils import escape
+
+from gpusage_yarn.sandbox.layout import ClusterPlan, Layout, Node
+
+MARK = "GPUSAGE_YARN_SANDBOX"
+"""The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""
+
+RM_PORTS = ("", ".scheduler", ".resource-tracker", ".admin", ".webapp")
+NODE_PORTS = ("", ".localizer", ".collector-service", ".webapp")
+_NODE_MEMORY_MIB = 16 * 1024
+_NODE_CORES = 32
+_PLAIN_CALCULATOR = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
+_LOG4J = """\
+log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.out
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+
+
+def rm_files(plan: ClusterPlan, layout: Layout, ports: Sequence[int]) -> dict[str, str]:
+    """Return the ResourceManager's configuration files by name."""
+    return {
+        **_common_files(plan, layout),
+        "yarn-site.xml": render_configuration({**_rm_settings(layout, ports), **_site_settings(plan, layout)}),
+        "capacity-scheduler.xml": render_configuration(dict(_scheduler_settings(plan))),
+    }
+
+
+def node_files(
+    plan: ClusterPlan, layout: Layout, node: Node, ports: Sequence[int], rm_ports: Sequence[int]
+) -> dict[str, str]:
+    """Return the configuration files of one NodeManager by name."""
+    settings = {**client_settings(rm_ports), **_node_settings(plan, layout, node, ports)}
+    settings |= {**_site_settings(plan, layout), **plan.node_settings}
+    return {**_common_files(plan, layout), "yarn-site.xml": render_configuration(settings)}
+
+
+def client_files(plan: ClusterPlan, layout: Layout, rm_ports: Sequence[int]) -> dict[str, str]:
+    """Return the configuration files of those who submit, by name; Hadoop's warnings only are shown to them."""
+    settings = {**client_settings(rm_ports), **_site_settings(plan, layout)}
+    return {
+        **_common_files(plan, layout),
+        "yarn-site.xml": render_configuration(settings),
+        "log4j.properties": _LOG4J.replace("INFO", "WARN").replace("System.out", "System.err"),
+    }
+
+
+def render_gpusage_toml(layout: Layout) -> str:
+    """Return gpusage's own configuration: nothing of it outside the folder."""
+    return (
+        f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
+        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
+        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
+    )
+
+
+def render_configuration(settings: Mapping[str, str]) -> str:
+    """Return *settings* as Hadoop reads them."""
+    lines = [
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in settings.items()
+    ]
+    return f'<?xml version="1.0"?>\n<configuration>\n{"".join(lines)}</configuration>\n'
+
+
+def client_settings(rm_ports: Sequence[int]) -> dict[str, str]:
+    """Return where the ResourceManager listens, and how soon to ask a silent one again."""
+    addresses = {
+        f"yarn.resourcemanager{kind}.address": f"127.0.0.1:{port}"
+        for kind, port in zip(RM_PORTS, rm_ports, strict=True)
+    }
+    return {
+        "yarn.resourcemanager.hostname": "127.0.0.1",
+        **addresses,
+        "yarn.resourcemanager.connect.retry-interval.ms": "200",
+        "yarn.client.application-client-protocol.poll-interval-ms": "50",
+    }
+
+
+def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
+    core = {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(layout.state / "hadoop")}
+    types = {"yarn.resource-types": "yarn.io/gpu"}
+    if plan.share_per_gpu:
+        types["yarn.resource-types"] += f",{plan.share_type}"
+        types[f"yarn.resource-types.{plan.share_type}.maximum-allocation"] = str(plan.share_per_gpu)
+    return {
+        "core-site.xml": render_configuration(core),
+        "resource-types.xml": render_configuration(types),
+        "log4j.properties": _LOG4J,
+    }
+
+
+def _site_settings(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
+    """Return what every daemon and client has to know alike."""
+    classpath = f"$HADOOP_CONF_DIR,{layout.lib}/*,$HADOOP_COMMON_HOME/share/hadoop/common/lib/*"
+    return {"yarn.application.classpath": classpath, **plan.site_settings}
+
+
+def _rm_settings(layout: Layout, ports: Sequence[int]) -> dict[str, str]:
+    """Return the ResourceManager's settings: it forgets nothing when killed, and begins to work at once."""
+    rm, state = "yarn.resourcemanager", layout.state
+    package = "org.apache.hadoop.yarn.server.resourcemanager"
+    return {
+        **client_settings(ports),
+        f"{rm}.scheduler.class": f"{package}.scheduler.capacity.CapacityScheduler",
+        f"{rm}.nodemanagers.heartbeat-interval-ms": "200",
+        f"{rm}.recovery.enabled": "true",
+        f"{rm}.work-preserving-recovery.enabled": "true",
+        f"{rm}.work-preserving-recovery.scheduling-wait-ms": "0",
+        f"{rm}.store.class": f"{package}.recovery.FileSystemRMStateStore",
+        f"{rm}.fs.state-store.uri": f"file://{state}/rm",
+        "yarn.scheduler.minimum-allocation-mb": "32",
+        "yarn.scheduler.maximum-allocation-mb": str(_NODE_MEMORY_MIB),
+        "yarn.scheduler.include-port-in-node-name": "true",
+        "yarn.node-labels.enabled": "true",
+        "yarn.node-labels.fs-store.root-dir": f"file://{state}/labels",
+        "yarn.node-attribute.fs-store.root-dir": f"file://{state}/attributes",
+    }
+
+
+def _node_settings(plan: ClusterPlan, layout: Layout, node: Node, ports: Sequence[int]) -> dict[str, str]:
+    """Return one NodeManager's settings; memory and cores are claimed, not there, and containers outlive it."""
+    nm = "yarn.nodemanager"
+    state = layout.state / node.name
+    addresses = {f"{nm}{kind}.address": f"127.0.0.1:{port}" for kind, port in zip(NODE_PORTS, ports, strict=True)}
+    offered = {plan.share_type: node.gpu_count * plan.share_per_gpu, "yarn.io/gpu": plan.whole_gpus}
+    return {
+        **addresses,
+        **{f"{nm}.resource-type.{name}": str(count) for name, count in offered.items() if count and node.gpu_count},
+        f"{nm}.resource.memory-mb": str(_NODE_MEMORY_MIB),
+        f"{nm}.resource.cpu-vcores": str(_NODE_CORES),
+        f"{nm}.local-dirs": f"{state}/local",
+        f"{nm}.log-dirs": str(layout.container_logs(node.name)),
+        f"{nm}.delete.debug-delay-sec": "3600",
+        f"{nm}.recovery.enabled": "true",
+        f"{nm}.recovery.supervised": "true",
+        f"{nm}.recovery.dir": f"{state}/recovery",
+        f"{nm}.vmem-check-enabled": "false",
+        f"{nm}.pmem-check-enabled": "false",
+        f"{nm}.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
+        f"{nm}.sleep-delay-before-sigkill.ms": "250",
+        f"{nm}.admin-env": f"{MARK}={layout.folder}",
+        "yarn.log-aggregation-enable": "false",
+    }
+
+
+def _scheduler_settings(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
+    """Yield the capacity scheduler's settings: every queue may use everything, in every label."""
+    root = "yarn.scheduler.capacity.root"
+    yield "yarn.scheduler.capacity.resource-calculator", _PLAIN_CALCULATOR
+    yield "yarn.scheduler.capacity.maximum-am-resource-percent", "0.9"
+    yield "yarn.scheduler.capacity.node-locality-delay", "-1"
+    yield f"{root}.queues", ",".join(plan.queues)
+    capacities = dict(zip(plan.queues, equal_parts(len(plan.queues)), strict=True))
+    for queue, capacity in {root: "100", **{f"{root}.{name}": part for name, part in capacities.items()}}.items():
+        yield f"{queue}.capacity", capacity
+        yield f"{queue}.maximum-capacity", "100"
+        yield f"{queue}.accessible-node-labels", "*"
+        for label in plan.labels:
+            yield f"{queue}.accessible-node-labels.{label}.capacity", capacity
+            yield f"{queue}.accessible-node-labels.{label}.maximum-capacity", "100"
+        if queue != root:
+            yield f"{queue}.user-limit-factor", "100"
+            yield f"{queue}.default-node-label-expression", plan.default_label
+    yield from plan.scheduler_settings.items()
+
+
+def equal_parts(count: int) -> list[str]:
+    """Return *count* percentages that make 100 exactly, as the capacity scheduler wants."""
+    part = 100_000 // count
+    parts = [part] * (count - 1) + [100_000 - part * (count - 1)]
+    return [f"{value // 1000}.{value % 1000:03}" for value in parts]
