@@ -188,6 +188,36 @@ def test_the_limit_holds_for_the_whole_exchange(drive: Drive, tmp_path: Path, be
     assert 0.09 < float(report["seconds"]) < 0.5  # the dribbling answer would take 4 s
 
 
+SUBMIT_TWICE = """
+  local gpusage = require("gpusage")
+  local socket = require("socket")
+  local real, shift = socket.gettime, 0
+  socket.gettime = function() return real() + shift end
+  gpusage.wrap{ socket = %s, limit_ms = 50 }
+  slurm_job_submit(job_of(), {}, 1000)
+  shift = %s
+  local start, job = real(), job_of()
+  slurm_job_submit(job, {}, 1000)
+  return { seconds = real() - start, gres = job.tres_per_node }
+"""
+
+
+def test_a_daemon_that_did_not_answer_in_time_is_left_in_peace_for_a_while(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", silent) as questions:
+        report = drive(SUBMIT_TWICE % (quoted(str(tmp_path / "s")), 0.5))
+    assert len(questions) == 1
+    assert report["gres"] == "gres:gpu:1"
+    assert float(report["seconds"]) < 0.04
+    assert "not asked again for 1 s" in report["logged"]
+
+
+@pytest.mark.parametrize("shift_s", [1.5, -3600], ids=["after its rest", "with the clock set back"])
+def test_the_daemon_is_asked_again(drive: Drive, tmp_path: Path, shift_s: float) -> None:
+    with server(tmp_path / "s", silent):
+        report = drive(SUBMIT_TWICE % (quoted(str(tmp_path / "s")), shift_s))
+    assert report["logged"].count("job left as it is") == 2
+
+
 def test_a_megabyte_is_refused_at_64_kib(drive: Drive, tmp_path: Path) -> None:
     with server(tmp_path / "s", flooding):
         report = drive(submit(tmp_path / "s"))

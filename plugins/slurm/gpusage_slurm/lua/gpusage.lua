@@ -10,6 +10,7 @@ local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10 }
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
 local MAXIMUM_CARD_BYTES = 16384
+local MINIMUM_REST_S, MAXIMUM_REST_S = 1, 32
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
 local TEXTS = {
   "comment", "admin_comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
@@ -246,6 +247,19 @@ function M.clean(job)
   if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end
 end
 
+-- A daemon that did not answer in time is left in peace for a while, twice as long each time in a row: slurmctld holds
+-- its locks while it waits, and jobs queue up behind one lock.
+local rest = { seconds = 0, over = nil }
+
+local function resting(now)
+  return rest.over and now < rest.over and rest.over - now <= MAXIMUM_REST_S -- the clock may have been set back
+end
+
+local function give_rest(now)
+  rest.seconds = math.min(math.max(rest.seconds * 2, MINIMUM_REST_S), MAXIMUM_REST_S)
+  rest.over = now + rest.seconds
+end
+
 local told_once = {}
 
 local function log(text, once)
@@ -272,7 +286,15 @@ function M.submit(job)
     if not (pcall(require, "socket") and pcall(require, "socket.unix")) then
       return log("LuaSocket is missing, so no job is changed; install lua-socket for slurmctld", true)
     end
+    local now = require("socket").gettime
+    if resting(now()) then return end
     local asked, line, problem = pcall(M.exchange, question)
+    if asked and problem and problem:find("no answer within", 1, true) then
+      give_rest(now())
+      problem = problem .. "; it is not asked again for " .. rest.seconds .. " s"
+    elseif line then
+      rest.seconds, rest.over = 0, nil
+    end
     if not asked or not line then
       return log("job left as it is: gpusaged at " .. M.socket .. ": " .. tostring(asked and problem or line))
     end
