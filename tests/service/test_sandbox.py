@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import multiprocessing
 import os
 import pwd
@@ -230,3 +231,29 @@ def short_path() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="gpusage-test-"))
     yield path
     shutil.rmtree(path)
+
+
+def test_the_commands_bring_a_sandbox_up_run_in_it_and_take_it_down(
+    short_path: Path, slurm_release: str | None
+) -> None:
+    folder = short_path / "s"
+    up = ("up", "--nodes", "2xt4:1", "--json", *(("--release", slurm_release) if slurm_release else ()))
+    document = json.loads(gpusage_sandbox(*up, folder=folder))
+    assert (document["up"], document["nodes"]) == (True, ["t4-1", "t4-2"])
+    assert gpusage_sandbox("shell", "--", "sinfo", "-hN", "-o", "%N %T", folder=folder).split() == [
+        "t4-1",
+        "idle",
+        "t4-2",
+        "idle",
+    ]
+    assert gpusage_sandbox("down", folder=folder) == f"{folder} is gone.\n"
+    assert traces(folder) == []
+    assert list(short_path.iterdir()) == []
+
+
+def gpusage_sandbox(action: str, *arguments: str, folder: Path) -> str:
+    """Run `gpusage slurm sandbox ACTION` and return what it prints; it says nothing on standard error."""
+    command = [sys.executable, "-m", "gpusage.cli", "slurm", "sandbox", action, "--folder", str(folder), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

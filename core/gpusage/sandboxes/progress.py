@@ -15,11 +15,12 @@ def silent(stage: str, done: int, total: int) -> None:
 
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Report]:
-    """Show on standard error what is done, as a bar a stage."""
+    """Show on standard error what is done, as a bar a stage, where that is a terminal."""
     from rich.console import Console  # noqa: PLC0415 - --help stays quick
     from rich.progress import Progress, TaskID  # noqa: PLC0415 - as above
 
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as bars:
+    console = Console(stderr=True, quiet=quiet)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:

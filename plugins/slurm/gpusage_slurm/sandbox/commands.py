@@ -47,6 +47,7 @@ def up(folder: Path, nodes: str, mps_per_gpu: int, release: str | None, *, as_js
         document = {
             "schema": "gpusage.slurm.sandbox/1",
             "folder": str(cluster.layout.folder),
+            "up": True,
             "release": cluster.installation.release,
             "slurm_version": cluster.installation.version,
             "slurm_conf": str(cluster.layout.slurm_conf),
@@ -79,7 +80,8 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
 
 @sandbox.command()
 @_FOLDER
-def down(folder: Path) -> None:
+@_JSON
+def down(folder: Path, *, as_json: bool) -> None:
     """End every job and daemon of the sandbox, and remove its folder.
 
     Example: gpusage slurm sandbox down
@@ -87,4 +89,5 @@ def down(folder: Path) -> None:
     from gpusage_slurm.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
 
     open_sandbox(folder).down()
-    click.echo(f"{folder} is gone.")
+    document = {"schema": "gpusage.slurm.sandbox/1", "folder": str(folder.absolute()), "up": False}
+    click.echo(json.dumps(document, indent=1) if as_json else f"{folder} is gone.")
