@@ -1,0 +1,195 @@
+package org.gpusage.yarn;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.function.ToIntFunction;
+import java.util.function.UnaryOperator;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
+
+/**
+ * One application's requests for containers: what each becomes under the plan, and which of them have waited too long.
+ *
+ * <p>A request given is never changed; a copy with the change takes its place, so that a failure on the way leaves all as it was.
+ */
+final class Asks {
+
+  /** A request that the scheduler has not served in full. */
+  private static final class Open {
+    private ResourceRequest ask;
+    private int left;
+    private long sinceNs;
+  }
+
+  final Plan plan;
+  private final boolean every;
+  private final String share;
+  private final Map<SchedulerRequestKey, Open> open = new HashMap<>();
+  private final Map<SchedulerRequestKey, Long> gpusAsked = new HashMap<>();
+  private String label;
+
+  /**
+   * Make an application's.
+   *
+   * @param every whether each request is for a GPU: so with our own master; others' say so by one yarn.io/gpu, or by a share
+   * @param label the generation that it begins on; null where that is not for us to choose
+   */
+  Asks(Plan plan, boolean every, String share, String label) {
+    this.plan = plan;
+    this.every = every;
+    this.share = share;
+    this.label = label;
+  }
+
+  /** Return what the scheduler is to see for {@code asked}, of which a container can have {@code most}. */
+  List<ResourceRequest> change(List<ResourceRequest> asked, Resource most, long nowNs) {
+    List<ResourceRequest> changed = new ArrayList<>(asked.size());
+    for (ResourceRequest ask : asked) {
+      if (isForGpu(ask, most)) {
+        ResourceRequest ours = withShare(ask, most);
+        note(ask, ours, nowNs);
+        changed.add(ours);
+      } else {
+        changed.add(ask);
+      }
+    }
+    return changed;
+  }
+
+  /**
+   * Return the requests that go to the next generation because one of them has waited too long; none where none has.
+   *
+   * @param left how many containers the scheduler still owes for a request
+   * @param next the generation after a given one; the same where there is no other
+   */
+  List<ResourceRequest> moved(ToIntFunction<SchedulerRequestKey> left, UnaryOperator<String> next, long nowNs) {
+    List<ResourceRequest> moved = new ArrayList<>();
+    if (label == null || plan.fallbackAfterS == 0 || !isOverdue(left, nowNs)) {
+      return moved;
+    }
+    String following = next.apply(label);
+    for (Open request : open.values()) {
+      request.sinceNs = nowNs;
+      if (!following.equals(label)) {
+        request.ask = copy(request.ask, request.ask.getCapability(), request.left);
+        request.ask.setNodeLabelExpression(following);
+        moved.add(request.ask);
+      }
+    }
+    label = following;
+    return moved;
+  }
+
+  /** Return {@code container} as its master asked for it: with yarn.io/gpu, by which it is recognised; null for no change. */
+  Container recognisable(Container container) {
+    SchedulerRequestKey key =
+        new SchedulerRequestKey(container.getPriority(), container.getAllocationRequestId(), null);
+    Long gpus = gpusAsked.get(key);
+    if (gpus == null || container.getResource().getResourceValue(share) == 0) {
+      return null;
+    }
+    Resource shown = Resource.newInstance(container.getResource());
+    shown.setResourceValue(Settings.GPU_RESOURCE, gpus);
+    Container copy =
+        Container.newInstance(
+            container.getId(),
+            container.getNodeId(),
+            container.getNodeHttpAddress(),
+            shown,
+            container.getPriority(),
+            container.getContainerToken(),
+            container.getExecutionType());
+    copy.setAllocationRequestId(container.getAllocationRequestId());
+    copy.setAllocationTags(container.getAllocationTags());
+    copy.setVersion(container.getVersion());
+    if (container.getExposedPorts() != null) {
+      copy.setExposedPorts(container.getExposedPorts());
+    }
+    return copy;
+  }
+
+  private boolean isForGpu(ResourceRequest ask, Resource most) {
+    Resource capability = ask.getCapability();
+    if (capability == null || amount(most, share) == 0) {
+      return false;
+    }
+    long gpus = amount(capability, Settings.GPU_RESOURCE);
+    return gpus == 1 || gpus == 0 && (every || amount(capability, share) > 0);
+  }
+
+  private ResourceRequest withShare(ResourceRequest ask, Resource most) {
+    Resource capability = Resource.newInstance(ask.getCapability());
+    long wanted = Math.max(plan.share, amount(capability, share));
+    capability.setResourceValue(share, Math.min(wanted, amount(most, share)));
+    long memory = Math.min(plan.memoryMib, most.getMemorySize());
+    capability.setMemorySize(Math.max(capability.getMemorySize(), memory));
+    if (amount(capability, Settings.GPU_RESOURCE) > 0) {
+      capability.setResourceValue(Settings.GPU_RESOURCE, 0);
+    }
+    ResourceRequest ours = copy(ask, capability, ask.getNumContainers());
+    String named = ask.getNodeLabelExpression();
+    boolean unnamed = named == null || named.isEmpty();
+    if (label != null && unnamed && ResourceRequest.isAnyLocation(ask.getResourceName())) {
+      ours.setNodeLabelExpression(label);
+    }
+    return ours;
+  }
+
+  private void note(ResourceRequest ask, ResourceRequest ours, long nowNs) {
+    SchedulerRequestKey key = SchedulerRequestKey.create(ours);
+    long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
+    if (gpus > 0) {
+      gpusAsked.put(key, gpus);
+    }
+    if (!ResourceRequest.isAnyLocation(ours.getResourceName())) {
+      return;
+    }
+    if (ours.getNumContainers() == 0 || label == null || !label.equals(ours.getNodeLabelExpression())) {
+      open.remove(key);
+      return;
+    }
+    Open request = open.computeIfAbsent(key, unseen -> new Open());
+    if (request.ask == null || ours.getNumContainers() != request.left) {
+      request.sinceNs = nowNs;
+    }
+    request.ask = ours;
+    request.left = ours.getNumContainers();
+  }
+
+  private boolean isOverdue(ToIntFunction<SchedulerRequestKey> left, long nowNs) {
+    boolean overdue = false;
+    for (Iterator<Map.Entry<SchedulerRequestKey, Open>> each = open.entrySet().iterator(); each.hasNext(); ) {
+      Map.Entry<SchedulerRequestKey, Open> entry = each.next();
+      Open request = entry.getValue();
+      int now = left.applyAsInt(entry.getKey());
+      if (now == 0) {
+        each.remove();
+        continue;
+      }
+      if (now != request.left) {
+        request.left = now;
+        request.sinceNs = nowNs;
+      }
+      overdue |= nowNs - request.sinceNs >= TimeUnit.SECONDS.toNanos(plan.fallbackAfterS);
+    }
+    return overdue;
+  }
+
+  private static ResourceRequest copy(ResourceRequest ask, Resource capability, int containers) {
+    ResourceRequest copy = ResourceRequest.clone(ask);
+    copy.setCapability(capability);
+    copy.setNumContainers(containers);
+    return copy;
+  }
+
+  private static long amount(Resource resource, String type) {
+    return ResourceUtils.getResourceTypeIndex().containsKey(type) ? resource.getResourceValue(type) : 0;
+  }
+}

@@ -1,0 +1,295 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.URISyntaxException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.io.DataOutputBuffer;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.LocalResource;
+import org.apache.hadoop.yarn.api.records.LocalResourceType;
+import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.URL;
+import org.apache.hadoop.yarn.client.api.AMRMClient;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
+
+/**
+ * Runs the user's command in as many containers as the plan says, each with the plan's share, and ends as the command ended.
+ *
+ * <p>One thread, one loop, a heartbeat each time: what came back is handled before the next is sent. The application's diagnostics begin
+ * with {@code gpusage: exit status N}, from which the client takes its own.
+ */
+public final class GpuShareApplicationMaster {
+  static final String COMMAND = "GPUSAGE_COMMAND";
+  static final String VARIABLES = "GPUSAGE_ENV";
+  static final String FILES = "GPUSAGE_FILES";
+
+  private static final int MOST_LOSSES = 5;
+  private static final int SHOWN_CHARACTERS = 3000;
+  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(30);
+
+  private final Configuration conf = new YarnConfiguration();
+  private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
+  private final NMClient nodes = NMClient.createNMClient();
+  private final Map<String, Long> avoided = new HashMap<>();
+  private final List<Task> tasks = new ArrayList<>();
+  private Plan plan;
+  private String command;
+  private Map<String, String> variables;
+  private Map<String, LocalResource> files;
+  private int status;
+  private String reason = "";
+
+  public static void main(String[] arguments) {
+    try {
+      System.exit(new GpuShareApplicationMaster().run(System.getenv()));
+    } catch (Exception failure) {
+      failure.printStackTrace();
+      System.exit(1);
+    }
+  }
+
+  private int run(Map<String, String> environment) throws Exception {
+    conf.setLong(YarnConfiguration.CLIENT_NM_CONNECT_MAX_WAIT_MS, TimeUnit.SECONDS.toMillis(15));
+    conf.setLong(YarnConfiguration.CLIENT_NM_CONNECT_RETRY_INTERVAL_MS, TimeUnit.SECONDS.toMillis(1));
+    manager.init(conf);
+    manager.start();
+    nodes.init(conf);
+    nodes.cleanupRunningContainersOnStop(false);
+    nodes.start();
+    List<Container> kept =
+        manager.registerApplicationMaster(InetAddress.getLocalHost().getHostName(), -1, "").getContainersFromPreviousAttempts();
+    try {
+      read(environment);
+      begin(kept);
+      work();
+    } catch (Plan.PlanException | IOException unreadable) {
+      fail(2, unreadable.getMessage());
+    }
+    end();
+    return status;
+  }
+
+  private void read(Map<String, String> environment) throws Plan.PlanException, IOException {
+    plan = Plan.parse(environment.getOrDefault(Plan.VARIABLE, ""));
+    command = Texts.fromBase64(environment.getOrDefault(COMMAND, ""));
+    variables = texts(environment, VARIABLES);
+    files = new HashMap<>();
+    for (Map.Entry<String, String> file : texts(environment, FILES).entrySet()) {
+      files.put(file.getKey(), file(file.getValue()));
+    }
+    if (command.isEmpty()) {
+      throw new IOException(COMMAND + " must be a command in base64; got nothing. Submit with gpusage yarn submit.");
+    }
+  }
+
+  private static Map<String, String> texts(Map<String, String> environment, String name) throws IOException {
+    String text = environment.getOrDefault(name, "");
+    return text.isEmpty() ? Collections.emptyMap() : Texts.parse(Texts.fromBase64(text));
+  }
+
+  private static LocalResource file(String text) throws IOException {
+    try {
+      String[] words = text.split(" ");
+      return LocalResource.newInstance(
+          URL.fromURI(new java.net.URI(words[0])),
+          LocalResourceType.FILE,
+          LocalResourceVisibility.APPLICATION,
+          Long.parseLong(words[1]),
+          Long.parseLong(words[2]));
+    } catch (URISyntaxException | RuntimeException error) {
+      throw new IOException(FILES + " must hold 'URL bytes milliseconds'; got '" + text + "'", error);
+    }
+  }
+
+  /** Take up the containers that an earlier attempt left running, and ask for the others. */
+  private void begin(List<Container> kept) {
+    for (long number = 1; number <= plan.containers; number++) {
+      tasks.add(new Task(number));
+    }
+    for (Container container : kept) {
+      Task task = taskOf(container);
+      if (task == null || task.container != null) {
+        manager.releaseAssignedContainer(container.getId());
+      } else {
+        task.container = container;
+        say("goes on in " + container.getId());
+      }
+    }
+    tasks.stream().filter(task -> task.container == null).forEach(this::ask);
+  }
+
+  private void work() throws YarnException, IOException, InterruptedException {
+    long period = conf.getLong(Settings.HEARTBEAT_MS, 1000);
+    while (status == 0 && !tasks.stream().allMatch(task -> task.done)) {
+      long done = tasks.stream().filter(task -> task.done).count();
+      AllocateResponse answer = manager.allocate((float) done / tasks.size());
+      for (ContainerStatus ended : answer.getCompletedContainersStatuses()) {
+        tasks.stream().filter(task -> task.runsIn(ended.getContainerId())).forEach(task -> finish(task, ended));
+      }
+      for (Container container : answer.getAllocatedContainers()) {
+        start(container);
+      }
+      forgive();
+      Thread.sleep(period);
+    }
+  }
+
+  private void ask(Task task) {
+    Resource wanted = Resource.newInstance(plan.memoryMib > 0 ? plan.memoryMib : 1024, Math.max(plan.vcores, 1));
+    String share = Settings.shareResource(conf);
+    if (ResourceUtils.getResourceTypes().containsKey(share)) {
+      wanted.setResourceValue(share, plan.share);
+    }
+    task.container = null;
+    task.request =
+        ContainerRequest.newBuilder()
+            .capability(wanted)
+            .priority(Priority.newInstance(1))
+            .allocationRequestId(task.number)
+            .build();
+    manager.addContainerRequest(task.request);
+  }
+
+  private void start(Container container) {
+    Task task = taskOf(container);
+    if (task == null || task.request == null) {
+      manager.releaseAssignedContainer(container.getId());
+      return;
+    }
+    manager.removeContainerRequest(task.request);
+    task.request = null;
+    try {
+      ContainerLaunchContext launch = task.launch(plan, command, variables, files);
+      launch.setTokens(tokens());
+      nodes.startContainer(container, launch);
+      task.container = container;
+      say(container.getId() + " runs on " + container.getNodeId() + ", logs at http://"
+          + container.getNodeHttpAddress() + "/node/containerlogs/" + container.getId() + "/" + System.getenv("USER"));
+    } catch (YarnException | IOException failure) {
+      say(container.getId() + " could not be started: " + failure);
+      manager.releaseAssignedContainer(container.getId());
+      avoid(container.getNodeId());
+      ask(task);
+    }
+  }
+
+  private void finish(Task task, ContainerStatus ended) {
+    int exit = ended.getExitStatus();
+    String story = ended.getDiagnostics() == null ? "" : ended.getDiagnostics();
+    say(ended.getContainerId() + " ended with " + exit);
+    if (exit == ContainerExitStatus.SUCCESS) {
+      task.done = true;
+      task.container = null;
+    } else if (exit == GpuShareNodeListener.REFUSED_STATUS && story.contains(GpuShareNodeListener.REFUSAL)) {
+      avoid(task.container.getNodeId());
+      ask(task);
+    } else if (isLost(exit) && task.losses < MOST_LOSSES) {
+      task.losses++;
+      ask(task);
+    } else {
+      fail(exit > 0 ? exit : 1, ended.getContainerId() + " on " + task.container.getNodeId() + ": " + story);
+      task.container = null;
+    }
+  }
+
+  private static boolean isLost(int exit) {
+    return exit == ContainerExitStatus.ABORTED
+        || exit == ContainerExitStatus.DISKS_FAILED
+        || exit == ContainerExitStatus.PREEMPTED
+        || exit == ContainerExitStatus.KILLED_BY_RESOURCEMANAGER
+        || exit == ContainerExitStatus.KILLED_BY_CONTAINER_SCHEDULER;
+  }
+
+  private void end() throws YarnException, IOException {
+    for (Task task : tasks) {
+      if (task.container != null) {
+        stop(task.container);
+      }
+    }
+    String diagnostics = "gpusage: exit status " + status + (reason.isEmpty() ? "" : ". " + reason);
+    say(diagnostics);
+    boolean good = status == 0;
+    manager.unregisterApplicationMaster(
+        good ? FinalApplicationStatus.SUCCEEDED : FinalApplicationStatus.FAILED, diagnostics, null);
+    nodes.stop();
+    manager.stop();
+  }
+
+  private void stop(Container container) {
+    try {
+      nodes.stopContainer(container.getId(), container.getNodeId());
+    } catch (YarnException | IOException gone) {
+      say(container.getId() + " is left to the ResourceManager to end: " + gone);
+    }
+  }
+
+  private void fail(int exit, String why) {
+    if (status == 0) {
+      status = exit;
+      reason = why.substring(0, Math.min(why.length(), SHOWN_CHARACTERS));
+    }
+  }
+
+  /** Have no container on {@code node} for a while: there is no room for the share, or it does not answer. */
+  private void avoid(NodeId node) {
+    boolean withPort = conf.getBoolean(YarnConfiguration.RM_SCHEDULER_INCLUDE_PORT_IN_NODE_NAME, false);
+    String name = withPort ? node.toString() : node.getHost();
+    avoided.put(name, System.nanoTime());
+    manager.updateBlacklist(Collections.singletonList(name), null);
+  }
+
+  private void forgive() {
+    List<String> forgiven = new ArrayList<>();
+    avoided.forEach(
+        (name, since) -> {
+          if (System.nanoTime() - since > AVOIDED_NS) {
+            forgiven.add(name);
+          }
+        });
+    if (!forgiven.isEmpty()) {
+      avoided.keySet().removeAll(forgiven);
+      manager.updateBlacklist(null, forgiven);
+    }
+  }
+
+  private Task taskOf(Container container) {
+    long number = container.getAllocationRequestId();
+    return number >= 1 && number <= tasks.size() ? tasks.get((int) number - 1) : null;
+  }
+
+  /** Return the user's tokens without the one by which this master speaks to the ResourceManager. */
+  private static ByteBuffer tokens() throws IOException {
+    Credentials credentials = new Credentials(UserGroupInformation.getCurrentUser().getCredentials());
+    credentials.getAllTokens().removeIf(token -> token.getKind().equals(AMRMTokenIdentifier.KIND_NAME));
+    DataOutputBuffer buffer = new DataOutputBuffer();
+    credentials.writeTokenStorageToStream(buffer);
+    return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
+  }
+
+  private static void say(String what) {
+    System.out.println("gpusage: " + what);
+  }
+}

@@ -1,0 +1,216 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
+import org.apache.hadoop.conf.Configurable;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceProcessor;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Puts the plan's share, memory and label into an application's requests, whatever its master knows of shares.
+ *
+ * <p>The next processor is always called outside of any try of ours: its exceptions are the master's to see, and ours are nobody's.
+ */
+public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Configurable {
+  private static final Logger LOG = LoggerFactory.getLogger(GpuShareProcessor.class);
+
+  private final Map<ApplicationAttemptId, Optional<Asks>> applications = new ConcurrentHashMap<>();
+  private ApplicationMasterServiceProcessor next;
+  private Configuration conf;
+  private RMContext rm;
+  private Switch off;
+  private String share;
+
+  @Override
+  public void setConf(Configuration conf) {
+    this.conf = conf;
+  }
+
+  @Override
+  public Configuration getConf() {
+    return conf;
+  }
+
+  @Override
+  public void init(ApplicationMasterServiceContext context, ApplicationMasterServiceProcessor next) {
+    this.next = next;
+    try {
+      start(context);
+    } catch (Throwable failure) {
+      rm = null;
+      Metrics.contain("processor.init", failure);
+    }
+  }
+
+  @Override
+  public void registerApplicationMaster(
+      ApplicationAttemptId attempt, RegisterApplicationMasterRequest request, RegisterApplicationMasterResponse response)
+      throws IOException, YarnException {
+    try {
+      if (rm != null) {
+        begin(attempt);
+      }
+    } catch (Throwable failure) {
+      Metrics.contain("processor.register", failure);
+    }
+    next.registerApplicationMaster(attempt, request, response);
+  }
+
+  @Override
+  public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
+      throws YarnException {
+    Asks asks = null;
+    try {
+      if (rm != null && !off.isOff()) {
+        asks = applications.computeIfAbsent(attempt, this::read).orElse(null);
+        change(asks, attempt, request);
+      }
+    } catch (Throwable failure) {
+      Metrics.contain("processor.allocate", failure);
+    }
+    next.allocate(attempt, request, response);
+    try {
+      restore(asks, response);
+    } catch (Throwable failure) {
+      Metrics.contain("processor.allocate's answer", failure);
+    }
+  }
+
+  @Override
+  public void finishApplicationMaster(
+      ApplicationAttemptId attempt, FinishApplicationMasterRequest request, FinishApplicationMasterResponse response) {
+    try {
+      end(attempt);
+    } catch (Throwable failure) {
+      Metrics.contain("processor.finish", failure);
+    }
+    next.finishApplicationMaster(attempt, request, response);
+  }
+
+  void start(ApplicationMasterServiceContext context) {
+    off = Settings.offSwitch(conf);
+    share = Settings.shareResource(conf);
+    rm = (RMContext) context;
+  }
+
+  /** Forget masters that ended without a word, and what an earlier attempt, or this one before a restart, had asked for. */
+  void begin(ApplicationAttemptId attempt) {
+    applications.keySet().removeIf(known -> known.getApplicationId().equals(attempt.getApplicationId()) || isOver(known));
+  }
+
+  void end(ApplicationAttemptId attempt) {
+    applications.remove(attempt);
+  }
+
+  void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) throws IOException {
+    if (asks == null) {
+      return;
+    }
+    long now = System.nanoTime();
+    List<ResourceRequest> moved =
+        asks.moved(
+            key -> left(attempt, key), label -> following(attempt, asks.plan.labels, label), now);
+    List<ResourceRequest> asked = request.getAskList();
+    if (moved.isEmpty() && (asked == null || asked.isEmpty())) {
+      return;
+    }
+    List<ResourceRequest> changed = new ArrayList<>(moved);
+    if (asked != null && !asked.isEmpty()) {
+      List<ResourceRequest> ours = asks.change(asked, most(attempt), now);
+      changed.removeIf(ask -> ours.stream().anyMatch(other -> isSame(ask, other)));
+      changed.addAll(ours);
+    }
+    request.setAskList(changed);
+    Metrics.count(Metrics.Counter.ASKS_CHANGED);
+    if (!moved.isEmpty()) {
+      Metrics.count(Metrics.Counter.FALLBACKS);
+      LOG.info("gpusage: {} asks for {} now", attempt, moved.get(0).getNodeLabelExpression());
+    }
+  }
+
+  void restore(Asks asks, AllocateResponse response) {
+    List<Container> allocated = asks == null ? null : response.getAllocatedContainers();
+    if (allocated == null || allocated.isEmpty()) {
+      return;
+    }
+    List<Container> shown =
+        allocated.stream()
+            .map(container -> Optional.ofNullable(asks.recognisable(container)).orElse(container))
+            .collect(Collectors.toList());
+    response.setAllocatedContainers(shown);
+  }
+
+  private Optional<Asks> read(ApplicationAttemptId attempt) {
+    RMApp application = rm.getRMApps().get(attempt.getApplicationId());
+    Map<String, String> environment = application.getApplicationSchedulingEnvs();
+    String text = environment.get(Plan.VARIABLE);
+    if (text == null) {
+      return Optional.empty();
+    }
+    try {
+      Plan plan = Plan.parse(text);
+      String label = application.getApplicationSubmissionContext().getNodeLabelExpression();
+      boolean ours = environment.containsKey(GpuShareApplicationMaster.COMMAND);
+      return Optional.of(new Asks(plan, ours, share, plan.labels.contains(label) ? label : null));
+    } catch (Plan.PlanException refusal) {
+      return Optional.empty();
+    }
+  }
+
+  private Resource most(ApplicationAttemptId attempt) {
+    return rm.getScheduler().getMaximumResourceCapability(queue(attempt));
+  }
+
+  private String queue(ApplicationAttemptId attempt) {
+    return rm.getRMApps().get(attempt.getApplicationId()).getQueue();
+  }
+
+  private int left(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+    SchedulerApplicationAttempt scheduled =
+        ((AbstractYarnScheduler<?, ?>) rm.getScheduler()).getApplicationAttempt(attempt);
+    return scheduled == null ? 0 : scheduled.getPendingAsk(key, ResourceRequest.ANY).getCount();
+  }
+
+  private String following(ApplicationAttemptId attempt, List<String> labels, String label) {
+    try {
+      List<String> usable = Generations.usable(rm, queue(attempt), labels);
+      return usable.isEmpty() ? label : usable.get((usable.indexOf(label) + 1) % usable.size());
+    } catch (IOException stay) {
+      return label;
+    }
+  }
+
+  private boolean isOver(ApplicationAttemptId attempt) {
+    RMApp application = rm.getRMApps().get(attempt.getApplicationId());
+    return application == null || application.getFinishTime() > 0;
+  }
+
+  private static boolean isSame(ResourceRequest ask, ResourceRequest other) {
+    return ask.getResourceName().equals(other.getResourceName())
+        && SchedulerRequestKey.create(ask).equals(SchedulerRequestKey.create(other));
+  }
+}

@@ -1,0 +1,129 @@
+package org.gpusage.yarn;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.Map;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.server.api.ApplicationInitializationContext;
+import org.apache.hadoop.yarn.server.api.ApplicationTerminationContext;
+import org.apache.hadoop.yarn.server.api.AuxiliaryService;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Keeps one MPS control daemon a shared GPU, through an executable that is called as {@code COMMAND start|stop|status GPU}.
+ *
+ * <p>The executable finds CUDA_VISIBLE_DEVICES, CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY in its environment, and ends with 0 where
+ * what it was told holds; {@code start} of a daemon that runs is no error. All calls are made by a thread of this service's own.
+ */
+public class MpsAuxiliaryService extends AuxiliaryService {
+  private static final Logger LOG = LoggerFactory.getLogger(MpsAuxiliaryService.class);
+  private static final int CALL_LIMIT_S = 20;
+
+  private ScheduledExecutorService keeper;
+  private Switch off;
+  private Node node;
+  private String command;
+
+  public MpsAuxiliaryService() {
+    super("gpusage_mps");
+  }
+
+  @Override
+  protected void serviceStart() throws Exception {
+    super.serviceStart();
+    try {
+      begin(getConfig());
+    } catch (Throwable failure) {
+      Metrics.contain("mps.start", failure);
+    }
+  }
+
+  @Override
+  protected void serviceStop() throws Exception {
+    try {
+      end();
+    } catch (Throwable failure) {
+      Metrics.contain("mps.stop", failure);
+    }
+    super.serviceStop();
+  }
+
+  @Override
+  public void initializeApplication(ApplicationInitializationContext application) {
+    // Daemons are a node's, not an application's.
+  }
+
+  @Override
+  public void stopApplication(ApplicationTerminationContext application) {
+    // Daemons are a node's, not an application's.
+  }
+
+  @Override
+  public ByteBuffer getMetaData() {
+    return ByteBuffer.allocate(0);
+  }
+
+  void begin(Configuration conf) {
+    off = Settings.offSwitch(conf);
+    node = new Node(conf);
+    command = conf.getTrimmed(Settings.MPS_COMMAND, "/usr/libexec/gpusage/gpusage-mps");
+    keeper = Executors.newSingleThreadScheduledExecutor(MpsAuxiliaryService::thread);
+    keeper.scheduleWithFixedDelay(this::keep, 0, conf.getLong(Settings.MPS_CHECK_S, 10), TimeUnit.SECONDS);
+  }
+
+  /** Stop the daemons as well, unless containers stay behind that use them. */
+  void end() throws Exception {
+    if (keeper == null) {
+      return;
+    }
+    keeper.shutdownNow();
+    keeper.awaitTermination(CALL_LIMIT_S, TimeUnit.SECONDS);
+    if (!node.keepsContainers()) {
+      for (String gpu : node.gpus) {
+        call("stop", gpu);
+      }
+    }
+  }
+
+  private void keep() {
+    try {
+      for (String gpu : node.gpus) {
+        if (!off.isOff() && call("status", gpu) != 0) {
+          int status = call("start", gpu);
+          Metrics.count(Metrics.Counter.MPS_STARTED);
+          LOG.info("gpusage: MPS control daemon of GPU {} started: exit status {}", gpu, status);
+        }
+      }
+    } catch (InterruptedException ending) {
+      Thread.currentThread().interrupt();
+    } catch (Throwable failure) {
+      Metrics.contain("mps.keep", failure);
+    }
+  }
+
+  private int call(String verb, String gpu) throws IOException, InterruptedException {
+    ProcessBuilder builder = new ProcessBuilder(command, verb, gpu);
+    Map<String, String> environment = builder.environment();
+    environment.put("CUDA_VISIBLE_DEVICES", gpu);
+    environment.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(gpu));
+    environment.put("CUDA_MPS_LOG_DIRECTORY", node.logDirectory(gpu));
+    File nowhere = new File("/dev/null");
+    Process process = builder.redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere).start();
+    if (process.waitFor(CALL_LIMIT_S, TimeUnit.SECONDS)) {
+      return process.exitValue();
+    }
+    process.destroyForcibly();
+    throw new IOException(command + " " + verb + " " + gpu + " must end within " + CALL_LIMIT_S + " s; it was ended");
+  }
+
+  private static Thread thread(Runnable work) {
+    Thread thread = new Thread(work, "gpusage-mps");
+    thread.setDaemon(true);
+    return thread;
+  }
+}
