@@ -13,6 +13,7 @@ from typing import Any
 from gpusage.graphs.image_libraries import read
 from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
 from gpusage.learning.tables import DataFolder
+from gpusage.learning.zoo_workloads import gavel_models, lucid_models
 from gpusage_hooks.types import ModelGraph
 
 Recipe = Callable[[], ModelGraph]
@@ -71,7 +72,13 @@ def neusight_models(_: DataFolder) -> dict[str, Recipe]:
     }
 
 
-RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (neusight_models, torchvision_models, timm_models)
+RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
+    neusight_models,
+    torchvision_models,
+    timm_models,
+    gavel_models,
+    lucid_models,
+)
 """Every source's recipes; add yours here."""
 
 
