@@ -160,3 +160,13 @@ def _unpacked(text: str) -> bytes:
     content = unpack(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
     assert content is not None
     return content
+
+
+def test_the_equation_of_an_einsum_survives() -> None:
+    product = Node(
+        op_type="Einsum", inputs=((-1, 4, 8),), outputs=((-1, 4, 8),), attributes=(("equation", "nhw,ixh->nixw"),)
+    )
+    graph = ModelGraph(
+        name="one", source="test", nodes=(product,), producers=((-1,),), inputs=(("x", (-1, 4, 8)),), parameter_count=0
+    )
+    assert card.decode(card.encode(graph)) == graph

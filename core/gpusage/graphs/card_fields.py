@@ -16,6 +16,8 @@ MAXIMUM_COUNT = 2**48
 MAXIMUM_LIST = 4096
 
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
+_ATTRIBUTE = re.compile(r"[A-Za-z0-9_.:/>, -]{1,160}")
+"""A word, or an equation of Einsum: ``nhw,ixh->nixw``."""
 _ELEMENT_TYPES: tuple[ElementType, ...] = get_args(ElementType)
 
 
@@ -133,7 +135,8 @@ def _element_type(value: object) -> ElementType:
 
 def _attribute(value: object) -> Attribute:
     if isinstance(value, str):
-        return _word(value, "attr")
+        _require(_ATTRIBUTE.fullmatch(value) is not None, "'attr' holds an unlikely word")
+        return value
     if isinstance(value, list):
         return tuple(_integer(item, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT) for item in _list(value, "attr", 64))
     if isinstance(value, float):

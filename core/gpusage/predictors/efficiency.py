@@ -100,3 +100,5 @@ COMPUTE: FloatArray = np.array([_COMPUTE[operator_class] for operator_class in O
 """Shape (classes, paths)."""
 MEMORY: FloatArray = _column(_MEMORY, 1.0)
 OUTPUTS_PER_BLOCK: FloatArray = _column(_OUTPUTS_PER_BLOCK, DEFAULT_OUTPUTS_PER_BLOCK)
+HOST_S: FloatArray = np.array([STEP_S, FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S, OPTIMIZER_LAUNCH_S])
+"""Seconds of the host, in the order of `Kernels.host_counts`."""

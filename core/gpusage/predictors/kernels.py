@@ -7,13 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.efficiency import (
-    BACKWARD_LAUNCH_S,
-    FORWARD_LAUNCH_S,
-    OPTIMIZER_LAUNCH_S,
-    OUTPUTS_PER_BLOCK,
-    STEP_S,
-)
+from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
@@ -72,7 +66,11 @@ class Kernels:
         blocks: Thread blocks: how many SMs can work at once.
         launches: Kernels of one execution that follow one another on the GPU.
         counts: Executions a step.
-        host_s: Seconds of the host a step, all kernels together.
+        inner: Length of the sums, as in `Lowering`.
+        width: As in `Lowering`.
+        backward: 1 for a backward pass, else 0.
+        host_counts: What the host does a step: the step itself, launches of the forward and of the backward pass,
+            weights that the optimizer visits.
     """
 
     operator_class: IntArray
@@ -82,7 +80,10 @@ class Kernels:
     launches: FloatArray
     counts: FloatArray
     matrix_units: FloatArray
-    host_s: float
+    inner: FloatArray
+    width: FloatArray
+    backward: FloatArray
+    host_counts: FloatArray
 
 
 def kernels_of(graph: ModelGraph, workload: Workload) -> Kernels:
@@ -95,13 +96,14 @@ def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels
     lowering = key.value
     forward = _forward(lowering)
     parts = [forward]
-    host_s = STEP_S + FORWARD_LAUNCH_S * float(_host_launches(lowering, forward))
+    host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
     if lowering.train:
         backward = _backward(lowering, forward)
         parts += [backward, _accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
         launches = sum(float(part[_LAUNCHES] @ part[_COUNTS]) for part in parts[1:3])
-        host_s += BACKWARD_LAUNCH_S * (launches + _LOSS_KERNELS)
-        host_s += OPTIMIZER_LAUNCH_S * lowering.parameter_tensor_count
+        host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count)
+    elif precision in ("fp16", "bf16"):
+        parts.append(_cast(lowering))
     table = np.concatenate(parts, axis=1)
     operator_class = table[0].astype(np.int64)
     return Kernels(
@@ -112,12 +114,16 @@ def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels
         launches=table[_LAUNCHES],
         counts=table[_COUNTS],
         matrix_units=table[6],
-        host_s=host_s,
+        inner=table[7],
+        width=table[8],
+        backward=table[9],
+        host_counts=np.array(host_counts),
     )
 
 
 _LAUNCHES = 4
 _COUNTS = 5
+_BACKWARD = 9
 
 
 def _forward(lowering: Lowering) -> FloatArray:
@@ -135,6 +141,9 @@ def _forward(lowering: Lowering) -> FloatArray:
             lowering.sequential_steps * works,
             lowering.structure.counts,
             lowering.matrix_units,
+            lowering.inner,
+            lowering.width,
+            np.zeros_like(traffic),
         ]
     )
 
@@ -154,6 +163,7 @@ def _backward(lowering: Lowering, forward: FloatArray) -> FloatArray:
     backward[1] *= _BACKWARD_FLOP_COLUMN[operator_class] * works
     backward[2] *= _BACKWARD_TRAFFIC_COLUMN[operator_class] * works
     backward[_LAUNCHES] *= _BACKWARD_KERNELS_COLUMN[operator_class] * works
+    backward[_BACKWARD] = 1.0
     return backward
 
 
@@ -178,6 +188,13 @@ def _update(lowering: Lowering, precision: str, optimizer: str) -> FloatArray:
     return _single(_C.OPTIMIZER, 2.0 * count / kernels, traffic * count / kernels, count / kernels, kernels)
 
 
+def _cast(lowering: Lowering) -> FloatArray:
+    """Return the casts of the weights to 2 bytes, which autocast makes anew in every step."""
+    kernels = max(float(lowering.parameter_tensor_count), 1.0)
+    count = float(lowering.parameter_count) / kernels
+    return _single(_C.COPY, 0.0, 6.0 * count, count, kernels)
+
+
 def _loss(lowering: Lowering) -> FloatArray:
     elements = lowering.output_elements_of_model
     share = 1.0 / _LOSS_KERNELS
@@ -187,4 +204,4 @@ def _loss(lowering: Lowering) -> FloatArray:
 def _single(
     operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float
 ) -> FloatArray:
-    return np.array([[operator_class], [flop], [traffic_bytes], [elements], [1.0], [count], [0.0]], dtype=np.float64)
+    return np.array([[operator_class], [flop], [traffic_bytes], [elements], [1.0], [count], [0.0], [1.0], [1.0], [0.0]])

@@ -62,6 +62,8 @@ class Lowering:
         keeps_output: Whether the backward pass needs the output again.
         matrix_units: Whether tensor cores can do the work.
         sequential_steps: How often kernels must follow one another within one execution: time steps of an LSTM.
+        inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
+        width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
         structure: Of the graph.
@@ -81,6 +83,8 @@ class Lowering:
     keeps_output: npt.NDArray[np.bool_]
     matrix_units: npt.NDArray[np.bool_]
     sequential_steps: FloatArray
+    inner: FloatArray
+    width: FloatArray
     parameter_count: int
     parameter_tensor_count: int
     structure: Structure
@@ -120,6 +124,8 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
         keeps_output=columns[9] > 0,
         matrix_units=columns[10] > 0,
         sequential_steps=columns[11],
+        inner=columns[12],
+        width=columns[13],
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(np.dot(tensors, structure.counts)) if tensors else 0,
         structure=structure,
@@ -128,8 +134,8 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
     )
 
 
-_WIDTH = 12
-_NO_WORK = (float(OperatorClass.VIEW), *(0.0,) * (_WIDTH - 2), 1.0)
+_WIDTH = 14
+_NO_WORK = (float(OperatorClass.VIEW), *(0.0,) * (_WIDTH - 4), 1.0, 1.0, 1.0)
 
 
 def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
@@ -156,6 +162,7 @@ def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
         keeps is Keeps.OUTPUT,
         operator_class in _MATRIX_CLASSES and flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs,
         _sequential_steps(node, operator_class),
+        *_sides(node, operator_class, flop, outputs),
     )
 
 
@@ -205,6 +212,23 @@ def _sequential_steps(node: Node, operator_class: OperatorClass) -> int:
     if operator_class is not OperatorClass.RECURRENT or not node.inputs:
         return 1
     return max((size for size in node.inputs[0][:2] if size > 0), default=1)
+
+
+def _sides(node: Node, operator_class: OperatorClass, flop: float, outputs: int) -> tuple[float, float]:
+    """Return the inner length and the width of the matrix product that a node is, or comes nearest to."""
+    shape = node.outputs[0] if node.outputs else ()
+    width = max(shape[-1], 1) if shape else 1
+    if operator_class in _CONVOLUTIONS:
+        groups = dict(node.attributes).get("group", 1)
+        channels = shape[1] if len(shape) > 1 else 1
+        width = max(channels // groups, 1) if isinstance(groups, int) and groups > 0 else 1
+    if operator_class not in _MATRIX_CLASSES and operator_class is not OperatorClass.GROUPED_CONVOLUTION:
+        return 1.0, float(width) if operator_class in _ROW_CLASSES else 1.0
+    return max(flop / (2.0 * outputs), 1.0) if outputs else 1.0, float(width)
+
+
+_CONVOLUTIONS = (OperatorClass.CONVOLUTION, OperatorClass.GROUPED_CONVOLUTION)
+_ROW_CLASSES = (OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
 
 
 def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:

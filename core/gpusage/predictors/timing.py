@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.efficiency import COMPUTE, FILL, KERNEL_LATENCY_S, MEMORY, OVERLAP, ComputePath
+from gpusage.predictors.efficiency import COMPUTE, FILL, HOST_S, KERNEL_LATENCY_S, MEMORY, OVERLAP, ComputePath
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
@@ -68,13 +68,14 @@ def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: 
     traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s[operator_class]
     kernel_s = np.maximum(compute_s, traffic_s) + KERNEL_LATENCY_S * kernels.launches[:, column]
     busy_s = kernels.counts @ kernel_s
-    step_s = (busy_s**OVERLAP + kernels.host_s**OVERLAP) ** (1.0 / OVERLAP)
+    host_s = float(kernels.host_counts @ HOST_S)
+    step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
     return Timing(
         step_s=step_s,
         busy_s=busy_s,
         sm_s=kernels.counts @ (kernel_s * np.minimum(waves, 1.0)),
         dram_s=(kernels.counts @ kernels.traffic_bytes) / rates.peak_bytes_per_s,
-        host_share=(kernels.host_s / step_s) ** OVERLAP,
+        host_share=(host_s / step_s) ** OVERLAP,
     )
 
 
