@@ -76,6 +76,10 @@ def _obstacle(case: Case, where: Sequence[Place]) -> str | None:
         return f"a share could land on {', '.join(unknown)}, which is not in the catalogue"
     if not where:
         return "no GPU that it may use can be shared"
+    unshared = [place for place in places(case) if place not in where]
+    if unshared:
+        # A manager refuses a job that only these could run: what else ties it to them is not for us to know.
+        return f"it may be bound to {names(unshared)}, which cannot be shared"
     old = [place for place in where if place.gpu.compute_capability < LIMITING]
     if old:
         return f"a share could land on {names(old)}, where MPS cannot hold a job to its share (older than Volta)"

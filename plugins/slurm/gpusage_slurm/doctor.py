@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from gpusage_slurm.block import block_of
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
+from gpusage_slurm.preference import SETTING, is_soft
 
 Verdict = Literal["pass", "warn", "fail"]
 OLDEST_VERSION = (22, 5)
+_TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,10 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
         _task_prolog,
         _shares,
         _all_sharing,
+        _units,
         _prefer,
+        _per_gpu_defaults,
+        _mps_daemons,
         _accounting,
         _settings_file,
         _daemon,
@@ -128,14 +134,43 @@ def _all_sharing(evidence: Evidence) -> Finding:
     return _pass(name, "every GPU of a node can be shared")
 
 
+def _units(evidence: Evidence) -> Finding:
+    name = "mps units"
+    if _TYPED_UNITS.search(evidence.scripts.get("slurm.conf", "")):
+        todo = "write mps:200 instead of mps:v100:200 in the nodes' Gres, then restart slurmctld and the slurmds"
+        return _warn(name, "slurm.conf gives mps a type: Slurm 22.05 then shares only a node's first GPU", todo)
+    return _pass(name, "counted without a type")
+
+
 def _prefer(evidence: Evidence) -> Finding:
     name = "features"
+    if not is_soft(evidence.settings):
+        found = f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference"
+        return _warn(name, f"{found}; no generation is preferred", "gpusage slurm install --yes, scontrol reconfigure")
     pools = evidence.cluster.pools if evidence.cluster else ()
     bare = [pool.site_type for pool in pools if not pool.feature]
     if len(pools) > 1 and bare:
         todo = "give each node its GPU type as a Feature in slurm.conf"
         return _warn(name, f"no feature leads to {', '.join(bare)}; generations cannot be preferred there", todo)
     return _pass(name, ", ".join(str(pool.feature) for pool in pools) or "one pool")
+
+
+def _per_gpu_defaults(evidence: Evidence) -> Finding:
+    name = "defaults per GPU"
+    used = sorted({word for word in ("DefMemPerGPU", "DefCpuPerGPU") if _mentions(evidence, word)})
+    if used:
+        todo = "give the partitions DefMemPerCPU as well: a share counts as no GPU, so it gets the other default"
+        return _warn(name, f"{' and '.join(used)} will not hold for a job that became a share", todo)
+    return _pass(name, "none that a share would lose")
+
+
+def _mps_daemons(evidence: Evidence) -> Finding:
+    name = "node prolog"
+    prologs = [evidence.settings.get(key, "") for key in ("prolog", "prolog[0]", "epilog", "epilog[0]")]
+    if not any(prologs):
+        todo = "add node/prolog.sh and node/epilog.sh of gpusage to Prolog and Epilog, with PrologFlags=Alloc"
+        return _warn(name, "no Prolog: shares are served in time slices, without MPS", todo)
+    return _pass(name, ", ".join(dict.fromkeys(filter(None, prologs))))
 
 
 def _accounting(evidence: Evidence) -> Finding:
@@ -205,6 +240,11 @@ def _pyslurm(evidence: Evidence) -> Finding:
         found = "PySlurm {}.{:02}".format(*evidence.pyslurm)
         return _warn(name, f"{found} is not Slurm's version; scontrol is read instead", "install the matching one")
     return _pass(name, "matches Slurm")
+
+
+def _mentions(evidence: Evidence, word: str) -> bool:
+    lines = evidence.scripts.get("slurm.conf", "").splitlines()
+    return any(word.lower() in line.partition("#")[0].lower() for line in lines)
 
 
 def _pass(check: str, found: str) -> Finding:

@@ -201,8 +201,8 @@ def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
     decision = generation.decide_generation(asked, draft(asked))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
-    # low: 0.3 x 0.95 / (0.1 x 1.05) = 2.71, high: 0.3 x 1.05 / (0.1 x 0.95) = 3.32
-    assert decision.reasons == ("3.00x (2.71-3.32) on h100 against v100",)
+    # 5 % either way on both: exp(hypot(log(1.05), log(1 / 0.95))) = 1.073
+    assert decision.reasons == ("3.00x (2.79-3.22) on h100 against v100",)
 
 
 def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
@@ -210,7 +210,7 @@ def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
     decision = generation.decide_generation(asked, draft(asked))
     assert decision is not None
     assert decision.request.preferred_gpus == ("v100",)
-    assert decision.reasons == ("only 1.08x (0.98-1.19) on h100, which is left to jobs that gain more",)
+    assert decision.reasons == ("only 1.08x (1.01-1.16) on h100, which is left to jobs that gain more",)
 
 
 def test_the_sites_threshold_decides() -> None:
@@ -314,9 +314,14 @@ def test_a_named_type_does() -> None:
     assert share(case(*rows, request=GpuRequest(gpu_count=1, gpu_type="h100"))) == 30
 
 
-def test_a_pool_that_is_not_shared_is_out_of_a_shares_reach() -> None:
-    rows = (V100, need(V100, sm=0.95)), (H100, need(H100, sm=0.2))
-    assert share(case(*rows, pools=[pool(V100, mps=None), pool(H100)])) == 30
+def test_where_a_pool_cannot_be_shared_a_whole_gpu_is_kept_for_the_job_may_be_bound_to_it() -> None:
+    rows = (V100, need(V100, sm=0.2)), (H100, need(H100, sm=0.2))
+    asked = case(*rows, pools=[pool(V100, mps=None), pool(H100)])
+    decision = sharing.decide_sharing(asked, draft(asked))
+    assert decision is not None
+    assert decision.request.mps_thread_percent is None
+    assert decision.reasons == ("a whole GPU is kept: it may be bound to v100, which cannot be shared",)
+    assert share(case(*rows, pools=[pool(V100), pool(H100)])) == 30
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""The installer, the doctor and the status on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.sandbox.trial import install_plugin
+
+pytestmark = pytest.mark.slurm
+
+SITE_SCRIPT = """\
+function slurm_job_submit(job, partitions, submitter)
+  if job.name == "forbidden" then return slurm.ERROR end
+  return slurm.SUCCESS
+end
+function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture
+def bare(slurm_release: str | None) -> Iterator[Sandbox]:
+    """Return a cluster with a job_submit.lua of its own and nothing of ours."""
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:1,1xh100:1")), release=slurm_release) as sandbox:
+        (sandbox.layout.etc / "job_submit.lua").write_text(SITE_SCRIPT)
+        conf = sandbox.layout.slurm_conf
+        conf.write_text(conf.read_text() + "JobSubmitPlugins=lua  # the site's\n")
+        sandbox.reconfigure()
+        yield sandbox
+
+
+def contents(sandbox: Sandbox) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sandbox.layout.etc.iterdir() if path.name != "gpusage.toml"}
+
+
+def doctor(sandbox: Sandbox) -> dict[str, str]:
+    document = json.loads(sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
+    return {each["check"]: each["verdict"] for each in document["checks"]}
+
+
+def test_install_works_twice_and_uninstall_restores_every_byte(bare: Sandbox) -> None:
+    before = contents(bare)
+    shown = bare.run("gpusage", "slurm", "install").stdout
+    assert "+JobSubmitPlugins" not in shown
+    assert "+CliFilterPlugins=lua" in shown
+    assert contents(bare) == before
+    install_plugin(bare)
+    again = bare.run("gpusage", "slurm", "install", "--yes").stdout
+    assert again == "Nothing to change.\n"
+    bare.run("gpusage", "slurm", "uninstall", "--yes")
+    assert contents(bare) == before
+    bare.reconfigure()
+    bare.run("sbatch", "--gres=gpu:1", "--wrap=true")
+
+
+def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> None:
+    assert "fail" in doctor(bare).values()
+    install_plugin(bare)
+    found = doctor(bare)
+    assert {check for check, verdict in found.items() if verdict == "fail"} == set()
+    assert found["dry run"] == "pass"
+
+
+def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
+    install_plugin(bare)
+    assert bare.run("sbatch", "--job-name=forbidden", "--gres=gpu:1", "--wrap=true", check=False).returncode != 0
+    assert bare.run("sbatch", "--job-name=allowed", "--gres=gpu:1", "--wrap=true", check=False).returncode == 0
+
+
+def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
+    install_plugin(bare)
+    text = bare.run("gpusage", "slurm", "status").stdout
+    assert "v100 (v100-sxm2-16gb): 1 of 1 free, shared in 100 units, feature v100" in text
+    status = bare.run("gpusage", "slurm", "status", "--json").stdout
+    (bare.layout.jobs / "cluster.json").write_text(status)
+    (bare.layout.jobs / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=2 --comment=gpusage=off\n")
+    local = json.loads(bare.run("gpusage", "validate", "job.sh", "--json").stdout)
+    filed = json.loads(bare.run("gpusage", "validate", "job.sh", "--json", "--cluster", "cluster.json").stdout)
+    assert local["cluster"]["pools"] == filed["cluster"]["pools"]
+    assert local["decisions"][0]["code"] == "DECLINE"

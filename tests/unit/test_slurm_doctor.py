@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.configuration import Configuration
+from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm.block import with_block
+from gpusage_slurm.doctor import Finding, examine
+from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.install import Site
+
+POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
+WHOLE = replace(POOL, mps_per_gpu=None)
+SETTINGS: Mapping[str, str] = {
+    "jobsubmitplugins": "lua",
+    "clifilterplugins": "lua",
+    "taskprolog": "/opt/gpusage/task_prolog.sh",
+    "schedulerparameters": "ignore_prefer_validation",
+    "accountingstoragetype": "accounting_storage/slurmdbd",
+    "accountingstoragetres": "cpu,gres/gpu,gres/mps",
+    "prolog": "/opt/gpusage/prolog.sh",
+}
+SCRIPTS: Mapping[str, str] = {
+    "slurm.conf": "AccountingStorageType=accounting_storage/slurmdbd\nPartitionName=p TRESBillingWeights=GRES/mps=1\n",
+    "job_submit.lua": with_block("", "x"),
+    "cli_filter.lua": with_block("", "x"),
+}
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Evidence:
+    prolog = tmp_path / "gpusage_task_prolog.sh"
+    prolog.touch(mode=0o755)
+    return Evidence(
+        version=(24, 11),
+        settings={**SETTINGS, "taskprolog": str(prolog)},
+        trouble="",
+        site=Site(slurm_conf=Path("/c"), gpusage_toml=Path("/t"), command=Path("/g")),
+        scripts=SCRIPTS,
+        gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
+        cluster=Cluster(manager="slurm", version="24.11", pools=(POOL,)),
+        configuration=Configuration(mode="enforce"),
+        configuration_trouble="",
+        status={"asks": {"asked": 1}, "records": {"lost": 0}},
+        status_trouble="",
+        answered=True,
+        lua_modules=frozenset({"socket", "posix"}),
+        pyslurm=None,
+        killed=False,
+    )
+
+
+def finding(evidence: Evidence, check: str) -> Finding:
+    return next(found for found in examine(evidence) if found.check == check)
+
+
+def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
+    assert [found for found in examine(healthy) if found.verdict != "pass"] == []
+
+
+def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None:
+    nothing = replace(
+        healthy,
+        version=None,
+        settings={},
+        scripts={},
+        gres_conf="",
+        cluster=None,
+        status=None,
+        answered=None,
+        lua_modules=frozenset(),
+        killed=True,
+        configuration_trouble="broken",
+    )
+    found = examine(nothing)
+    assert {each.verdict for each in found} == {"pass", "warn", "fail"}
+    assert all(each.todo for each in found if each.verdict != "pass")
+
+
+@pytest.mark.parametrize(
+    ("settings", "scripts", "mode", "verdict"),
+    [
+        (
+            {"accountingstoragetres": "cpu,gres/gpu"},
+            {"slurm.conf": SCRIPTS["slurm.conf"].partition("\n")[0]},
+            "enforce",
+            "fail",
+        ),
+        (
+            {"accountingstoragetres": "cpu,gres/gpu"},
+            {"slurm.conf": SCRIPTS["slurm.conf"].partition("\n")[0]},
+            "observe",
+            "warn",
+        ),
+        ({"accountingstoragetres": "cpu,gres/mps"}, {"slurm.conf": ""}, "enforce", "warn"),
+        ({"accountingstoragetype": "accounting_storage/none"}, {"slurm.conf": ""}, "enforce", "pass"),
+    ],
+    ids=["enforce, not counted", "observe, not counted", "tracked, not billed", "no accounting at all"],
+)
+def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
+    healthy: Evidence, settings: dict[str, str], scripts: dict[str, str], mode: str, verdict: str
+) -> None:
+    evidence = replace(
+        healthy,
+        settings={**healthy.settings, **settings},
+        scripts={**healthy.scripts, **scripts},
+        configuration=replace(healthy.configuration, mode=mode),  # type: ignore[arg-type] - one of the literals
+    )
+    assert finding(evidence, "accounting").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "verdict", "words"),
+    [
+        ("slurmctld", {"version": (21, 8)}, "fail", "22.05 or newer"),
+        ("job_submit plugin", {"scripts": {}}, "fail", "gpusage slurm install"),
+        ("LuaSocket", {"lua_modules": frozenset(), "answered": False}, "fail", "lua-socket"),
+        ("luaposix", {"lua_modules": frozenset({"socket"})}, "warn", "lua-posix"),
+        ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=())}, "fail", "declare gres/gpu"),
+        ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=(WHOLE,))}, "fail", "mps"),
+        ("all_sharing", {"gres_conf": "Name=mps Count=200\n"}, "warn", "Flags=all_sharing"),
+        ("mps units", {"scripts": {"slurm.conf": "NodeName=n Gres=gpu:v100:2,mps:v100:200\n"}}, "warn", "mps:200"),
+        ("defaults per GPU", {"scripts": {"slurm.conf": "PartitionName=p DefMemPerGPU=9\n"}}, "warn", "DefMemPerCPU"),
+        ("gpusaged", {"status": None, "status_trouble": "nobody"}, "fail", "systemctl"),
+        ("dry run", {"answered": False}, "fail", "slurmctld's log"),
+        ("store", {"status": {"records": {"lost": 2, "error": "full"}}}, "warn", "check sqlite"),
+        ("kill switch", {"killed": True}, "warn", "remove it"),
+        ("PySlurm", {"pyslurm": (22, 5)}, "warn", "matching"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_found_with_its_cure(
+    healthy: Evidence, check: str, changes: dict[str, object], verdict: str, words: str
+) -> None:
+    found = finding(replace(healthy, **changes), check)  # type: ignore[arg-type] - fields of Evidence
+    assert found.verdict == verdict
+    assert words in found.todo
+
+
+def test_without_ignore_prefer_validation_no_generation_is_preferred_and_doctor_says_so(healthy: Evidence) -> None:
+    evidence = replace(healthy, settings={**healthy.settings, "schedulerparameters": ""})
+    assert finding(evidence, "features").verdict == "warn"
