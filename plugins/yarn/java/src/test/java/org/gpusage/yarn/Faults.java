@@ -1,6 +1,16 @@
 package org.gpusage.yarn;
 
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.nodemanager.Context;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerState;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
 
 /** Our classes with a fault inside each entry point; the tests on a real cluster name them in its configuration. */
 public final class Faults {
@@ -10,11 +20,109 @@ public final class Faults {
     return new NoClassDefFoundError("fault of a test in " + place);
   }
 
+  /** Fails when it is configured. */
+  public static class CalculatorSettings extends GpuShareResourceCalculator {
+    @Override
+    void configure(Configuration conf) {
+      throw fault("the calculator's settings");
+    }
+  }
+
   /** Fails at every request. */
   public static class Calculator extends GpuShareResourceCalculator {
     @Override
     Resource snapped(Resource stock, Resource most) {
       throw fault("the calculator");
+    }
+  }
+
+  /** Fails in initialize. */
+  public static class RuleStart extends GpuSharePlacementRule {
+    @Override
+    void start(ResourceScheduler scheduler) {
+      throw fault("rule.initialize");
+    }
+  }
+
+  /** Fails at every submission. */
+  public static class RulePlace extends GpuSharePlacementRule {
+    @Override
+    void place(ApplicationSubmissionContext application, String user) {
+      throw fault("rule.place");
+    }
+  }
+
+  /** Fails in init. */
+  public static class ProcessorStart extends GpuShareProcessor {
+    @Override
+    void start(ApplicationMasterServiceContext context) {
+      throw fault("processor.init");
+    }
+  }
+
+  /** Fails when a master registers. */
+  public static class ProcessorRegister extends GpuShareProcessor {
+    @Override
+    void begin(ApplicationAttemptId attempt) {
+      throw fault("processor.register");
+    }
+  }
+
+  /** Fails at every heartbeat, before and after the scheduler has answered. */
+  public static class ProcessorAllocate extends GpuShareProcessor {
+    @Override
+    void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) {
+      throw fault("processor.allocate");
+    }
+
+    @Override
+    void restore(Asks asks, AllocateResponse response) {
+      throw fault("processor.allocate's answer");
+    }
+  }
+
+  /** Fails when a master ends. */
+  public static class ProcessorFinish extends GpuShareProcessor {
+    @Override
+    void end(ApplicationAttemptId attempt) {
+      throw fault("processor.finish");
+    }
+  }
+
+  /** Fails in init. */
+  public static class ListenerInit extends GpuShareNodeListener {
+    @Override
+    void start(Context context) {
+      throw fault("listener.init");
+    }
+  }
+
+  /** Fails before a container begins. */
+  public static class ListenerPre extends GpuShareNodeListener {
+    @Override
+    void enter(Container container) {
+      throw fault("listener.pre");
+    }
+  }
+
+  /** Fails after each step of a container. */
+  public static class ListenerPost extends GpuShareNodeListener {
+    @Override
+    void follow(Container container, ContainerState after) {
+      throw fault("listener.post");
+    }
+  }
+
+  /** Fails when it starts and when it stops. */
+  public static class Mps extends MpsAuxiliaryService {
+    @Override
+    void begin(Configuration conf) {
+      throw fault("mps.start");
+    }
+
+    @Override
+    void end() {
+      throw fault("mps.stop");
     }
   }
 }

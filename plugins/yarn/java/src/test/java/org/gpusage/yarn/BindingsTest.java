@@ -1,0 +1,122 @@
+package org.gpusage.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Random;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class BindingsTest {
+  private static final List<String> TWO = Arrays.asList("0", "1");
+
+  @TempDir Path folder;
+  private Path journal;
+
+  @BeforeEach
+  void nameJournal() {
+    journal = folder.resolve("below/bindings");
+  }
+
+  @Test
+  void fiftyAndFiftyShareAGpu() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    assertEquals(bindings.bind("a", 50), bindings.bind("b", 50));
+  }
+
+  @Test
+  void sixtyAndFiftyNeverDo() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    assertNotEquals(bindings.bind("a", 60), bindings.bind("b", 50));
+    assertEquals(Optional.empty(), new Bindings(Collections.singletonList("0"), journal).bind("c", 50));
+  }
+
+  @Test
+  void theFullestGpuThatFitsIsTaken() throws Exception {
+    Bindings bindings = new Bindings(TWO, null);
+    bindings.bind("a", 70);
+    bindings.bind("b", 40);
+    assertEquals(Optional.of("0"), bindings.bind("c", 30));
+    assertEquals(Optional.of("1"), bindings.bind("d", 60));
+  }
+
+  @Test
+  void whatFitsTheNodeButNoGpuIsNotBound() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    bindings.bind("a", 75);
+    bindings.bind("b", 75);
+    assertEquals(Optional.empty(), bindings.bind("c", 50));
+    assertEquals(Optional.empty(), bindings.bind("d", 101));
+    bindings.release("a");
+    assertEquals(Optional.of("0"), bindings.bind("c", 50));
+  }
+
+  @Test
+  void aContainerKeepsItsGpuAfterARestart() throws Exception {
+    Bindings before = new Bindings(TWO, journal);
+    before.bind("a", 60);
+    before.bind("b", 60);
+    before.release("a");
+    Bindings after = new Bindings(TWO, journal);
+    assertEquals(Optional.of("1"), after.bind("b", 60));
+    assertEquals(100, after.free("0"));
+    assertEquals(40, after.free("1"));
+  }
+
+  @Test
+  void whoseEndWasMissedIsReleased() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    bindings.bind("a", 60);
+    bindings.bind("b", 60);
+    bindings.keepOnly("b"::equals);
+    assertEquals(Optional.empty(), new Bindings(TWO, journal).gpuOf("a"));
+    assertEquals(Optional.of("1"), bindings.gpuOf("b"));
+  }
+
+  @Test
+  void aJournalThatCannotBeReadIsReadAsFarAsItCan() throws Exception {
+    Files.createDirectories(journal.getParent());
+    List<String> lines = Arrays.asList("a 0 60", "", "b 7 60", "c 1 -5", "d 1 1e9", "e 1", "f 1 40");
+    Files.write(journal, lines, StandardCharsets.UTF_8);
+    Bindings bindings = new Bindings(TWO, journal);
+    assertEquals(40, bindings.free("0"));
+    assertEquals(60, bindings.free("1"));
+  }
+
+  @Test
+  void noGpuIsEverOverfullWhateverHappens() throws Exception {
+    Random random = new Random(11);
+    Map<String, String> where = new HashMap<>();
+    Bindings bindings = new Bindings(TWO, journal);
+    for (int round = 0; round < 1500; round++) {
+      String container = "c" + random.nextInt(12);
+      if (random.nextInt(3) == 0) {
+        bindings.release(container);
+        where.remove(container);
+      } else if (random.nextInt(20) == 0) {
+        bindings = new Bindings(TWO, journal);
+      } else {
+        Optional<String> gpu = bindings.bind(container, 1 + random.nextInt(100));
+        String earlier = where.get(container);
+        assertTrue(earlier == null || gpu.equals(Optional.of(earlier)), "a container moved");
+        gpu.ifPresent(bound -> where.put(container, bound));
+      }
+      assertTrue(bindings.free("0") >= 0 && bindings.free("1") >= 0);
+    }
+    for (String container : where.keySet().toArray(new String[0])) {
+      bindings.release(container);
+    }
+    assertEquals(200, bindings.free("0") + bindings.free("1"));
+  }
+}

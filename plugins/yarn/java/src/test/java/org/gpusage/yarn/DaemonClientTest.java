@@ -1,0 +1,126 @@
+package org.gpusage.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.File;
+import java.io.IOException;
+import java.lang.reflect.Method;
+import java.net.ProtocolFamily;
+import java.net.SocketAddress;
+import java.net.StandardProtocolFamily;
+import java.nio.ByteBuffer;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Collections;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class DaemonClientTest {
+  private static final Map<String, String> FIELDS = Collections.singletonMap("card", "QUJD");
+  private static final long LIMIT_MS = 300;
+
+  private File folder;
+  private File socket;
+  private ServerSocketChannel server;
+
+  @BeforeEach
+  void makeFolder() throws Exception {
+    Assumptions.assumeTrue(!System.getProperty("java.specification.version").matches("1\\.8|9|1[0-5]"));
+    folder = Files.createTempDirectory("gpusage").toFile();
+    socket = new File(folder, "s");
+  }
+
+  @AfterEach
+  void close() throws Exception {
+    if (server != null) {
+      server.close();
+    }
+    if (folder != null) {
+      Files.deleteIfExists(socket.toPath());
+      Files.deleteIfExists(folder.toPath());
+    }
+  }
+
+  @Test
+  void anAnswerInPiecesIsPutTogether() throws Exception {
+    serve("{\"code\":\"REWRITE\",", "\"set.share\":\"40\"}\n");
+    Map<String, String> answer = new DaemonClient(socket, LIMIT_MS).ask(FIELDS);
+    assertEquals("40", answer.get("set.share"));
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"garbage\n", "{}{}\n", "{\"code\":1}\n", "\n", "[1]\n", "{\"code\":\"REWRITE\"", "\u0000\n"})
+  void garbageIsAnIoException(String answer) throws Exception {
+    serve(answer);
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+  }
+
+  @Test
+  void anAnswerWithoutEndIsAnIoException() throws Exception {
+    StringBuilder endless = new StringBuilder();
+    for (int i = 0; i < 200_000; i++) {
+      endless.append('x');
+    }
+    serve(endless.toString());
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+  }
+
+  @Test
+  void aDaemonThatHangsCostsTheLimitAndNoMore() throws Exception {
+    serve();
+    long begunNs = System.nanoTime();
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+    long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNs);
+    assertTrue(tookMs >= LIMIT_MS - 5 && tookMs < LIMIT_MS + 400, tookMs + " ms");
+  }
+
+  @Test
+  void aDaemonThatIsNotThereIsAnIoException() {
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+    assertFalse(new DaemonClient(socket, LIMIT_MS).ping());
+  }
+
+  @Test
+  void aPingIsAnswered() throws Exception {
+    serve("{\"v\":\"1\",\"code\":\"OK\"}\n");
+    assertTrue(new DaemonClient(socket, LIMIT_MS).ping());
+  }
+
+  /** Answer one line with {@code pieces}, then hold the connection open. */
+  private void serve(String... pieces) throws Exception {
+    Method of = Class.forName("java.net.UnixDomainSocketAddress").getMethod("of", Path.class);
+    Method open = ServerSocketChannel.class.getMethod("open", ProtocolFamily.class);
+    server = (ServerSocketChannel) open.invoke(null, StandardProtocolFamily.valueOf("UNIX"));
+    server.bind((SocketAddress) of.invoke(null, socket.toPath()));
+    Thread thread = new Thread(() -> answer(server, pieces), "daemon");
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  private static void answer(ServerSocketChannel server, String... pieces) {
+    try {
+      SocketChannel client = server.accept();
+      client.read(ByteBuffer.allocate(1 << 16));
+      for (String piece : pieces) {
+        client.write(ByteBuffer.wrap(piece.getBytes(StandardCharsets.UTF_8)));
+        Thread.sleep(20);
+      }
+      Thread.sleep(2 * LIMIT_MS);
+      client.close();
+    } catch (IOException | InterruptedException ended) {
+      Thread.currentThread().interrupt();
+    }
+  }
+}
