@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
+RELEASES ?= bookworm trixie forky
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
@@ -19,7 +20,7 @@ test: .venv/test  ## every test: unit, contract, property, golden, and service t
 	$(BIN)/pytest
 
 test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
-	for release in bookworm trixie forky; do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
+	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -34,7 +35,7 @@ clean:  ## remove what the targets made; downloads in .cache stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/base: pyproject.toml
-	$(call install,.)
+	$(call install,.[slurm$(comma)yarn])
 
 .venv/test: pyproject.toml
 	$(call install,.[test$(comma)torch])

@@ -70,7 +70,7 @@ class ModelGraph:
             ``-1 - i`` stands for the model's input i.
         inputs: Name and shape of each model input.
         parameter_count: Elements of all weights, those used twice counted once.
-        batch_follows: False where the file has a fixed batch size; ``fixed_batch_size`` says which.
+        fixed_batch_size: The only batch size that the file was exported for; ``None`` where sizes follow the batch.
         unknown_op_types: Operators that no rule describes, with how often each occurs.
         notes: What a reader should know, one sentence each.
     """
