@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpusage.sandboxes import processes
+from gpusage.sandboxes.guard import dismiss, start_guard
 from gpusage.sandboxes.host import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import daemons, rest
@@ -31,17 +33,21 @@ _POLL_S = 0.05
 _REGISTERED = "Registered with ResourceManager as"
 _GRACE_S = 10.0
 _LEFTOVER_GRACE_S = 2.0
+_MOST_SWEEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """One private cluster; a context manager that takes it down."""
+    """One private cluster; a context manager that takes it down, also where its process is killed meanwhile."""
 
     layout: Layout
     hadoop: Hadoop
     record: Record
+    guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> Sandbox:  # noqa: PYI034 - typing.Self is younger than Python 3.10
+        command = (sys.executable, "-m", "gpusage.cli", "yarn", "sandbox", "down", "--folder", str(self.layout.folder))
+        self.guards.append(start_guard(self.layout.record, command))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,8 +209,11 @@ class Sandbox:
         """End every container and daemon, and remove the folder."""
         for name in [*self.nodes(), RESOURCE_MANAGER]:
             self._stop(name, 0.0)
-        processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
+        for _ in range(_MOST_SWEEPS):  # a process that is ended may just have begun another
+            processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
         shutil.rmtree(self.layout.folder, ignore_errors=True)
+        while self.guards:
+            dismiss(self.guards.pop())
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""

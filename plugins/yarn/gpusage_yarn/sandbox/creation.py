@@ -58,8 +58,8 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
     write_record(layout, record)
     for folder in (layout.etc, layout.lib, layout.logs, layout.run, layout.jobs, layout.state, layout.temporary):
         folder.mkdir()
-    if plan.jar is not None:
-        shutil.copy(plan.jar, layout.lib)
+    for jar in (*((plan.jar,) if plan.jar else ()), *plan.further_jars):
+        shutil.copy(jar, layout.lib)
     files = {RESOURCE_MANAGER: rm_files(plan, layout, rm_ports), CLIENT: client_files(plan, layout, rm_ports)}
     for node in plan.nodes:
         files[node.name] = node_files(plan, layout, node, node_ports[node.name], rm_ports)

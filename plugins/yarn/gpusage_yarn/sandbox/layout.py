@@ -38,7 +38,8 @@ class ClusterPlan:
         whole_gpus: How many yarn.io/gpu each node with GPUs offers beside its shares.
         labelled: Whether labels exist at all.
         queues: Below root, of equal capacity in every label.
-        jar: Goes into the sandbox's lib folder, which is on the classpath of every daemon and client.
+        jar: Goes into the sandbox's lib folder, which is on the classpath of every daemon, client and container.
+        further_jars: Likewise.
         site_settings: Further settings of every yarn-site.xml; they win over the sandbox's own.
         node_settings: Further settings of the NodeManagers' yarn-site.xml.
         scheduler_settings: Further settings of capacity-scheduler.xml.
@@ -51,6 +52,7 @@ class ClusterPlan:
     labelled: bool = True
     queues: tuple[str, ...] = ("default",)
     jar: Path | None = None
+    further_jars: tuple[Path, ...] = ()
     site_settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_settings: Mapping[str, str] = field(default_factory=dict)

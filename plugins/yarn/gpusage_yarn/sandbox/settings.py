@@ -86,7 +86,11 @@ def client_settings(rm_ports: Sequence[int]) -> dict[str, str]:
 
 
 def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
-    core = {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(layout.state / "hadoop")}
+    core = {
+        "fs.defaultFS": "file:///",
+        "hadoop.tmp.dir": str(layout.state / "hadoop"),
+        "ipc.client.connect.retry.interval": "100",
+    }
     types = {"yarn.resource-types": "yarn.io/gpu"}
     if plan.share_per_gpu:
         types["yarn.resource-types"] += f",{plan.share_type}"

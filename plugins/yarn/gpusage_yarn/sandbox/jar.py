@@ -1,0 +1,65 @@
+"""Our own jar, built from a checkout; for tests and the demo."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from gpusage.sandboxes.cache import cache_folder, lock
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.sandbox.java import find_java
+
+_SOURCES = Path(__file__).resolve().parents[2] / "java"
+
+
+def build_jar() -> Path:
+    """Return the jar of this checkout, built by Maven unless it is newer than everything that it is built from.
+
+    Raises:
+        RequestError: This is no checkout, Java or Maven is missing, or Maven cannot build it.
+    """
+    pom = _SOURCES / "pom.xml"
+    if not pom.is_file():
+        message = f"The jar can be built in a checkout only; got no {pom}. Name the jar of a release instead."
+        raise RequestError(message)
+    with lock(cache_folder().absolute() / "gpusage-yarn-jar"):
+        newest = max(path.stat().st_mtime for path in [pom, *(_SOURCES / "src").rglob("*")])
+        jar = _jar()
+        if jar is None or jar.stat().st_mtime < newest:
+            _build(pom)
+            jar = _jar()
+    if jar is None:
+        message = f"Maven must leave a jar in {_SOURCES / 'target'}; it left none. Build it there: mvn package."
+        raise RequestError(message)
+    return jar
+
+
+def _jar() -> Path | None:
+    jars = [path for path in (_SOURCES / "target").glob("gpusage-yarn-*.jar") if path.stem[-1].isdigit()]
+    return max(jars, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _build(pom: Path) -> None:
+    java = find_java()
+    repository = cache_folder().absolute() / "maven"
+    command = [
+        str(java.maven),
+        "--quiet",
+        "--batch-mode",
+        f"--file={pom}",
+        f"-Dmaven.repo.local={repository}",
+        "-DskipTests",
+        "package",
+    ]
+    environment = {**os.environ, "JAVA_HOME": str(java.home)}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        errors = re.findall(r"^\[ERROR\] *(.+?)\.?$", done.stdout, flags=re.MULTILINE)
+        message = (
+            f"Maven must be able to build {pom}; mvn says: {' '.join(errors[:2])[:500]}. Try it there: mvn package."
+        )
+        raise RequestError(message)
