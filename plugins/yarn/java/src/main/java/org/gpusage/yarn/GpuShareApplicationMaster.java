@@ -2,6 +2,7 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.net.InetAddress;
+import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
@@ -114,7 +115,7 @@ public final class GpuShareApplicationMaster {
     try {
       String[] words = text.split(" ");
       return LocalResource.newInstance(
-          URL.fromURI(new java.net.URI(words[0])),
+          URL.fromURI(new URI(words[0])),
           LocalResourceType.FILE,
           LocalResourceVisibility.APPLICATION,
           Long.parseLong(words[1]),

@@ -2,6 +2,7 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.hadoop.conf.Configuration;
@@ -112,7 +113,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
 
   /** Return the variables of a container with {@code share} of {@code gpu}, whose master would have it use {@code capMib} at most. */
   static Map<String, String> variables(Node node, String gpu, long share, long capMib) {
-    Map<String, String> variables = new java.util.LinkedHashMap<>();
+    Map<String, String> variables = new LinkedHashMap<>();
     variables.put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     variables.put("CUDA_VISIBLE_DEVICES", gpu);
     variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(gpu));
@@ -143,7 +144,11 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private boolean lives(String id) {
-    Container container = context.getContainers().get(ContainerId.fromString(id));
-    return container != null && container.getContainerState() != ContainerState.DONE;
+    try {
+      Container container = context.getContainers().get(ContainerId.fromString(id));
+      return container != null && container.getContainerState() != ContainerState.DONE;
+    } catch (IllegalArgumentException noContainer) {
+      return false;
+    }
   }
 }

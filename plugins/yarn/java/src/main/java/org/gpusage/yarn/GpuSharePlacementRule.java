@@ -93,7 +93,9 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     off = Settings.offSwitch(conf);
     File socket = new File(conf.getTrimmed(Settings.DAEMON_SOCKET, "/run/gpusage/gpusaged.sock"));
     daemon = new DaemonClient(socket, conf.getLong(Settings.DAEMON_LIMIT_MS, 10));
-    new DaemonClient(socket, WARM_UP_MS).ping();
+    Thread warmUp = new Thread(() -> new DaemonClient(socket, WARM_UP_MS).ping(), "gpusage-warm-up");
+    warmUp.setDaemon(true);
+    warmUp.start();
   }
 
   void place(ApplicationSubmissionContext application, String user) throws Exception {

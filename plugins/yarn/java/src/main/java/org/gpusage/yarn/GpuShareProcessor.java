@@ -86,7 +86,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     Asks asks = null;
     try {
       if (rm != null && !off.isOff()) {
-        asks = applications.computeIfAbsent(attempt, this::read).orElse(null);
+        asks = asksOf(attempt);
         change(asks, attempt, request);
       }
     } catch (Throwable failure) {
@@ -162,6 +162,15 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
             .map(container -> Optional.ofNullable(asks.recognisable(container)).orElse(container))
             .collect(Collectors.toList());
     response.setAllocatedContainers(shown);
+  }
+
+  private Asks asksOf(ApplicationAttemptId attempt) {
+    Optional<Asks> known = applications.get(attempt);
+    if (known == null) {
+      known = read(attempt);
+      applications.put(attempt, known);
+    }
+    return known.orElse(null);
   }
 
   private Optional<Asks> read(ApplicationAttemptId attempt) {

@@ -3,6 +3,8 @@ package org.gpusage.yarn;
 import java.lang.management.ManagementFactory;
 import java.util.EnumMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.LongAdder;
 import javax.management.Attribute;
 import javax.management.AttributeList;
@@ -40,6 +42,7 @@ final class Metrics implements DynamicMBean {
 
   private static final Logger LOG = LoggerFactory.getLogger(Metrics.class);
   private static final Metrics OURS = new Metrics();
+  private static final Map<String, Long> LOGGED_NS = new ConcurrentHashMap<>();
 
   private final Map<Counter, LongAdder> counts = new EnumMap<>(Counter.class);
 
@@ -65,11 +68,19 @@ final class Metrics implements DynamicMBean {
     return OURS.counts.get(counter).sum();
   }
 
-  /** Count and log what went wrong at {@code place}; to be called where the daemon goes on as if we were not there. */
+  /**
+   * Count what went wrong at {@code place}, and log it, though not more than once a minute; to be called where the daemon goes on as if we were
+   * not there.
+   */
   static void contain(String place, Throwable failure) {
     try {
       count(Counter.FAILURES);
-      LOG.warn("gpusage: {} failed and was left out; YARN goes on without it", place, failure);
+      long now = System.nanoTime();
+      Long loggedNs = LOGGED_NS.get(place);
+      if (loggedNs == null || now - loggedNs > TimeUnit.MINUTES.toNanos(1)) {
+        LOGGED_NS.put(place, now);
+        LOG.warn("gpusage: {} failed and was left out; YARN goes on without it", place, failure);
+      }
     } catch (Throwable worse) {
       // Nothing of ours may reach the daemon, and logging can fail as well.
     }

@@ -1,5 +1,6 @@
 package org.gpusage.yarn;
 
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.hadoop.yarn.api.records.Container;
@@ -38,7 +39,7 @@ final class Task {
         "printf %s " + Texts.toBase64(script(command, variables)) + " | base64 -d >" + SCRIPT
             + " && exec bash " + SCRIPT + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr";
     return ContainerLaunchContext.newInstance(
-        files, environment, java.util.Collections.singletonList(start), null, null, null);
+        files, environment, Collections.singletonList(start), null, null, null);
   }
 
   /** Return the file that bash runs: the user's variables, save those by which a share is kept, then the command as typed. */

@@ -1,0 +1,310 @@
+"""Our jar on a real ResourceManager and real NodeManagers: shares, generations, GPUs, and every kind of death."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import yarn_applications as apps
+import yarn_masters as masters
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+
+pytestmark = pytest.mark.yarn
+
+OURS = masters.PACKAGE
+NODES = parse_nodes("1xv100:1,1xa100:1,1xh100:2,1xcpu:0")
+SITE = {
+    "yarn.scheduler.queue-placement-rules": f"{OURS}.GpuSharePlacementRule,user-group",
+    "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
+    "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
+    "yarn.nodemanager.aux-services": "gpusage_mps",
+    "yarn.nodemanager.aux-services.gpusage_mps.class": f"{OURS}.MpsAuxiliaryService",
+    "gpusage.am.heartbeat-ms": "200",
+    "gpusage.node.gpu-memory-mib": "16000",
+    "gpusage.node.mps-check-s": "1",
+}
+CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{OURS}.GpuShareResourceCalculator"}
+HOLD = "env; echo begun; until test -e {file}; do sleep 0.1; done"
+
+MPS_STAND_IN = """#!/bin/sh
+# A stand-in for NVIDIA's control daemon: what runs is a file.
+mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+case $1 in start) echo "$CUDA_VISIBLE_DEVICES" >control ;; stop) rm -f control ;; status) test -e control ;; esac
+"""
+
+
+@pytest.fixture(scope="module")
+def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Return a cluster with all our classes: nodes of one V100, one A100 and two H100."""
+    folder = tmp_path_factory.mktemp("plugged")
+    command = folder / "gpusage-mps"
+    command.write_text(MPS_STAND_IN)
+    command.chmod(0o755)
+    settings = {
+        **SITE,
+        "gpusage.switch-file": str(folder / "off"),
+        "gpusage.node.mps-command": str(command),
+        "gpusage.node.mps-directory": str(folder / "mps"),
+    }
+    plan = ClusterPlan(nodes=NODES, jar=jar, site_settings=settings, scheduler_settings=CALCULATOR)
+    with start_sandbox(plan) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def cluster(plugged: Sandbox) -> Iterator[Sandbox]:
+    """Return that cluster, idle before and after; no GPU stays bound, no share stays given out."""
+    yield plugged
+    for app in apps.applications(plugged):
+        if app["state"] not in apps.ENDED:
+            apps.kill(plugged, app["id"])
+    for node in plugged.nodes():
+        apps.wait_until(plugged, partial(is_idle, plugged, node), f"{node} has its GPUs and its share back")
+
+
+def is_idle(sandbox: Sandbox, node: str) -> bool:
+    """Tell whether nothing of a node's GPUs is bound or given out."""
+    return not masters.journal(sandbox, node) and masters.used_share(sandbox, node) == 0
+
+
+def holding(sandbox: Sandbox, file: Path, count: int = 1, **plan: str) -> str:
+    """Submit an application whose containers run until *file* exists, and wait for them."""
+    app = masters.submit(sandbox, HOLD.format(file=file), plan=masters.plan(containers=str(count), **plan))
+    masters.wait_for_output(sandbox, app, count)
+    return app
+
+
+def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Path) -> None:
+    app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", memory_cap_mib="3000")
+
+    report = apps.application(cluster, app)
+    (output,) = masters.outputs(cluster, app).values()
+    assert (report["appNodeLabelExpression"], report["amNodeLabelExpression"]) == ("a100", "a100")
+    assert masters.used_share(cluster, "a100-1") == 45  # the next step of the site's after 42
+    assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "45"
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3000M"
+    assert Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "control").read_text() == "0\n"
+
+    (tmp_path / "go").touch()
+    (report,) = masters.wait_for_end(cluster, app)
+    assert (report["finalStatus"], report["diagnostics"]) == ("SUCCEEDED", "gpusage: exit status 0")
+
+
+def test_the_command_arrives_as_typed_and_its_exit_status_comes_back(cluster: Sandbox) -> None:
+    command = "echo \"a 'b' \\$HOME\" '$HOME' | tr a-z A-Z\nprintf '%s\\n' \"$X\" `echo tick` {{ }} <LOG_DIR>\nexit 7"
+    command = command.replace(" <LOG_DIR>", "")
+    app = masters.submit(cluster, command, plan=masters.plan(labels="a100"), variables={"X": 'it\'s "$y" `z` {{q}}\n2'})
+    (report,) = masters.wait_for_end(cluster, app)
+    (output,) = masters.outputs(cluster, app).values()
+    assert output == "A 'B' $HOME $HOME\nit's \"$y\" `z` {{q}}\n2\ntick\n{{\n}}\n"
+    assert report["finalStatus"] == "FAILED"
+    assert report["diagnostics"].startswith("gpusage: exit status 7. ")
+
+
+def test_a_user_cannot_raise_the_share_through_the_environment(cluster: Sandbox) -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY")
+    greedy = dict.fromkeys([*names, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_CLIENT_PRIORITY"], "100")
+    app = masters.submit(
+        cluster,
+        plan=masters.plan(share="20", labels="h100", memory_cap_mib="9999999"),
+        environment=greedy,
+        variables={**greedy, "GPUSAGE_MEMORY_CAP_MIB": "9999999"},
+    )
+    masters.wait_for_end(cluster, app)
+    (output,) = masters.outputs(cluster, app).values()
+    assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "20"
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3200M"  # 20 % of the node's 16000 MiB
+    assert masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY").endswith("/mps/0/pipe")
+    assert masters.variable(output, "CUDA_MPS_CLIENT_PRIORITY") == ""
+
+
+def test_50_and_50_share_a_gpu_and_60_and_50_never_do(cluster: Sandbox, tmp_path: Path) -> None:
+    first = holding(cluster, tmp_path / "go", share="50", labels="h100")
+    second = holding(cluster, tmp_path / "go", share="50", labels="h100")
+    third = holding(cluster, tmp_path / "go", share="60", labels="h100")
+    seen = {app: {gpu for name, (gpu, _) in bound(cluster, "h100-1", app)} for app in (first, second, third)}
+    assert seen == {first: {"0"}, second: {"0"}, third: {"1"}}
+    (tmp_path / "go").touch()
+    masters.wait_for_end(cluster, first, second, third)
+
+
+def bound(sandbox: Sandbox, node: str, app: str) -> list[tuple[str, tuple[str, int]]]:
+    """Return the bindings of an application's containers on a node."""
+    mark = app.removeprefix("application_")
+    return [(name, binding) for name, binding in masters.journal(sandbox, node).items() if mark in name]
+
+
+def test_what_fits_a_node_but_no_gpu_is_refused_and_runs_later(cluster: Sandbox, tmp_path: Path) -> None:
+    first = holding(cluster, tmp_path / "one", share="75", labels="h100")
+    second = holding(cluster, tmp_path / "two", share="75", labels="h100")
+    late = masters.submit(cluster, plan=masters.plan(share="50", labels="h100"))  # 75 + 75 + 50 = 200, but 50 > 25
+    refused = "CONTAINERS_REFUSED"
+    apps.wait_until(cluster, lambda: masters.node_metrics(cluster, "h100-1")[refused] > 0, "refused")
+    (tmp_path / "one").touch()
+    reports = masters.wait_for_end(cluster, first, late)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
+    (tmp_path / "two").touch()
+    masters.wait_for_end(cluster, second)
+
+
+def test_a_request_that_waits_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:
+    first = holding(cluster, tmp_path / "go", share="100", labels="a100")
+    before = masters.metrics(cluster.rm_url)["FALLBACKS"]
+    second = masters.submit(cluster, plan=masters.plan(share="100", labels="a100,h100", fallback_after_s="2"))
+    (report,) = masters.wait_for_end(cluster, second)
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert masters.metrics(cluster.rm_url)["FALLBACKS"] == before + 1
+    assert list(cluster.logs.glob(f"containers/h100-1/{second}/*/stdout"))
+    (tmp_path / "go").touch()
+    masters.wait_for_end(cluster, first)
+
+
+def test_without_fallback_a_request_waits_for_its_generation(cluster: Sandbox, tmp_path: Path) -> None:
+    first = holding(cluster, tmp_path / "go", share="60", labels="v100")
+    second = masters.submit(cluster, plan=masters.plan(share="50", labels="v100"))
+    apps.wait_for_state(cluster, second, "RUNNING")
+    assert masters.outputs(cluster, second) == {}
+    (tmp_path / "go").touch()
+    reports = masters.wait_for_end(cluster, first, second)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_a_killed_resource_manager_costs_no_container(cluster: Sandbox, tmp_path: Path) -> None:
+    running = holding(cluster, tmp_path / "go", 2, share="50", labels="v100")
+    waiting = masters.submit(cluster, plan=masters.plan(share="50", labels="v100"))
+    apps.wait_for_state(cluster, waiting, "RUNNING")
+    before = masters.journal(cluster, "v100-1")
+    cluster.kill_rm()
+    cluster.start_rm()
+    assert masters.journal(cluster, "v100-1") == before
+    apps.wait_until(cluster, lambda: masters.used_share(cluster, "v100-1") == 100, "shares are accounted for")
+    assert masters.outputs(cluster, waiting) == {}
+    (tmp_path / "go").touch()
+    reports = masters.wait_for_end(cluster, running, waiting)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
+    assert len(masters.outputs(cluster, running)) == 2
+    (output,) = masters.outputs(cluster, waiting).values()
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "50"
+
+
+def test_a_killed_node_manager_knows_its_gpus_again(cluster: Sandbox, tmp_path: Path) -> None:
+    first = holding(cluster, tmp_path / "go", share="60", labels="h100")
+    before = masters.journal(cluster, "h100-1")
+    cluster.kill_nm("h100-1")
+    cluster.start_nm("h100-1")
+    second = holding(cluster, tmp_path / "go", share="60", labels="h100")
+    bindings = masters.journal(cluster, "h100-1")
+    assert before.items() <= bindings.items()
+    assert Counter(gpu for gpu, _ in bindings.values()) == {"0": 1, "1": 1}
+    (output,) = masters.outputs(cluster, second).values()
+    assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "1"
+    (tmp_path / "go").touch()
+    reports = masters.wait_for_end(cluster, first, second)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_a_container_that_ends_while_its_node_manager_is_dead_leaves_no_binding(
+    cluster: Sandbox, tmp_path: Path
+) -> None:
+    app = holding(cluster, tmp_path / "go", share="60", labels="v100")
+    cluster.kill_nm("v100-1")
+    (tmp_path / "go").touch()
+    cluster.start_nm("v100-1")
+    (report,) = masters.wait_for_end(cluster, app)
+    assert report["finalStatus"] == "SUCCEEDED"
+
+
+def test_a_killed_master_finds_its_containers_again(cluster: Sandbox, tmp_path: Path) -> None:
+    fields = {"max-app-attempts": 2, "keep-containers-across-application-attempts": True}
+    command = HOLD.format(file=tmp_path / "go")
+    app = masters.submit(cluster, command, plan=masters.plan(labels="h100", containers="2"), **fields)
+    masters.wait_for_output(cluster, app, 2)
+    for process in master_processes(app):
+        os.kill(process, signal.SIGKILL)
+    apps.wait_until(cluster, lambda: "goes on in" in second_master(cluster, app), "the second master has begun")
+    (tmp_path / "go").touch()
+    (report,) = masters.wait_for_end(cluster, app)
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert second_master(cluster, app).count("goes on in") == 2
+    begun = [output for output in masters.outputs(cluster, app).values() if "begun" in output]
+    assert len(begun) == 2
+
+
+def master_processes(app: str) -> list[int]:
+    """Return the Java processes of an application's masters."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"GpuShareApplicationMaster" in command and app.removeprefix("application_").encode() in environment:
+            found.append(int(path.name))
+    return found
+
+
+def second_master(sandbox: Sandbox, app: str) -> str:
+    """Return what the master of the second attempt wrote."""
+    found = sandbox.logs.glob(f"containers/*/{app}/container_*_02_000001/stdout")
+    return "".join(path.read_text() for path in found)
+
+
+HOSTILE = {
+    "too much": masters.plan(share="1000000000"),
+    "negative": masters.plan(share="-1"),
+    "not a number": masters.plan(share="NaN"),
+    "control characters": masters.plan(labels="a\x00b\x1b[2J"),
+    "broken JSON": masters.encoded('{"v":"1","share":"50"'),
+    "no base64": "$(touch /tmp/gpusage-hostile)`id`",
+    "100 KB": "A" * 100_000,
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_plan_is_one_sentence_and_no_more(cluster: Sandbox, hostile: str) -> None:
+    before = masters.metrics(cluster.rm_url)
+    app = masters.submit(cluster, plan=HOSTILE[hostile])
+    (report,) = masters.wait_for_end(cluster, app)
+    after = masters.metrics(cluster.rm_url)
+    assert after["PLANS_REFUSED"] == before["PLANS_REFUSED"] + 1
+    assert after["FAILURES"] == before["FAILURES"]
+    assert report["finalStatus"] == "FAILED"
+    assert "exit status 2. Plan's" in report["diagnostics"]
+    assert masters.outputs(cluster, app) == {}
+
+
+def test_a_plan_of_a_megabyte_harms_nobody(cluster: Sandbox) -> None:
+    app = apps.submit(cluster, "exit 3", environment={"GPUSAGE_PLAN": "A" * (1 << 20)})
+    masters.wait_for_end(cluster, app)
+    assert masters.metrics(cluster.rm_url)["FAILURES"] == 0
+
+
+def test_a_label_that_does_not_exist_is_left_out(cluster: Sandbox) -> None:
+    app = masters.submit(cluster, plan=masters.plan(labels="k80,a100"))
+    (report,) = masters.wait_for_end(cluster, app)
+    assert (report["appNodeLabelExpression"], report["finalStatus"]) == ("a100", "SUCCEEDED")
+
+
+def test_an_application_without_a_plan_is_untouched(cluster: Sandbox) -> None:
+    app = masters.submit(cluster, environment={"CUDA_VISIBLE_DEVICES": "3"})
+    (report,) = masters.wait_for_end(cluster, app)
+    assert report["diagnostics"].startswith("gpusage: exit status 2. Plan's text must ")
+    plain = apps.submit(cluster, "env 1><LOG_DIR>/stdout", environment={"CUDA_VISIBLE_DEVICES": "3"})
+    masters.wait_for_end(cluster, plain)
+    (path,) = cluster.logs.glob(f"containers/*/{plain}/*/stdout")
+    assert masters.variable(path.read_text(), "CUDA_VISIBLE_DEVICES") == "3"
+
+
+def test_two_hundred_submissions_at_once_are_all_there(cluster: Sandbox) -> None:
+    plan = masters.plan(labels="h100,a100")
+    known = [apps.submit(cluster, "sleep 60", environment={"GPUSAGE_PLAN": plan}) for _ in range(200)]
+    listed = {app["id"]: app for app in apps.applications(cluster)}
+    assert [listed[app]["appNodeLabelExpression"] for app in known] == ["h100"] * 200

@@ -1,0 +1,113 @@
+"""Applications under our own master, and what our classes say of themselves on a sandbox's YARN."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+
+import yarn_applications as apps
+from gpusage_yarn.sandbox import Sandbox
+
+PACKAGE = "org.gpusage.yarn"
+JAVA_OPTIONS = "-Xmx96m -XX:-UsePerfData -XX:TieredStopAtLevel=1 --add-opens=java.base/java.lang=ALL-UNNAMED"
+
+
+def encoded(value: str | Mapping[str, str]) -> str:
+    """Return what our variables hold: base64 of a text, or of a flat JSON object."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return base64.b64encode(text.encode()).decode()
+
+
+def plan(**changes: str) -> str:
+    """Return a plan as its variable holds it."""
+    return encoded({"v": "1", "id": "test", "share": "50", "memory_mib": "64", **changes})
+
+
+def master_command(sandbox: Sandbox) -> str:
+    """Return the command of our application master."""
+    hadoop = "{{HADOOP_COMMON_HOME}}/share/hadoop/common/lib/*"
+    classpath = f"{{{{HADOOP_CONF_DIR}}}}:{sandbox.layout.lib}/*:{hadoop}"
+    java = f"{{{{JAVA_HOME}}}}/bin/java {JAVA_OPTIONS} -cp {classpath}"
+    return f"{java} {PACKAGE}.GpuShareApplicationMaster 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
+
+
+def submit(
+    sandbox: Sandbox,
+    command: str = "env",
+    *,
+    plan: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    **fields: object,
+) -> str:
+    """Submit *command* under our master, and return the application's id."""
+    ours = {"GPUSAGE_COMMAND": encoded(command), "GPUSAGE_ENV": encoded(variables or {})}
+    if plan is not None:
+        ours["GPUSAGE_PLAN"] = plan
+    return apps.submit(sandbox, master_command(sandbox), environment={**ours, **(environment or {})}, **fields)
+
+
+def wait_for_end(sandbox: Sandbox, *identities: str, timeout_s: float = 90.0) -> list[dict[str, Any]]:
+    """Wait until applications have ended, and return what the ResourceManager says of each."""
+    return [apps.wait_for_state(sandbox, identity, *apps.ENDED, timeout_s=timeout_s) for identity in identities]
+
+
+def outputs(sandbox: Sandbox, identity: str) -> dict[str, str]:
+    """Return what each container of an application wrote, its masters left out, by the container's id."""
+    found = sorted(sandbox.logs.glob(f"containers/*/{identity}/*/stdout"))
+    return {path.parent.name: path.read_text() for path in found if runs_a_command(path.parent)}
+
+
+def runs_a_command(container: Path) -> bool:
+    """Tell whether a container runs a user's command, by the script that YARN wrote for it; a master's does not."""
+    script = container / "launch_container.sh"
+    return script.exists() and "export GPUSAGE_CONTAINER=" in script.read_text()
+
+
+def wait_for_output(sandbox: Sandbox, identity: str, count: int = 1, timeout_s: float = 60.0) -> list[str]:
+    """Wait until *count* containers of an application have written something, and return it."""
+
+    def written() -> list[str]:
+        return [output for output in outputs(sandbox, identity).values() if output]
+
+    apps.wait_until(sandbox, lambda: len(written()) >= count, f"{identity} runs in {count} containers", timeout_s)
+    return written()
+
+
+def variable(output: str, name: str) -> str:
+    """Return one variable of what `env` wrote, empty where it is not set."""
+    return next((line.partition("=")[2] for line in output.splitlines() if line.startswith(f"{name}=")), "")
+
+
+def journal(sandbox: Sandbox, node: str) -> dict[str, tuple[str, int]]:
+    """Return GPU and share of each container that a node has written down."""
+    path = sandbox.layout.state / node / "recovery" / "gpusage-bindings"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return {container: (gpu, int(share)) for container, gpu, share in lines}
+
+
+def used_share(sandbox: Sandbox, node: str) -> int:
+    """Return how much of a node's shares the scheduler has given out."""
+    identity = sandbox.node_id(node)
+    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    resources = found["usedResource"]["resourceInformations"]["resourceInformation"]
+    return next(int(each["value"]) for each in resources if each["name"] == "gpusage.io/share")
+
+
+def metrics(url: str) -> dict[str, int]:
+    """Return our counters in the daemon whose web address is *url*."""
+    answer = requests.get(f"{url}/jmx?qry={PACKAGE[:-5]}:type=Metrics", timeout=30)
+    (bean,) = answer.json()["beans"]
+    return {name: count for name, count in bean.items() if isinstance(count, int)}
+
+
+def node_metrics(sandbox: Sandbox, node: str) -> dict[str, int]:
+    """Return our counters in a NodeManager."""
+    identity = sandbox.node_id(node)
+    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    return metrics(f"http://{found['nodeHTTPAddress']}")
