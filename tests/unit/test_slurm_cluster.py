@@ -1,7 +1,11 @@
+import sys
+import types
+
 import pytest
 
 from gpusage.api import advisor
 from gpusage_hooks.types import Cluster
+from gpusage_slurm import cluster
 from gpusage_slurm.cluster import NodeState, parse_node, pools_of
 
 
@@ -23,6 +27,7 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
         "gpu:v100:1(IDX:0),mps:v100:2(IDX:1,3)",
         "gpu:v100:1(IDX:0),mps:v100:2(IDX:2-3)",
         "gpu:v100:1(IDX:0),mps:v100:120(0/100,80/100,40/100,0/100)",
+        "gpu:v100:1,mps:v100:120",
     ],
 )
 def test_a_gpu_in_use_whole_or_shared_is_not_free(used: str) -> None:
@@ -82,7 +87,35 @@ def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object]
 
 def test_a_job_sees_only_the_pools_that_its_partition_reaches() -> None:
     nodes = [node("n1", "gpu:v100:1", partitions=("old", "all")), node("n2", "gpu:h100:1", partitions=("new", "all"))]
-    cluster = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue), default_partition="old")
-    assert [pool.site_type for pool in cluster.within(("new",)).pools] == ["h100"]
-    assert [pool.site_type for pool in cluster.within(()).pools] == ["v100"]
-    assert [pool.site_type for pool in cluster.within(("new", "old")).pools] == ["v100", "h100"]
+    seen = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue), default_partition="old")
+    assert [pool.site_type for pool in seen.within(("new",)).pools] == ["h100"]
+    assert [pool.site_type for pool in seen.within(()).pools] == ["v100"]
+    assert [pool.site_type for pool in seen.within(("new", "old")).pools] == ["v100", "h100"]
+
+
+class Nodes:
+    """PySlurm's, as its documentation has it."""
+
+    @staticmethod
+    def load() -> dict[str, object]:
+        """Return one node with one GPU in use."""
+        fields = {"name": "n1", "configured_gres": {"gpu:v100": 2, "mps:v100": 200}, "allocated_gres": {"gpu:v100": 1}}
+        more = {"active_features": ["v100"], "available_features": [], "partitions": ["p"], "state": "MIXED"}
+        return {"n1": types.SimpleNamespace(**fields, **more)}
+
+
+def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = [{"name": "c1", "gres": "gpu:v100:4", "gres_used": "", "features": "v100", "state": "idle"}]
+    monkeypatch.setattr(cluster.scontrol, "version", lambda: (24, 11))
+    monkeypatch.setattr(cluster.scontrol, "default_partition", lambda: None)
+    monkeypatch.setattr(cluster.scontrol, "nodes", lambda: commands)
+    monkeypatch.setattr(cluster, "pyslurm_version", lambda: (24, 11))
+    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(Nodes=Nodes))
+    assert [(pool.gpu_count, pool.free_gpu_count) for pool in cluster.read_cluster().pools] == [(2, 1)]
+    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace())
+    assert [pool.gpu_count for pool in cluster.read_cluster().pools] == [4]
+    monkeypatch.setattr(cluster, "pyslurm_version", lambda: (23, 2))
+    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(Nodes=Nodes))
+    assert [pool.gpu_count for pool in cluster.read_cluster().pools] == [4]

@@ -6,6 +6,7 @@ Nodes are read through PySlurm where it is installed and of Slurm's own version,
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.request import MANAGER
 from gpusage_slurm.tres import parse_list
 
+_log = logging.getLogger(__name__)
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
 _BRACKETS = re.compile(r"\([^)]*\)")
-_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:\d+\(([^)]*)\)")
+_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^)]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PART = re.compile(r"(\d+)/\d+")
 
@@ -52,7 +54,7 @@ def read_cluster() -> Cluster:
         RequestError: slurmctld does not answer.
     """
     version = scontrol.version()
-    nodes = _pyslurm_nodes() if pyslurm_version() == version else [parse_node(node) for node in scontrol.nodes()]
+    nodes = (_pyslurm_nodes() if pyslurm_version() == version else None) or map(parse_node, scontrol.nodes())
     return Cluster(
         manager=MANAGER,
         version="{}.{:02}".format(*version),
@@ -101,7 +103,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catal
         units.add(per_gpu)
         if node.usable:
             whole = _of_type(_counts(node.gres_used, "gpu"), site_type)
-            free += max(count - whole - shared_gpus(node.gres_used, site_type), 0)
+            free += max(count - whole - shared_gpus(node.gres_used, site_type, per_gpu), 0)
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
         gpu=_catalogue_name(site_type, common, catalogue),
@@ -148,17 +150,19 @@ def _of_type(counts: Mapping[str, int], site_type: str) -> int:
     return counts.get(site_type, 0) or counts.get("", 0)
 
 
-def shared_gpus(gres_used: str, site_type: str) -> int:
+def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
     """Return how many of a node's GPUs are shared.
 
-    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
+    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``;
+    PySlurm leaves the brackets out, where the units tell the least that it can be.
     """
     total = 0
-    for kind, inside in _SHARED.findall(gres_used):
+    for kind, count, inside in _SHARED.findall(gres_used):
         if kind in ("", site_type):
             used = _RANGE.findall(inside) if "IDX:" in inside else ()
             total += sum(int(last or first) - int(first) + 1 for first, last in used)
             total += sum(units != "0" for units in _PART.findall(inside))
+            total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
     return total
 
 
@@ -173,21 +177,28 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
 
 
-def _pyslurm_nodes() -> list[NodeState]:
-    """Return the nodes as PySlurm has them."""
-    import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
+def _pyslurm_nodes() -> list[NodeState] | None:
+    """Return the nodes as PySlurm has them, ``None`` where it fails: Slurm's commands are asked then.
 
-    return [
-        NodeState(
-            name=node.name,
-            gres=_joined(node.configured_gres),
-            gres_used=_joined(node.allocated_gres),
-            features=tuple(node.active_features or node.available_features or ()),
-            partitions=tuple(node.partitions or ()),
-            usable=not any(word.startswith(_OUT_OF_USE) for word in str(node.state).upper().split("+")),
-        )
-        for node in pyslurm.Nodes.load().values()
-    ]
+    Its names have changed between releases: what is in use was ``alloc_gres`` at first, and is ``allocated_gres`` now.
+    """
+    try:
+        import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
+
+        return [
+            NodeState(
+                name=node.name,
+                gres=_joined(node.configured_gres),
+                gres_used=_joined(getattr(node, "allocated_gres", None) or getattr(node, "alloc_gres", None)),
+                features=tuple(node.active_features or node.available_features or ()),
+                partitions=tuple(node.partitions or ()),
+                usable=not any(word.startswith(_OUT_OF_USE) for word in str(node.state).upper().split("+")),
+            )
+            for node in pyslurm.Nodes.load().values()
+        ]
+    except Exception as error:  # noqa: BLE001 - a binding to C of another project's
+        _log.warning("PySlurm cannot list the nodes (%s); Slurm's commands are asked instead", error)
+        return None
 
 
 def _joined(gres: Mapping[str, Any] | None) -> str:
