@@ -1,3 +1,4 @@
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,7 +6,14 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.conf import setting
-from gpusage_slurm.install import Site, make_edits, plan_installation, plan_uninstallation, tracked_or_billed
+from gpusage_slurm.install import (
+    Site,
+    find_site,
+    make_edits,
+    plan_installation,
+    plan_uninstallation,
+    tracked_or_billed,
+)
 
 SLURM_CONF = """\
 ClusterName=c
@@ -87,10 +95,56 @@ def test_a_task_prolog_of_the_sites_own_still_runs_first(site: Site) -> None:
     make_edits(plan_installation(site))
     wrapper = Path(str(setting(site.slurm_conf.read_text(), "TaskProlog")))
     lines = wrapper.read_text().splitlines()
-    assert lines[2].startswith("'/site/prolog'")
-    assert lines[3].endswith("/task_prolog.sh'")
+    assert lines[2].startswith("/site/prolog ")
+    assert lines[3].endswith("/task_prolog.sh")
     assert wrapper.stat().st_mode & 0o111
     assert not any(edit.changes for edit in plan_installation(site))
+
+
+def test_a_wrapped_task_prolog_outlives_a_node_without_gpusage(site: Site) -> None:
+    own = site.folder / "it's a prolog"
+    own.write_text("#!/bin/sh\necho print own\n")
+    own.chmod(0o755)
+    site.slurm_conf.write_text(f"{SLURM_CONF}TaskProlog={own}\n")
+    make_edits(plan_installation(site))
+    wrapper = site.folder / "gpusage_task_prolog.sh"
+    wrapper.write_text(wrapper.read_text().replace("/task_prolog.sh", "/gone.sh"))
+    done = subprocess.run([wrapper], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "print own\n")
+
+
+def test_a_wrapper_stays_until_no_slurm_conf_names_it(site: Site) -> None:
+    site.slurm_conf.write_text(SLURM_CONF + "TaskProlog=/site/prolog\n")
+    before = contents(site)
+    make_edits(plan_installation(site))
+    make_edits(plan_uninstallation(site))
+    assert contents(site).keys() - before.keys() == {"gpusage_task_prolog.sh"}
+    make_edits(plan_uninstallation(site))
+    assert contents(site) == before
+
+
+def test_an_empty_task_prolog_is_none(site: Site) -> None:
+    site.slurm_conf.write_text("TaskProlog=\n")
+    make_edits(plan_installation(site))
+    assert not (site.folder / "gpusage_task_prolog.sh").exists()
+
+
+def test_slurm_conf_is_written_last_for_sbatch_reads_it_at_once(site: Site) -> None:
+    assert plan_installation(site)[-1].path == site.slurm_conf
+    assert plan_uninstallation(site)[0].path == site.slurm_conf
+
+
+def test_scripts_go_beside_a_linked_slurm_conf(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "slurm.conf").symlink_to(site.slurm_conf)
+    assert find_site(tmp_path / "etc" / "slurm.conf").folder == tmp_path / "etc"
+
+
+def test_a_quoted_list_is_added_to_inside_its_quotes(site: Site) -> None:
+    site.slurm_conf.write_text('JobSubmitPlugins="all_partitions"\n')
+    make_edits(plan_installation(site))
+    assert setting(site.slurm_conf.read_text(), "JobSubmitPlugins") == "all_partitions,lua"
+    assert '"' not in site.slurm_conf.read_text().partition("#")[0]
 
 
 def test_a_setting_in_an_included_file_is_changed_there(site: Site) -> None:

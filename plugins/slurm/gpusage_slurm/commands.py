@@ -73,9 +73,8 @@ def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, yes: bool, a
     from gpusage_slurm.install import find_site, plan_uninstallation  # noqa: PLC0415 - --help stays quick
 
     edits = plan_uninstallation(find_site(slurm_conf, unit_folder))
-    _show_and_make(
-        edits, yes=yes, as_json=as_json, after="Now run: scontrol reconfigure; systemctl disable --now gpusaged"
-    )
+    after = "Now run: scontrol reconfigure; gpusage slurm uninstall --yes; systemctl disable --now gpusaged"
+    _show_and_make(edits, yes=yes, as_json=as_json, after=after)
 
 
 @slurm.command()

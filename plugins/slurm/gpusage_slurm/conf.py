@@ -4,7 +4,8 @@ Invariants:
 
 1. An edited line ends with a comment that holds the line as it was; an added line says so. Nothing is kept elsewhere.
 2. `without_edits(with_...(text)) == text`, byte for byte, whatever else changed in the file meanwhile.
-3. Keys are found as Slurm finds them: case does not matter, the last line wins, `#` begins a comment.
+3. Keys are found as Slurm finds them: case does not matter, the last line wins, `#` begins a comment, and quotes are no
+   part of a value.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _line_of(lines: list[str], key: str) -> int | None:
 
 
 def _value(line: str) -> str:
-    return line.split("#", 1)[0].partition("=")[2].strip()
+    return line.split("#", 1)[0].partition("=")[2].strip().strip('"')
 
 
 def _original(line: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -90,9 +91,9 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
         message = f"Slurm's configuration must be a file; got {str(chosen)!r}. Name it with --slurm-conf."
         raise RequestError(message)
     command = Path(sys.executable).parent / "gpusage"
-    return Site(
-        slurm_conf=chosen.resolve(), gpusage_toml=configuration_path(), command=command, unit_folder=unit_folder
-    )
+    # Not resolved: where slurm.conf is a link, Slurm looks for its scripts beside the link.
+    chosen = chosen.absolute()
+    return Site(slurm_conf=chosen, gpusage_toml=configuration_path(), command=command, unit_folder=unit_folder)
 
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
@@ -106,8 +107,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     )
     texts = dict(_configuration_files(site))
     prolog = _add_settings(texts, site)
-    edits = [_edit(path, texts[path]) for path in texts]
-    edits += [
+    edits = [
         _edit(site.folder / name, with_block(_read(site.folder / name) or "", body))
         for name, body in (
             ("job_submit.lua", job_submit_block(settings)),
@@ -117,11 +117,16 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     if prolog is not None:
         edits.append(_edit(_prolog_path(site), prolog, executable=True))
     edits.append(_edit(site.gpusage_toml, _toml(_read(site.gpusage_toml), mode)))
-    return (*edits, *_unit_edits(site, _unit(site)))
+    edits += _unit_edits(site, _unit(site))
+    # What slurm.conf names must be there first: sbatch reads slurm.conf anew each time, and fails without the script.
+    return (*edits, *(_edit(path, texts[path]) for path in texts))
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
-    """Return the edits that take us out; a gpusage.toml that the site changed is left to it."""
+    """Return the edits that take us out; a gpusage.toml that the site changed is left to it.
+
+    A task prolog that wraps the site's own goes with the second uninstallation, when no slurm.conf names it any more.
+    """
     edits = [_edit(path, conf.without_edits(text)) for path, text in _configuration_files(site)]
     for name in ("job_submit.lua", "cli_filter.lua"):
         text = _read(site.folder / name)
@@ -129,7 +134,9 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
             edits.append(
                 _edit(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
             )
-    edits.append(_edit(_prolog_path(site), None))
+    # Until the slurmds have read slurm.conf again, they fail each task whose prolog is gone: it stays till then.
+    if not any(edit.before and str(_prolog_path(site)) in edit.before for edit in edits):
+        edits.append(_edit(_prolog_path(site), None))
     own = _read(site.gpusage_toml)
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(_edit(site.gpusage_toml, None if generated else own))
@@ -187,11 +194,16 @@ def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
     ours, wrapper = str(_NODE / "task_prolog.sh"), str(_prolog_path(site))
     path = file_of("TaskProlog")
     theirs = conf.setting(conf.without_edits(texts[path]), "TaskProlog")
-    if theirs is None or theirs == ours:
+    if theirs in (None, "", ours):
         texts[path] = conf.with_setting(texts[path], "TaskProlog", ours)
         return None
     texts[path] = conf.with_setting(texts[path], "TaskProlog", wrapper)
-    return f"#!/bin/sh\n# The site's own task prolog, then gpusage's.\n'{theirs}' \"$@\" || exit $?\nexec '{ours}'\n"
+    # A task prolog that fails costs the job, so a node that lacks ours goes on without it.
+    theirs, ours = shlex.quote(theirs), shlex.quote(ours)
+    return (
+        "#!/bin/sh\n# The site's own task prolog, then gpusage's.\n"
+        f'{theirs} "$@" || exit $?\n[ ! -x {ours} ] || exec {ours}\n'
+    )
 
 
 def _configuration_files(site: Site) -> Iterator[tuple[Path, str]]:

@@ -3,6 +3,7 @@ package.path = arg[1] .. "/?.lua;" .. package.path
 logged, told = {}, {}
 slurm = { SUCCESS = 0, ERROR = -1 }
 function slurm.log_info(...) logged[#logged + 1] = string.format(...) end
+slurm.log_debug = slurm.log_info
 function slurm.log_user(...) told[#told + 1] = string.format(...) end
 
 -- A job description as slurmctld hands it over: reading anything is allowed, writing what is not there is an error.

@@ -169,6 +169,14 @@ def test_other_commands_are_left_alone(drive: Drive, tmp_path: Path, kind: str) 
     assert not command.with_name("gpusage.seen").exists()
 
 
+def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
+    block = cli_filter_block(LuaSettings(folder=tmp_path))
+    calls = "slurm_cli_setup_defaults() + slurm_cli_pre_submit({}, 0) + slurm_cli_post_submit()"
+    report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ verdict = {calls} }}")
+    assert "module 'gpusage_cli' not found" in report["logged"]
+    assert report["verdict"] == "0"
+
+
 def test_the_sites_own_filter_comes_first_and_may_refuse(drive: Drive) -> None:
     report = drive(
         OPTIONS % "{ type = 'srun', gres = 'gres:gpu:1' }"

@@ -366,7 +366,7 @@ def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path)
     folder.mkdir()
     (folder / "gpusage.lua").write_bytes((FOLDER / "gpusage.lua").read_bytes())
     block = job_submit_block(LuaSettings(folder=folder, socket=str(tmp_path / "s"), limit_ms=2000))
-    assert len(block.splitlines()) <= 6
+    assert len(block.splitlines()) <= 8
     script = f"package.path = ''\nfunction slurm_job_submit() return 0 end\n{block}"
     with server(tmp_path / "s", answering(REWRITE)):
         report = drive(
@@ -378,8 +378,10 @@ def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path)
 
 def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
     block = job_submit_block(LuaSettings(folder=tmp_path))
-    report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ }}")
+    calls = "submit = slurm_job_submit({}, {}, 0), modify = slurm_job_modify()"
+    report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ {calls} }}")
     assert "module 'gpusage' not found" in report["logged"]
+    assert (report["submit"], report["modify"]) == ("0", "0")
 
 
 def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> None:  # noqa: ANN401 - conftest's Lua
@@ -392,3 +394,16 @@ def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> Non
     )
     done = lua.run("-e", code, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_standalone_script_survives_that_gpusage_is_gone(lua: Any, tmp_path: Path) -> None:  # noqa: ANN401 - as above
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    code = (
+        "slurm = { SUCCESS = 0, log_info = print, log_debug = print }"
+        " assert(dofile('job_submit.lua') == 0 and dofile('cli_filter.lua') == 0)"
+        " assert(slurm_job_submit({}, {}, 0) == 0 and slurm_job_modify() == 0)"
+        " assert(slurm_cli_setup_defaults() == 0 and slurm_cli_pre_submit({}, 0) == 0 and slurm_cli_post_submit() == 0)"
+    )
+    done = lua.run("-e", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -7,6 +7,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 MODULES = ("gpusage.lua", "gpusage_cli.lua")
+REQUIRED = {
+    "gpusage": ("slurm_job_submit", "slurm_job_modify"),
+    "gpusage_cli": ("slurm_cli_setup_defaults", "slurm_cli_pre_submit", "slurm_cli_post_submit"),
+}
+"""What a script must define, also where our module is not to be had: where one is missing, Slurm refuses every job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +53,14 @@ def quoted(text: str) -> str:
 
 def _block(settings: LuaSettings, module: str, table: str) -> str:
     path = quoted(f"{settings.folder}/?.lua")
+    log = "slurm.log_info" if module == "gpusage" else "slurm.log_debug"  # a user's terminal stays clean
+    stand_ins = "".join(f"  {name} = {name} or nothing\n" for name in REQUIRED[module])
     return (
         f"package.path = {path} .. ';' .. package.path\n"
         f"do\n"
         f"  local found, gpusage = pcall(require, '{module}')\n"
-        f"  if found then gpusage.wrap({table}) else slurm.log_info('%s', 'gpusage: ' .. tostring(gpusage)) end\n"
+        f"  if found then gpusage.wrap({table}) else {log}('%s', 'gpusage: ' .. tostring(gpusage)) end\n"
+        f"  local function nothing() return slurm.SUCCESS end\n"
+        f"{stand_ins}"
         f"end\n"
     )

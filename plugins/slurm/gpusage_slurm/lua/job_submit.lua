@@ -4,5 +4,9 @@ package.path = folder .. "/?.lua;" .. package.path
 do
   local found, gpusage = pcall(require, "gpusage")
   if found then gpusage.wrap() else slurm.log_info("%s", "gpusage: " .. tostring(gpusage)) end
+  -- Without the module, too: slurmctld refuses every job where one of these is missing.
+  local function nothing() return slurm.SUCCESS end
+  slurm_job_submit = slurm_job_submit or nothing
+  slurm_job_modify = slurm_job_modify or nothing
 end
 return slurm.SUCCESS
