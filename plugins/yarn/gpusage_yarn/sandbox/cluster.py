@@ -176,7 +176,7 @@ class Sandbox:
         if self.pid(daemon):
             message = f"Daemon {daemon} must not run yet; it does, as process {self.pid(daemon)}. Stop it first."
             raise RequestError(message)
-        daemons.start(self.layout, self.hadoop, daemon)
+        daemons.start(self.layout, self.hadoop, daemon, self.record.java_options)
 
     def wait_for_rm(self) -> None:
         """Wait until the ResourceManager works."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from gpusage.sandboxes.cache import lock
 from gpusage.sandboxes.host import free_ports, private_folder
 from gpusage.sandboxes.progress import Report, silent
+from gpusage_yarn.sandbox.class_archive import listing_options, make_archive
 from gpusage_yarn.sandbox.cluster import Sandbox
 from gpusage_yarn.sandbox.hadoop import Hadoop, prepare_hadoop
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout
+from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, parse_nodes
 from gpusage_yarn.sandbox.record import Record, write_record
 from gpusage_yarn.sandbox.settings import (
     NODE_PORTS,
@@ -31,7 +34,13 @@ def start_sandbox(plan: ClusterPlan, *, folder: Path | None = None, report: Repo
         RequestError: The folder is not empty, Hadoop cannot be had, or a daemon does not come up.
     """
     hadoop = prepare_hadoop(report=report)
-    layout = Layout(folder=private_folder(folder, _LONGEST_FOLDER))
+    if not hadoop.class_archive.is_file() and os.access(hadoop.folder, os.W_OK):
+        _warm_up(hadoop, report)
+    return _start(plan, private_folder(folder, _LONGEST_FOLDER), hadoop, report)
+
+
+def _start(plan: ClusterPlan, folder: Path, hadoop: Hadoop, report: Report) -> Sandbox:
+    layout = Layout(folder=folder)
     sandbox = Sandbox(layout=layout, hadoop=hadoop, record=_lay_out(plan, layout, hadoop))
     try:
         report("start", 0, 1)
@@ -44,6 +53,22 @@ def start_sandbox(plan: ClusterPlan, *, folder: Path | None = None, report: Repo
     return sandbox
 
 
+def _warm_up(hadoop: Hadoop, report: Report) -> None:
+    """Run a small cluster once to learn which classes its daemons use, for all that come later."""
+    with lock(hadoop.class_archive), TemporaryDirectory(prefix="gpusage-classes-") as name:
+        if hadoop.class_archive.is_file():  # another process may have made it while this one waited
+            return
+        report("warm up", 0, 2)
+        lists = Path(name)
+        plan = ClusterPlan(nodes=parse_nodes("1xcpu:0"), java_options=listing_options(lists))
+        with _start(plan, private_folder(None, _LONGEST_FOLDER), hadoop, silent) as sandbox:
+            sandbox.stop_nm("cpu-1")
+            sandbox.stop_rm()
+        report("warm up", 1, 2)
+        make_archive(hadoop, lists)
+        report("warm up", 2, 2)
+
+
 def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
     """Write everything that the daemons read."""
     ports = iter(free_ports(len(RM_PORTS) + len(NODE_PORTS) * len(plan.nodes)))
@@ -54,6 +79,7 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
         rm_web_port=rm_ports[RM_PORTS.index(".webapp")],
         node_ports={name: numbers[0] for name, numbers in node_ports.items()},
         labels={node.name: node.gpu_type for node in plan.nodes if node.gpu_type in plan.labels},
+        java_options=plan.java_options,
     )
     write_record(layout, record)
     for folder in (layout.etc, layout.lib, layout.logs, layout.run, layout.jobs, layout.state, layout.temporary):

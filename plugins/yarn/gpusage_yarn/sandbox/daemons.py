@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpusage_yarn.sandbox.hadoop import Hadoop
@@ -26,16 +27,18 @@ _START = "-- start\n"
 _EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?([\w.$]+(?:Exception|Error)\b.*)", re.MULTILINE)
 
 
-def start(layout: Layout, hadoop: Hadoop, daemon: str) -> None:
+def start(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[str] = ()) -> None:
     """Start the process of *daemon*, note its id, and wait for nothing."""
     resource_manager = daemon == RESOURCE_MANAGER
     command = [
         str(hadoop.java.program),
         _RM_HEAP if resource_manager else _NODE_HEAP,
         *_OPTIONS,
+        *options,
+        f"-XX:SharedArchiveFile={hadoop.class_archive}",
         f"-Djava.io.tmpdir={layout.temporary / daemon}",
         "-classpath",
-        f"{layout.conf(daemon)}:{layout.lib}/*:{hadoop.jars}/*",
+        f"{hadoop.classpath}:{layout.lib}/*:{layout.conf(daemon)}",  # the class archive wants Hadoop first
         _RM_CLASS if resource_manager else _NODE_CLASS,
     ]
     with layout.log_file(daemon).open("a", encoding="utf-8") as log:

@@ -1,7 +1,7 @@
 """Hadoop's jars in a cache folder, laid out as a distribution's, fetched with Maven.
 
 1. A finished installation is complete: it is built beside its place and renamed into it.
-2. It is never changed afterwards, so any number of sandboxes, and of users, share it.
+2. It is never changed afterwards, so any number of sandboxes, and of users, share it; only the class archive is added.
 """
 
 from __future__ import annotations
@@ -50,6 +50,16 @@ class Hadoop:
     def jars(self) -> Path:
         """The folder of all jars."""
         return _jars(self.folder)
+
+    @property
+    def classpath(self) -> str:
+        """All jars by name, in an order that is always the same."""
+        return ":".join(map(str, sorted(self.jars.glob("*.jar"))))
+
+    @property
+    def class_archive(self) -> Path:
+        """What lets daemons start sooner; made on first use, and good without."""
+        return self.folder / "classes.jsa"
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which Hadoop's own scripts, classpaths and containers find it."""

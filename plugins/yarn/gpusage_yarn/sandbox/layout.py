@@ -43,6 +43,7 @@ class ClusterPlan:
         site_settings: Further settings of every yarn-site.xml; they win over the sandbox's own.
         node_settings: Further settings of the NodeManagers' yarn-site.xml.
         scheduler_settings: Further settings of capacity-scheduler.xml.
+        java_options: Further options of every daemon's Java.
     """
 
     nodes: tuple[Node, ...]
@@ -56,6 +57,7 @@ class ClusterPlan:
     site_settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_settings: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:

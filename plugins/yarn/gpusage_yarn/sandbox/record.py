@@ -24,12 +24,14 @@ class Record:
         rm_web_port: Where the ResourceManager answers over HTTP.
         node_ports: Each node's port, by which the ResourceManager knows it, by name.
         labels: The label of each node that has one, by name.
+        java_options: Further options of every daemon's Java.
     """
 
     hadoop: Hadoop
     rm_web_port: int
     node_ports: Mapping[str, int]
     labels: Mapping[str, str]
+    java_options: tuple[str, ...] = ()
 
 
 def write_record(layout: Layout, record: Record) -> None:
@@ -43,6 +45,7 @@ def write_record(layout: Layout, record: Record) -> None:
         "rm_web_port": record.rm_web_port,
         "node_ports": dict(record.node_ports),
         "labels": dict(record.labels),
+        "java_options": list(record.java_options),
     }
     layout.record.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
@@ -64,6 +67,7 @@ def read_record(layout: Layout) -> Record | None:
             rm_web_port=document["rm_web_port"],
             node_ports=document["node_ports"],
             labels=document["labels"],
+            java_options=tuple(document["java_options"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
