@@ -99,15 +99,37 @@ def used_share(sandbox: Sandbox, node: str) -> int:
     return next(int(each["value"]) for each in resources if each["name"] == "gpusage.io/share")
 
 
+def kill_all(sandbox: Sandbox) -> None:
+    """Kill every application, and wait until all have ended."""
+
+    def alive() -> list[str]:
+        return [app["id"] for app in apps.applications(sandbox) if app["state"] not in apps.ENDED]
+
+    for identity in alive():
+        url = f"{sandbox.rm_url}/ws/v1/cluster/apps/{identity}/state?user.name=alice"
+        requests.put(url, json={"state": "KILLED"}, timeout=30)
+    apps.wait_until(sandbox, lambda: not alive(), "every application has ended")
+
+
+def bean(url: str) -> dict[str, Any]:
+    """Return what our classes say of themselves in the daemon whose web address is *url*."""
+    answer = requests.get(f"{url}/jmx?qry=org.gpusage:type=Metrics", timeout=30)
+    (found,) = answer.json()["beans"]
+    return dict(found)
+
+
 def metrics(url: str) -> dict[str, int]:
     """Return our counters in the daemon whose web address is *url*."""
-    answer = requests.get(f"{url}/jmx?qry={PACKAGE[:-5]}:type=Metrics", timeout=30)
-    (bean,) = answer.json()["beans"]
-    return {name: count for name, count in bean.items() if isinstance(count, int)}
+    return {name: count for name, count in bean(url).items() if isinstance(count, int)}
+
+
+def node_url(sandbox: Sandbox, node: str) -> str:
+    """Return the web address of a NodeManager."""
+    identity = sandbox.node_id(node)
+    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    return f"http://{found['nodeHTTPAddress']}"
 
 
 def node_metrics(sandbox: Sandbox, node: str) -> dict[str, int]:
     """Return our counters in a NodeManager."""
-    identity = sandbox.node_id(node)
-    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
-    return metrics(f"http://{found['nodeHTTPAddress']}")
+    return metrics(node_url(sandbox, node))

@@ -61,9 +61,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
 def cluster(plugged: Sandbox) -> Iterator[Sandbox]:
     """Return that cluster, idle before and after; no GPU stays bound, no share stays given out."""
     yield plugged
-    for app in apps.applications(plugged):
-        if app["state"] not in apps.ENDED:
-            apps.kill(plugged, app["id"])
+    masters.kill_all(plugged)
     for node in plugged.nodes():
         apps.wait_until(plugged, partial(is_idle, plugged, node), f"{node} has its GPUs and its share back")
 
@@ -153,6 +151,32 @@ def test_what_fits_a_node_but_no_gpu_is_refused_and_runs_later(cluster: Sandbox,
     assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
     (tmp_path / "two").touch()
     masters.wait_for_end(cluster, second)
+
+
+def test_files_come_along(cluster: Sandbox, tmp_path: Path) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("forty-two")
+    facts = file.stat()
+    files = {"input": f"file://{file} {facts.st_size} {int(facts.st_mtime * 1000)}"}
+    environment = {"GPUSAGE_FILES": masters.encoded(files)}
+    app = masters.submit(cluster, "cat input", plan=masters.plan(labels="a100"), environment=environment)
+    (report,) = masters.wait_for_end(cluster, app)
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert list(masters.outputs(cluster, app).values()) == ["forty-two"]
+
+
+def test_a_kill_ends_every_container(cluster: Sandbox, tmp_path: Path) -> None:
+    app = holding(cluster, tmp_path / "never", 2, share="50", labels="h100")
+    apps.kill(cluster, app)
+    apps.wait_until(cluster, lambda: is_idle(cluster, "h100-1"), "both have ended", 10)
+
+
+def test_each_daemon_says_which_of_our_classes_it_runs(cluster: Sandbox) -> None:
+    assert masters.bean(cluster.rm_url)["Classes"] == (
+        "GpuSharePlacementRule,GpuShareProcessor,GpuShareResourceCalculator"
+    )
+    node = masters.bean(masters.node_url(cluster, "a100-1"))
+    assert (node["Classes"], node["Version"]) == ("GpuShareNodeListener,MpsAuxiliaryService", "0.1.0")
 
 
 def test_a_request_that_waits_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:

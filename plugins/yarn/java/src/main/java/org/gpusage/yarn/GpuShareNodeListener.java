@@ -77,6 +77,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     share = Settings.shareResource(conf);
     node = new Node(conf);
     bindings = new Bindings(node.gpus, node.journal());
+    Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
 

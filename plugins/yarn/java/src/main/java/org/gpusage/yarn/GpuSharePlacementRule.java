@@ -69,7 +69,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     return getPlacementForApp(application, user, false);
   }
 
-  @Override
+  /** As above; Hadoop 3.3 has no such method, and calls the one above on recovery too, where the label stands already. */
   public ApplicationPlacementContext getPlacementForApp(
       ApplicationSubmissionContext application, String user, boolean recovery) throws YarnException {
     if (recovery) {
@@ -96,6 +96,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     Thread warmUp = new Thread(() -> new DaemonClient(socket, WARM_UP_MS).ping(), "gpusage-warm-up");
     warmUp.setDaemon(true);
     warmUp.start();
+    Metrics.started(this);
   }
 
   void place(ApplicationSubmissionContext application, String user) throws Exception {

@@ -115,6 +115,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
     rm = (RMContext) context;
+    Metrics.started(this);
   }
 
   /** Forget masters that ended without a word, and what an earlier attempt, or this one before a restart, had asked for. */

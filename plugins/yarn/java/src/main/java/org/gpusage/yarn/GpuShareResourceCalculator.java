@@ -48,6 +48,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
     steps = new Steps(conf.getTrimmed(Settings.SHARE_STEPS, Steps.DEFAULT));
+    Metrics.started(this);
   }
 
   /** Return {@code stock} with its share on a step; a new one where that changes it. */

@@ -1,9 +1,13 @@
 package org.gpusage.yarn;
 
 import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
 import java.util.EnumMap;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.LongAdder;
 import javax.management.Attribute;
@@ -16,7 +20,11 @@ import javax.management.ObjectName;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What this daemon did for us, as counters of the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them. */
+/**
+ * What this daemon did for us, as counters of the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them.
+ *
+ * <p>Its further attributes are {@code Version}, the jar's, and {@code Classes}, those of ours that started here.
+ */
 final class Metrics implements DynamicMBean {
 
   /** What is counted. */
@@ -41,7 +49,10 @@ final class Metrics implements DynamicMBean {
   }
 
   private static final Logger LOG = LoggerFactory.getLogger(Metrics.class);
+  private static final String VERSION = "Version";
+  private static final String CLASSES = "Classes";
   private static final Metrics OURS = new Metrics();
+  private static final Set<String> STARTED = new ConcurrentSkipListSet<>();
   private static final Map<String, Long> LOGGED_NS = new ConcurrentHashMap<>();
 
   private final Map<Counter, LongAdder> counts = new EnumMap<>(Counter.class);
@@ -58,6 +69,16 @@ final class Metrics implements DynamicMBean {
     for (Counter counter : Counter.values()) {
       counts.put(counter, new LongAdder());
     }
+  }
+
+  /** Note that {@code ours} works in this daemon. */
+  static void started(Object ours) {
+    STARTED.add(ours.getClass().getSimpleName());
+  }
+
+  static String version() {
+    String version = Metrics.class.getPackage().getImplementationVersion();
+    return version == null ? "unknown" : version;
   }
 
   static void count(Counter counter) {
@@ -89,7 +110,7 @@ final class Metrics implements DynamicMBean {
   @Override
   public Object getAttribute(String name) throws AttributeNotFoundException {
     try {
-      return value(Counter.valueOf(name));
+      return name.equals(VERSION) ? version() : name.equals(CLASSES) ? String.join(",", STARTED) : value(Counter.valueOf(name));
     } catch (IllegalArgumentException unknown) {
       throw new AttributeNotFoundException(name);
     }
@@ -98,11 +119,11 @@ final class Metrics implements DynamicMBean {
   @Override
   public AttributeList getAttributes(String[] names) {
     AttributeList list = new AttributeList();
-    for (Counter counter : Counter.values()) {
-      for (String name : names) {
-        if (counter.name().equals(name)) {
-          list.add(new Attribute(name, value(counter)));
-        }
+    for (String name : names) {
+      try {
+        list.add(new Attribute(name, getAttribute(name)));
+      } catch (AttributeNotFoundException unknown) {
+        LOG.debug("gpusage: no attribute {}", name);
       }
     }
     return list;
@@ -110,13 +131,14 @@ final class Metrics implements DynamicMBean {
 
   @Override
   public MBeanInfo getMBeanInfo() {
-    Counter[] counters = Counter.values();
-    MBeanAttributeInfo[] attributes = new MBeanAttributeInfo[counters.length];
-    for (Counter counter : counters) {
-      attributes[counter.ordinal()] =
-          new MBeanAttributeInfo(counter.name(), "long", counter.description, true, false, false);
+    List<MBeanAttributeInfo> attributes = new ArrayList<>();
+    attributes.add(readable(VERSION, String.class, "the jar's version"));
+    attributes.add(readable(CLASSES, String.class, "the classes of ours that started in this daemon"));
+    for (Counter counter : Counter.values()) {
+      attributes.add(readable(counter.name(), long.class, counter.description));
     }
-    return new MBeanInfo(Metrics.class.getName(), "Counters of gpusage", attributes, null, null, null);
+    MBeanAttributeInfo[] array = attributes.toArray(new MBeanAttributeInfo[0]);
+    return new MBeanInfo(Metrics.class.getName(), "What gpusage did", array, null, null, null);
   }
 
   @Override
@@ -127,6 +149,10 @@ final class Metrics implements DynamicMBean {
   @Override
   public AttributeList setAttributes(AttributeList attributes) {
     return new AttributeList();
+  }
+
+  private static MBeanAttributeInfo readable(String name, Class<?> type, String description) {
+    return new MBeanAttributeInfo(name, type.getName(), description, true, false, false);
   }
 
   @Override

@@ -73,6 +73,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     node = new Node(conf);
     command = conf.getTrimmed(Settings.MPS_COMMAND, "/usr/libexec/gpusage/gpusage-mps");
     keeper = Executors.newSingleThreadScheduledExecutor(MpsAuxiliaryService::thread);
+    Metrics.started(this);
     keeper.scheduleWithFixedDelay(this::keep, 0, conf.getLong(Settings.MPS_CHECK_S, 10), TimeUnit.SECONDS);
   }
 

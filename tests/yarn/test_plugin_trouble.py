@@ -1,0 +1,283 @@
+"""Our jar in trouble: a fault inside each entry point, a switch turned off, and a gpusaged that is dead or mad."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import yarn_applications as apps
+import yarn_masters as masters
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+
+pytestmark = pytest.mark.yarn
+
+OURS = masters.PACKAGE
+FAULTS = f"{OURS}.Faults$"
+ANSWER = {"v": "1", "code": "REWRITE", "message": "gpu -> share 40", "set.share": "40", "set.labels": "h100,v100"}
+CARD = {"GPUSAGE_CARD": "QUJD", "GPUSAGE_COMMENT": "batch=64"}
+
+
+@pytest.fixture(scope="module")
+def faults_jar(jar: Path) -> Path:
+    """Return the jar of classes with a fault in each entry point, which Maven builds beside ours."""
+    return next((jar.parent / "faults").glob("*.jar"))
+
+
+def names(*classes: str) -> str:
+    """Return a list of faulty classes as Hadoop reads it."""
+    return ",".join(FAULTS + name for name in classes)
+
+
+@pytest.mark.parametrize("calculator", ["Calculator", "CalculatorSettings"])
+def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar: Path, calculator: str) -> None:
+    aux = "yarn.nodemanager.aux-services"
+    processors = names("ProcessorStart", "ProcessorRegister", "ProcessorAllocate", "ProcessorFinish")
+    site = {
+        "yarn.scheduler.queue-placement-rules": names("RuleStart", "RulePlace") + ",user-group",
+        "yarn.resourcemanager.application-master-service.processors": processors,
+        "yarn.nodemanager.container-state-transition-listener.classes": names(
+            "ListenerInit", "ListenerPre", "ListenerPost"
+        ),
+        aux: "gpusage_mps",
+        f"{aux}.gpusage_mps.class": f"{FAULTS}Mps",
+        "gpusage.am.heartbeat-ms": "200",
+    }
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:1,1xcpu:0"),
+        jar=jar,
+        further_jars=(faults_jar,),
+        site_settings=site,
+        scheduler_settings={"yarn.scheduler.capacity.resource-calculator": FAULTS + calculator},
+    )
+    with start_sandbox(plan) as sandbox:
+        plain = apps.submit(sandbox, "exit 3")
+        planned = masters.submit(
+            sandbox, plan=masters.plan(share="33", labels="v100"), **{"app-node-label-expression": "v100"}
+        )
+        reports = masters.wait_for_end(sandbox, plain, planned)
+        assert [report["finalStatus"] for report in reports] == ["FAILED", "SUCCEEDED"]
+        (output,) = masters.outputs(sandbox, planned).values()
+        assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"  # the listener that fails only afterwards
+        assert masters.metrics(sandbox.rm_url)["FAILURES"] > 10
+        assert masters.node_metrics(sandbox, "v100-1")["FAILURES"] > 4
+        sandbox.kill_rm()
+        sandbox.start_rm()
+        sandbox.stop_nm("v100-1")
+        sandbox.start_nm("v100-1")
+        again = masters.submit(sandbox, plan=masters.plan(), **{"app-node-label-expression": "v100"})
+        (report,) = masters.wait_for_end(sandbox, again)
+        assert report["finalStatus"] == "SUCCEEDED"
+
+
+@pytest.fixture(scope="module")
+def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Return a cluster whose rule asks a daemon at the socket `run/daemon` of the sandbox's folder."""
+    folder = tmp_path_factory.mktemp("trouble")
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:1,1xh100:1,1xcpu:0"),
+        jar=jar,
+        site_settings={
+            "yarn.scheduler.queue-placement-rules": f"{OURS}.GpuSharePlacementRule,user-group",
+            "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
+            "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
+            "gpusage.switch-file": str(folder / "off"),
+            "gpusage.daemon.socket": str(folder / "s"),
+            "gpusage.daemon.limit-ms": "200",
+            "gpusage.am.heartbeat-ms": "200",
+        },
+        scheduler_settings={"yarn.scheduler.capacity.resource-calculator": f"{OURS}.GpuShareResourceCalculator"},
+    )
+    with start_sandbox(plan) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def daemon_socket(plugged: Sandbox) -> Path:
+    """Return where that cluster's rule looks for gpusaged."""
+    text = (plugged.layout.etc / "rm" / "yarn-site.xml").read_text()
+    return Path(text.partition("<name>gpusage.daemon.socket</name><value>")[2].partition("<")[0])
+
+
+@contextmanager
+def daemon(path: Path, answer: Callable[[bytes], bytes | None]) -> Iterator[list[bytes]]:
+    """Answer each line at the socket *path* with what *answer* makes of it, ``None`` for silence; yield the lines."""
+    heard: list[bytes] = []
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        thread = threading.Thread(target=serve, args=(server, answer, heard), daemon=True)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            path.unlink()
+
+
+def serve(server: socket.socket, answer: Callable[[bytes], bytes | None], heard: list[bytes]) -> None:
+    """Answer one client after the other until the server's socket is shut."""
+    with suppress(OSError):
+        while True:
+            client, _ = server.accept()
+            with client, suppress(OSError), client.makefile("rb") as lines:
+                heard.append(lines.readline())
+                said = answer(heard[-1])
+                if said is None:
+                    lines.readline()
+                else:
+                    client.sendall(said)
+
+
+def line(**changes: str) -> bytes:
+    """Return a good answer, or a changed one."""
+    return json.dumps({**ANSWER, **changes}).encode() + b"\n"
+
+
+def test_a_card_alone_gets_share_and_label_from_the_daemon(plugged: Sandbox, daemon_socket: Path) -> None:
+    answer = {"env.GPUSAGE_DECISION": "share:40", "env.PATH": "/evil", "env.GPUSAGE_X": "$(id)"}
+    with daemon(daemon_socket, lambda _: line(**answer)) as heard:
+        app = masters.submit(plugged, environment=CARD)
+    (report,) = masters.wait_for_end(plugged, app)
+    assert (report["finalStatus"], report["appNodeLabelExpression"]) == ("SUCCEEDED", "h100")
+    (output,) = masters.outputs(plugged, app).values()
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "40"
+    (asked,) = [json.loads(each) for each in heard]
+    assert asked["v"] == 1
+    assert asked["manager"] == "yarn"
+    fields = {"user": "alice", "queue": "default", "card": "QUJD", "comment": "batch=64", "id": app}
+    assert fields.items() <= asked["fields"].items()
+
+
+def test_distributed_shell_with_a_card_gets_its_share(plugged: Sandbox, daemon_socket: Path) -> None:
+    with daemon(daemon_socket, lambda _: line()):
+        said = apps.run_distributed_shell(
+            plugged,
+            "env",
+            *("-num_containers", "2", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
+            *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
+        )
+    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said]
+    assert sorted(filter(None, percentages)) == ["40", "40"]
+
+
+TROUBLE: dict[str, Callable[[bytes], bytes | None]] = {
+    "garbage": lambda _: b"\xff\x00 no JSON\n",
+    "cut off": lambda _: b'{"v":"1","code":"REWRITE"',
+    "endless": lambda _: b"x" * 300_000,
+    "hung": lambda _: None,
+    "nested": lambda _: b'{"v":"1","code":"REWRITE","set.share":{"a":1}}\n',
+    "too large a share": lambda _: line(**{"set.share": "1000000000"}),
+    "no share": lambda _: line(**{"set.share": "NaN"}),
+    "keep": lambda _: b'{"v":"1","code":"KEEP","message":""}\n',
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_daemon_in_trouble_costs_a_submission_nothing(plugged: Sandbox, daemon_socket: Path, trouble: str) -> None:
+    with daemon(daemon_socket, TROUBLE[trouble]):
+        begun_s = time.monotonic()
+        app = apps.submit(plugged, "exit 3", environment=CARD)
+        took_s = time.monotonic() - begun_s
+    assert took_s < 2.0
+    (report,) = masters.wait_for_end(plugged, app)
+    assert not report["appNodeLabelExpression"]
+    assert "exitCode: 3" in report["diagnostics"]
+    assert masters.metrics(plugged.rm_url)["FAILURES"] == 0
+
+
+def test_without_a_daemon_a_card_changes_nothing(plugged: Sandbox, daemon_socket: Path) -> None:
+    daemon_socket.unlink(missing_ok=True)
+    before = masters.metrics(plugged.rm_url)["DAEMON_SILENT"]
+    app = apps.submit(plugged, "exit 3", environment=CARD)
+    masters.wait_for_end(plugged, app)
+    assert masters.metrics(plugged.rm_url)["DAEMON_SILENT"] == before + 1
+
+
+def test_the_switch_file_turns_everything_off_and_on(plugged: Sandbox, daemon_socket: Path) -> None:
+    switch = daemon_socket.with_name("off")
+    switch.touch()
+    time.sleep(1.1)
+    plan = masters.plan(share="33", labels="h100")
+    off = masters.submit(plugged, plan=plan, **{"app-node-label-expression": "h100"})
+    (report,) = masters.wait_for_end(plugged, off)
+    switch.unlink()
+    time.sleep(1.1)
+    on = masters.submit(plugged, plan=plan)
+    masters.wait_for_end(plugged, on)
+    seen = [
+        masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        for app in (off, on)
+        for output in masters.outputs(plugged, app).values()
+    ]
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert seen == ["", "35"]
+
+
+def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) -> None:
+    plan = ClusterPlan(
+        nodes=parse_nodes("2xv100:1,1xcpu:0"),
+        jar=jar,
+        site_settings={
+            "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
+            "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
+            "gpusage.am.heartbeat-ms": "200",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "3000",
+        },
+    )
+    command = f"until test -e {tmp_path / 'go'}; do sleep 0.1; done; env"
+    with start_sandbox(plan) as sandbox:
+        fields = {"am-container-node-label-expression": "", "app-node-label-expression": "v100"}
+        app = masters.submit(sandbox, command, plan=masters.plan(share="60", containers="2"), **fields)
+        nodes = ("v100-1", "v100-2")
+        apps.wait_until(sandbox, lambda: all(masters.journal(sandbox, node) for node in nodes), "both run")
+        (master,) = sandbox.logs.glob(f"containers/*/{app}/*_01_000001")
+        lost = next(node for node in nodes if node not in master.parts)
+        (container,) = masters.journal(sandbox, lost)
+        sandbox.kill_nm(lost)
+        kill_processes(container)
+        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known")
+        (tmp_path / "go").touch()
+        (report,) = masters.wait_for_end(sandbox, app)
+        assert report["finalStatus"] == "SUCCEEDED"
+        ended = [output for output in masters.outputs(sandbox, app).values() if output]
+        assert sorted(masters.variable(output, "GPUSAGE_CONTAINER") for output in ended) == ["0", "1"]
+
+
+def test_a_container_that_cannot_be_started_is_asked_for_again(jar: Path) -> None:
+    site = {
+        "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
+        "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
+        "gpusage.am.heartbeat-ms": "4000",  # time enough to kill the node between its heartbeat and the master's
+    }
+    plan = ClusterPlan(nodes=parse_nodes("2xv100:1,1xcpu:0"), jar=jar, site_settings=site)
+    with start_sandbox(plan) as sandbox:
+        fields = {"app-node-label-expression": "v100"}
+        app = masters.submit(sandbox, plan=masters.plan(share="60"), **fields)
+        nodes = ("v100-1", "v100-2")
+        apps.wait_until(sandbox, lambda: any(masters.used_share(sandbox, node) for node in nodes), "one is allocated")
+        doomed = next(node for node in nodes if masters.used_share(sandbox, node))
+        sandbox.kill_nm(doomed)
+        (report,) = masters.wait_for_end(sandbox, app)
+        assert report["finalStatus"] == "SUCCEEDED"
+        (folder,) = sandbox.logs.glob(f"containers/*/{app}/*_01_000001")
+        assert "could not be started" in (folder / "stdout").read_text()
+        assert len(masters.outputs(sandbox, app)) == 1
+
+
+def kill_processes(container: str) -> None:
+    """Kill what runs in a container, as the end of its node would."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"CONTAINER_ID={container}".encode() in (path / "environ").read_bytes():
+                os.kill(int(path.name), signal.SIGKILL)
