@@ -78,7 +78,7 @@ def run_distributed_shell(sandbox: Sandbox, command: str, *options: str) -> Sequ
     """Run *command* in DistributedShell's containers, and return what each has said."""
     jar = next(sandbox.hadoop.jars.glob("hadoop-yarn-applications-distributedshell-*.jar"))
     known = {app["id"] for app in applications(sandbox)}
-    sandbox.java_client(DISTRIBUTED_SHELL, "-jar", str(jar), "-shell_command", command, *options)
+    sandbox.java_client(DISTRIBUTED_SHELL, "-jar", str(jar), "-shell_command", f"{{ {command}; }}", *options)
     [mine] = [app for app in applications(sandbox) if app["id"] not in known]
     assert mine["finalStatus"] == "SUCCEEDED", mine["diagnostics"]
     outputs = sorted(sandbox.logs.glob(f"containers/*/{mine['id']}/*/stdout"))
