@@ -151,6 +151,12 @@ def test_what_a_terminal_would_act_on_does_not_come_out_of_a_card() -> None:
     assert (read.name, read.notes) == ("a?[31mb", ("one?two",))
 
 
+def test_a_forged_card_cannot_fill_the_store_with_notes() -> None:
+    document = json.loads(_unpacked(card.encode(GRAPH))) | {"notes": ["x" * 200] * 4000}
+    read = card.decode(base64.b64encode(zlib.compress(json.dumps(document).encode())).decode())
+    assert len(read.notes) == 6  # as many as `encode` keeps
+
+
 def test_a_summary_counts_kinds_and_operators() -> None:
     said = card.summary(GRAPH)
     assert (said["node_count"], said["kind_count"], said["op_types"]) == (3, 2, {"Relu": 2, "Conv": 1})

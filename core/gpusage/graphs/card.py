@@ -72,7 +72,8 @@ def decode(text: str) -> ModelGraph:
     if unpacked is None:
         message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it does not. Make it anew."
         raise GraphError(message)
-    return _parsed(unpacked, "Card")
+    graph = _parsed(unpacked, "Card")
+    return replace(graph, notes=graph.notes[:_NOTES])  # each goes into the record of a decision
 
 
 def summary(graph: ModelGraph) -> dict[str, Any]:

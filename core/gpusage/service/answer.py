@@ -34,7 +34,7 @@ from gpusage_hooks.types import (
     Submission,
 )
 
-REMEMBERED_NODES = 50_000
+REMEMBERED_PARTS = 100_000
 REMEMBERED_DECISIONS = 2_048
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Judge:
     """Gives verdicts, in one thread; remembers graphs by card, and decisions for as long as a snapshot lives."""
 
     def __init__(self) -> None:
-        self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_NODES)
+        self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_PARTS)
         self._decisions: _Decisions = Memo(REMEMBERED_DECISIONS)
         self._snapshot: Snapshot | None = None
 
@@ -118,8 +118,14 @@ class Judge:
         graph = self._graphs.get(card)
         if graph is None:
             graph = decode(card)
-            self._graphs.put(card, graph, weight=1 + len(graph.nodes))
+            self._graphs.put(card, graph, weight=part_count(graph))
         return graph
+
+
+def part_count(graph: ModelGraph) -> int:
+    """Return how many nodes, edges and names *graph* has: what it takes to remember it, also where it was forged."""
+    lists = (graph.nodes, graph.inputs, graph.unknown_op_types, graph.notes, *graph.producers)
+    return 1 + sum(map(len, lists))
 
 
 def origin(ask: Ask) -> str:
