@@ -56,6 +56,21 @@ class SlurmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class YarnSettings:
+    """Where the YARN adapter finds its ResourceManager, and what it calls things.
+
+    Attributes:
+        rm_urls: For example ``http://rm1:8088``; none means those of Hadoop's own configuration.
+        conf_dir: The folder of that; ``""`` means what HADOOP_CONF_DIR names, else ``/etc/hadoop/conf``.
+        share_resource: The resource type of which one shared GPU has 100.
+    """
+
+    rm_urls: tuple[str, ...] = ()
+    conf_dir: str = ""
+    share_resource: str = "gpusage.io/share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that a site can set.
 
@@ -73,6 +88,7 @@ class Configuration:
     daemon: DaemonSettings = DaemonSettings()
     store: StoreSettings = StoreSettings()
     slurm: SlurmSettings = SlurmSettings()
+    yarn: YarnSettings = YarnSettings()
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property

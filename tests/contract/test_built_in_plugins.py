@@ -10,7 +10,7 @@ import pytest
 from gpusage.plugins import BUILT_IN
 from gpusage_hooks import checks, specs
 
-ADAPTERS = ("gpusage_slurm.plugin",)
+ADAPTERS = ("gpusage_slurm.plugin", "gpusage_yarn.plugin")
 MODELS = sorted((Path(__file__).resolve().parents[2] / "examples/models").glob("*.onnx"))
 HOOKS = sorted(name for name in vars(specs) if hasattr(getattr(specs, name), "gpusage_spec"))
 

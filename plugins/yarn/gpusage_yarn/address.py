@@ -1,0 +1,59 @@
+"""Where a cluster's ResourceManagers answer over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpusage.configuration import Configuration
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+
+_RM = "yarn.resourcemanager"
+_PORTS = {"": ("http", "8088"), ".https": ("https", "8090")}
+
+
+def find_addresses(configuration: Configuration, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the addresses that a user *named*, else the configuration's, else those of Hadoop's; none where none is.
+
+    Raises:
+        RequestError: Hadoop's configuration cannot be read.
+    """
+    chosen = named or configuration.yarn.rm_urls
+    if chosen:
+        return tuple(address if "://" in address else f"http://{address}" for address in chosen)
+    return addresses_of(read_settings(conf_folder(configuration.yarn.conf_dir) / SITE))
+
+
+def require_addresses(configuration: Configuration, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return likewise.
+
+    Raises:
+        RequestError: There is none.
+    """
+    found = find_addresses(configuration, named)
+    if not found:
+        folder = conf_folder(configuration.yarn.conf_dir)
+        message = (
+            f"ResourceManager must be known; got none from {folder / SITE}. Set HADOOP_CONF_DIR, name it with "
+            "--rm http://HOST:8088, or set rm_urls in the section [yarn] of gpusage.toml."
+        )
+        raise RequestError(message)
+    return found
+
+
+def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses that yarn-site.xml's *settings* name, each ResourceManager of a pair where there is one."""
+    kind = ".https" if settings.get("yarn.http.policy", "").strip() == "HTTPS_ONLY" else ""
+    paired = settings.get(f"{_RM}.ha.enabled", "").strip() == "true"
+    identities = [word.strip() for word in settings.get(f"{_RM}.ha.rm-ids", "").split(",") if word.strip()]
+    suffixes = [f".{identity}" for identity in identities] if paired and identities else [""]
+    found = (_address(settings, kind, suffix) for suffix in suffixes)
+    return tuple(dict.fromkeys(address for address in found if address))
+
+
+def _address(settings: Mapping[str, str], kind: str, suffix: str) -> str:
+    scheme, port = _PORTS[kind]
+    whole = settings.get(f"{_RM}.webapp{kind}.address{suffix}", "").strip()
+    host = settings.get(f"{_RM}.hostname{suffix}", "").strip()
+    place = whole or (f"{host}:{port}" if host else "")
+    return f"{scheme}://{place}" if place else ""

@@ -1,0 +1,146 @@
+"""What was decided for an application, as our application master and the ResourceManager read it.
+
+A plan travels as base64 of a flat JSON object of texts, in a variable of the application master's environment: bash
+reads environment values once more, and base64 is what it leaves alone. ``Plan.java`` reads the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gpusage_hooks.errors import RequestError
+
+SHARE = "gpusage.io/share"
+"""The resource type of which one shared GPU has `WHOLE_GPU`, unless the site chose another name."""
+WHOLE_GPU = 100
+MOST_LABELS = 16
+MOST_CONTAINERS = 10_000
+LABEL = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}")
+
+_MOST_CHARACTERS = 16 * 1024
+_VERSION = "1"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_IDENTITY = re.compile(r"[0-9a-zA-Z._:-]{0,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The share of a GPU for each of an application's containers, and on which generations.
+
+    Attributes:
+        share: Hundredths of one GPU, 1 to 100.
+        memory_cap_mib: The most GPU memory a container may take; 0 where the share alone limits it.
+        labels: Node labels, best first; none where any node will do.
+        fallback_after_s: After how long without a container the next label is tried; 0 for never.
+        containers: How many run the user's command.
+        memory_mib: Of a container's host memory; 0 where nothing was said.
+        vcores: Of a container; 0 where nothing was said.
+    """
+
+    share: int
+    identity: str = ""
+    memory_cap_mib: int = 0
+    labels: tuple[str, ...] = ()
+    fallback_after_s: int = 0
+    containers: int = 1
+    memory_mib: int = 0
+    vcores: int = 0
+
+    def texts(self) -> dict[str, str]:
+        """Return the plan as it travels, all values texts."""
+        return {
+            "v": _VERSION,
+            "id": self.identity,
+            "share": str(self.share),
+            "memory_cap_mib": str(self.memory_cap_mib),
+            "labels": ",".join(self.labels),
+            "fallback_after_s": str(self.fallback_after_s),
+            "containers": str(self.containers),
+            "memory_mib": str(self.memory_mib),
+            "vcores": str(self.vcores),
+        }
+
+    def encoded(self) -> str:
+        """Return the plan as the variable holds it."""
+        return encode_texts(self.texts())
+
+
+def parse_plan(text: str) -> Plan:
+    """Return the plan in *text*, the base64 form.
+
+    Raises:
+        RequestError: It is none.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        _refuse("text", f"have at most {_MOST_CHARACTERS} characters", f"{len(text)} characters")
+    try:
+        texts = json.loads(base64.b64decode(text, validate=True).decode())
+    except (binascii.Error, ValueError, RecursionError):
+        _refuse("text", "be base64 of a flat JSON object of texts", text)
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        _refuse("text", "be base64 of a flat JSON object of texts", text)
+    return plan_of(texts)
+
+
+def plan_of(texts: Mapping[str, str]) -> Plan:
+    """Return the plan that *texts* describe.
+
+    Raises:
+        RequestError: A value is missing, malformed or out of its range.
+    """
+    if texts.get("v") != _VERSION:
+        _refuse("v", f"be {_VERSION}", texts.get("v"))
+    if not _IDENTITY.fullmatch(texts.get("id", "")):
+        _refuse("id", "have at most 64 letters, digits and ._:-", texts["id"])
+    return Plan(
+        identity=texts.get("id", ""),
+        share=_number(texts, "share", None, (1, WHOLE_GPU)),
+        memory_cap_mib=_number(texts, "memory_cap_mib", "0", (0, 1 << 24)),
+        labels=_labels(texts.get("labels", "")),
+        fallback_after_s=_number(texts, "fallback_after_s", "0", (0, 7 * 86400)),
+        containers=_number(texts, "containers", "1", (1, MOST_CONTAINERS)),
+        memory_mib=_number(texts, "memory_mib", "0", (0, 1 << 24)),
+        vcores=_number(texts, "vcores", "0", (0, 10_000)),
+    )
+
+
+def encode_texts(texts: Mapping[str, str]) -> str:
+    """Return *texts* as one of our variables holds them."""
+    return encode(json.dumps(dict(texts), separators=(",", ":")))
+
+
+def encode(text: str) -> str:
+    """Return *text* in base64."""
+    return base64.b64encode(text.encode()).decode("ascii")
+
+
+def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *labels* that a plan can name, each once."""
+    return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MOST_LABELS]
+
+
+def _number(texts: Mapping[str, str], key: str, absent: str | None, limits: tuple[int, int]) -> int:
+    text = texts.get(key, absent)
+    least, most = limits
+    if text is None or not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        _refuse(key, f"be a whole number from {least} to {most}", text)
+    return int(text)
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    labels = tuple(dict.fromkeys(text.split(","))) if text else ()
+    if len(labels) > MOST_LABELS or not all(map(LABEL.fullmatch, labels)):
+        _refuse("labels", f"be at most {MOST_LABELS} node labels with commas between them", text)
+    return labels
+
+
+def _refuse(key: str, rule: str, found: Any) -> NoReturn:  # noqa: ANN401 - whatever stood there
+    shown = "nothing" if found is None else ascii(str(found)[:40])
+    message = f"Plan's {key} must {rule}; got {shown}. Make the plan anew with gpusage yarn submit."
+    raise RequestError(message)

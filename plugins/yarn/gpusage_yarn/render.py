@@ -1,0 +1,76 @@
+"""Decision -> a plan for a YARN application.
+
+Invariants:
+
+1. Keys are ``set.X``, a value of the plan, or ``env.X``, a variable of the application master. Nothing else.
+2. Labels name generations, best first; a container goes on to the next where the first has had no room for a while.
+3. A label that the user named stays the only one.
+"""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered
+from gpusage_hooks.units import MIB
+from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels
+from gpusage_yarn.request import MANAGER, WHOLE
+
+MARK = "GPUSAGE_DECISION"
+"""The variable by which a job can tell that its GPU became a share."""
+FALLBACK_AFTER_S = 30
+"""After how long without a container the next generation is tried."""
+
+
+@hookimpl(trylast=True)
+def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+    """Put *decision* into a plan's words: the share, its memory, and the generations to try."""
+    if job.submission.manager != MANAGER:
+        return None
+    before = job.request_text
+    labels = plan_labels(decision, cluster.within(job.request.partitions).pools)
+    if decision.code is not Code.REWRITE or not labels:
+        return Rendered(before=before, after=before, fields=MappingProxyType({}))
+    percent = decision.request.mps_thread_percent
+    fields = {"set.share": str(percent or WHOLE_GPU), "set.labels": ",".join(labels)}
+    cap_bytes = decision.request.memory_cap_bytes
+    if cap_bytes is not None:
+        fields["set.memory_cap_mib"] = str(math.ceil(cap_bytes / MIB))
+    if len(labels) > 1:
+        fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
+    fields[f"env.{MARK}"] = f"share={fields['set.share']}"
+    asked = WHOLE if percent is None else f"{SHARE}: {percent}"
+    return Rendered(before=before, after=f"{asked} on {_in_turn(labels)}", fields=MappingProxyType(fields))
+
+
+def plan_labels(decision: Decision, pools: tuple[GpuPool, ...]) -> tuple[str, ...]:
+    """Return the labels that may run what *decision* asks for, the preferred ones first.
+
+    Args:
+        decision: Its need tells what memory a whole GPU must have; a share is only given where it fits everywhere.
+        pools: Those that the queue reaches.
+    """
+    request = decision.request
+    named = (request.gpu_type or "").casefold()
+    fitting = [pool for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())]
+    if request.mps_thread_percent is not None:
+        fitting = [pool for pool in fitting if pool.mps_per_gpu]
+    elif any(_is_large_enough(pool, decision) for pool in fitting):
+        fitting = [pool for pool in fitting if _is_large_enough(pool, decision)]
+    known = {pool.site_type for pool in fitting}
+    preferred = [name for name in request.preferred_gpus if name in known]
+    return usable_labels([*preferred, *(pool.site_type for pool in fitting)])
+
+
+def _is_large_enough(pool: GpuPool, decision: Decision) -> bool:
+    if decision.need is None or pool.gpu is None:
+        return True
+    from gpusage.api import advisor  # noqa: PLC0415 - whoever only lists commands needs no catalogue
+
+    return decision.need.memory_bytes.high <= advisor().catalogue.find(pool.gpu).memory_bytes
+
+
+def _in_turn(labels: tuple[str, ...]) -> str:
+    return ", then ".join(labels)

@@ -1,0 +1,260 @@
+"""The ResourceManager over HTTP: several addresses, a standby's redirect, and a restart in the middle of anything.
+
+Invariants:
+
+1. An application is submitted under one id, however often it is sent: the ResourceManager knows it by that.
+2. It is sent again only while an active ResourceManager says that it knows no such application. One that is still
+   reading its store back knows nothing yet; taking an application then would keep it from starting.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import requests
+
+from gpusage_hooks.errors import GpuUsageError, RequestError
+
+PATIENCE_S = 90.0
+"""How long a silent ResourceManager is waited for: one that starts takes some seconds, a failover half a minute."""
+
+_TIMEOUT_S = (3.05, 30.0)
+_PAUSE_S = 0.25
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 4
+_NOT_KNOWN, _UNAUTHORISED, _FIRST_ERROR, _SERVER_ERROR = 404, 401, 300, 500
+_UNSAVED = ("NEW", "NEW_SAVING")
+_ROOT = "/ws/v1/cluster/"
+_CONNECTION_ERRORS = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+
+
+class SilentError(GpuUsageError):
+    """Say that no ResourceManager answers."""
+
+    code = "input"
+
+
+class RefusedError(RequestError):
+    """Say that the ResourceManager refuses what it was asked.
+
+    Args:
+        message: The sentence.
+        status: HTTP's.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ResourceManager:
+    """A client of one cluster's ResourceManagers.
+
+    Args:
+        addresses: For example ``http://rm1:8088``; the active one is found among them.
+        user: Who asks, where the cluster takes our word for it.
+        patience_s: How long to wait for one that is silent.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], user: str | None = None, patience_s: float = PATIENCE_S) -> None:
+        self.addresses = tuple(address.rstrip("/") for address in addresses)
+        self.user = user or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._active = self.addresses[0]
+        self._patience_s = patience_s
+        self._session = requests.Session()
+        self._session.headers["Accept"] = "application/json"
+        self._session.trust_env = False  # a proxy is for the world outside
+        self._session.auth = _kerberos()
+
+    @property
+    def address(self) -> str:
+        """The one that answered last."""
+        return self._active
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
+        """Return the document at *path* below ``/ws/v1/cluster``, waiting for a ResourceManager that is silent.
+
+        Raises:
+            SilentError: None has answered for too long.
+            RefusedError: It answers with an error.
+        """
+        return self._patiently(lambda: self.look("GET", path))
+
+    def look(self, method: str, path: str, document: object = None) -> Any:  # noqa: ANN401 - any JSON
+        """Ask once, each address in its turn, and return what the first that is active says.
+
+        Raises:
+            SilentError: None does.
+            RefusedError: It answers with an error.
+        """
+        troubles = []
+        for address in sorted(self.addresses, key=lambda each: each != self._active):
+            answer, trouble = self._ask(address, method, path, document)
+            if not trouble:
+                return answer
+            troubles.append(f"{address}: {trouble}")
+        found = "; ".join(troubles)
+        message = f"ResourceManager must answer; got: {found}. Check that it runs, or name another with --rm."
+        raise SilentError(message)
+
+    def submit(self, make: Callable[[str], Mapping[str, Any]]) -> str:
+        """Submit one application, once, and return its id as soon as it is in the ResourceManager's keeping.
+
+        Args:
+            make: From the application's new id to what is to be sent.
+
+        Raises:
+            SilentError: No ResourceManager has answered for too long; the id is in the message.
+            RefusedError: It does not take the application.
+        """
+        identity = str(self._patiently(lambda: self.look("POST", "apps/new-application"))["application-id"])
+        document = make(identity)
+        try:
+            self._patiently(lambda: self._place(identity, document))
+        except SilentError as error:
+            message = f"{error} The application may have been taken as {identity}: look for it before submitting again."
+            raise SilentError(message) from error
+        return identity
+
+    def application(self, identity: str) -> Mapping[str, Any] | None:
+        """Return what an active ResourceManager says of an application, ``None`` where it does not know it.
+
+        Raises:
+            SilentError: None is active.
+            RefusedError: It answers with an error.
+        """
+        try:
+            return self._seen(identity)
+        except RefusedError as error:
+            if error.status != _NOT_KNOWN:
+                raise
+        if self.look("GET", "info")["clusterInfo"].get("haState") != "ACTIVE":
+            message = "it is still reading its store back"
+            raise SilentError(message)
+        try:
+            return self._seen(identity)  # it may have become active between the two questions
+        except RefusedError as error:
+            if error.status != _NOT_KNOWN:
+                raise
+            return None
+
+    def settings(self, name: str) -> str | None:
+        """Return the value of one of the ResourceManager's settings, ``None`` where it does not tell."""
+        try:
+            answer = self._session.get(
+                f"{self._active}/conf", params={"name": name, "format": "json"}, timeout=_TIMEOUT_S
+            )
+            value = answer.json()["property"]["value"]
+        except (requests.RequestException, ValueError, KeyError, TypeError):
+            return None
+        return str(value)
+
+    def _place(self, identity: str, document: Mapping[str, Any]) -> bool:
+        """Send *document* unless it has arrived already; tell the loop to go on until it is kept."""
+        report = self.application(identity)
+        if report is None:
+            _, trouble = self._ask(self._active, "POST", "apps", document)
+            if trouble:
+                raise SilentError(trouble)
+            report = self._seen(identity)
+        while report.get("state") in _UNSAVED:
+            time.sleep(_PAUSE_S / 5)
+            report = self.application(identity) or {"state": ""}
+            if not report["state"]:
+                message = "it has forgotten the application"
+                raise SilentError(message)
+        return True
+
+    def _seen(self, identity: str) -> Mapping[str, Any]:
+        report: Mapping[str, Any] = self.look("GET", f"apps/{identity}")["app"]
+        return report
+
+    def _patiently(self, action: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+        deadline_s = time.monotonic() + self._patience_s
+        while time.monotonic() < deadline_s:
+            with suppress(SilentError):
+                return action()
+            time.sleep(_PAUSE_S)
+        return action()
+
+    def _ask(self, address: str, method: str, path: str, document: object) -> tuple[Any, str]:
+        """Return what one address says, or why it says nothing."""
+        try:
+            return self._exchange(address, method, path, document), ""
+        except _CONNECTION_ERRORS as error:
+            return None, _reason(error)
+        except SilentError as error:
+            return None, str(error)
+
+    def _exchange(self, address: str, method: str, path: str, document: object) -> Any:  # noqa: ANN401 - any JSON
+        url = f"{address}{_ROOT}{path}"
+        parameters: dict[str, str] | None = {"user.name": self.user}
+        for _ in range(_MOST_REDIRECTS):
+            answer = self._session.request(
+                method, url, params=parameters, json=document, timeout=_TIMEOUT_S, allow_redirects=False
+            )
+            target = answer.headers.get("Location", "")
+            if answer.status_code not in _REDIRECTS or not target:
+                self._active = address
+                return _document(answer, method, path)
+            url, parameters = requests.compat.urljoin(url, target), None
+            address = url.partition("/ws/")[0]
+        message = "standby, and so is where it points to"
+        raise SilentError(message)
+
+
+def _document(answer: requests.Response, method: str, path: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return what an answer holds; no document comes from a ResourceManager that is starting or on standby."""
+    try:
+        document = answer.json() if answer.content else {}
+    except ValueError:
+        document = None
+    status = answer.status_code
+    if status < _FIRST_ERROR and document is not None:
+        return document
+    if status == _UNAUTHORISED:
+        _refuse(answer, method, path, "Install requests-kerberos and run kinit")
+    if status == _NOT_KNOWN and document is not None:
+        _refuse(answer, method, path, "Check the name")
+    starting = status >= _SERVER_ERROR and path != "apps"
+    if document is None and (status < _FIRST_ERROR or starting or status in _REDIRECTS or status == _NOT_KNOWN):
+        message = f"status {status}, no document: not active"
+        raise SilentError(message)
+    if starting:
+        message = f"status {status}: {_said(answer)}"
+        raise SilentError(message)
+    return _refuse(answer, method, path, "Look into the ResourceManager's log")
+
+
+def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoReturn:
+    message = f"ResourceManager must take {method} {path}; got status {answer.status_code}: {_said(answer)}. {cure}."
+    raise RefusedError(message, answer.status_code)
+
+
+def _said(answer: requests.Response) -> str:
+    """Return an error's own words."""
+    try:
+        text = str(answer.json()["RemoteException"]["message"])
+    except (ValueError, KeyError, TypeError):
+        text = answer.text
+    return " ".join(text.split())[:300].rstrip(".")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    words = ("Connection refused", "timed out", "Name or service not known", "Connection reset", "Connection aborted")
+    return next((word for word in words if word in text), type(error).__name__)
+
+
+def _kerberos() -> Any:  # noqa: ANN401 - an optional package's
+    """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
+    if importlib.util.find_spec("requests_kerberos") is None:
+        return None
+    kerberos = importlib.import_module("requests_kerberos")
+    return kerberos.HTTPKerberosAuth(mutual_authentication=kerberos.OPTIONAL)

@@ -1,0 +1,70 @@
+"""Where ResourceManagers are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusage.configuration import Configuration, YarnSettings
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.address import addresses_of, find_addresses, require_addresses
+
+RM = "yarn.resourcemanager"
+PAIR = {f"{RM}.ha.enabled": "true", f"{RM}.ha.rm-ids": "a, b", f"{RM}.hostname.a": "one", f"{RM}.hostname.b": "two"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "addresses"),
+    [
+        ({f"{RM}.webapp.address": "rm:80"}, ("http://rm:80",)),
+        ({f"{RM}.hostname": "rm"}, ("http://rm:8088",)),
+        ({f"{RM}.hostname": "rm", "yarn.http.policy": "HTTPS_ONLY"}, ("https://rm:8090",)),
+        (PAIR, ("http://one:8088", "http://two:8088")),
+        ({**PAIR, f"{RM}.webapp.address.b": "two:9"}, ("http://one:8088", "http://two:9")),
+        ({}, ()),
+    ],
+)
+def test_addresses_are_hadoop_s_own(settings: dict[str, str], addresses: tuple[str, ...]) -> None:
+    assert addresses_of(settings) == addresses
+
+
+def site(folder: Path, *properties: str) -> Configuration:
+    (folder / "yarn-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
+    return Configuration(yarn=YarnSettings(conf_dir=str(folder)))
+
+
+def entry(name: str, value: str, more: str = "") -> str:
+    return f"<property><name> {name} </name><value>{value}</value>{more}</property>"
+
+
+def test_variables_are_filled_in(tmp_path: Path) -> None:
+    configuration = site(
+        tmp_path, entry(f"{RM}.hostname", "rm"), entry(f"{RM}.webapp.address", f"${{{RM}.hostname}}:1")
+    )
+    assert find_addresses(configuration) == ("http://rm:1",)
+
+
+def test_the_last_value_is_in_force_unless_an_earlier_one_is_final(tmp_path: Path) -> None:
+    name = f"{RM}.hostname"
+    assert find_addresses(site(tmp_path, entry(name, "a"), entry(name, "b"))) == ("http://b:8088",)
+    final = "<final>true</final>"
+    assert find_addresses(site(tmp_path, entry(name, "a", final), entry(name, "b"))) == ("http://a:8088",)
+
+
+def test_what_is_named_comes_first(tmp_path: Path) -> None:
+    configuration = site(tmp_path, entry(f"{RM}.hostname", "rm"))
+    assert find_addresses(configuration, ["other:1", "https://x"]) == ("http://other:1", "https://x")
+    set_here = Configuration(yarn=YarnSettings(conf_dir=str(tmp_path), rm_urls=("http://y",)))
+    assert find_addresses(set_here) == ("http://y",)
+
+
+def test_none_at_all_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"got none from .*yarn-site\.xml\. Set HADOOP_CONF_DIR"):
+        require_addresses(Configuration(yarn=YarnSettings(conf_dir=str(tmp_path))))
+
+
+def test_a_file_that_is_no_xml_is_told(tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text("<configuration>")
+    with pytest.raises(RequestError, match="must be readable XML"):
+        find_addresses(Configuration(yarn=YarnSettings(conf_dir=str(tmp_path))))

@@ -1,0 +1,105 @@
+"""What a ResourceManager's documents say of its GPUs; recorded from Hadoop 3.4.2 in a sandbox of three generations."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.api import advisor
+from gpusage_hooks.types import Cluster
+from gpusage_yarn.cluster import cluster_of, read_view
+
+Documents = dict[str, Any]
+RECORDED = json.loads((Path(__file__).parents[1] / "golden/yarn/3.4.2.json").read_text())
+
+
+@pytest.fixture
+def documents() -> Documents:
+    return copy.deepcopy(RECORDED)
+
+
+def cluster(documents: Documents) -> Cluster:
+    return cluster_of(read_view(documents.get), advisor().catalogue)
+
+
+def node(documents: Documents, label: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in documents["nodes"]["nodes"]["node"] if each["nodeLabels"] == [label])
+    return found
+
+
+def set_amount(resource: Mapping[str, Any], name: str, value: int) -> None:
+    entries = resource["resourceInformations"]["resourceInformation"]
+    next(entry for entry in entries if entry["name"] == name)["value"] = value
+
+
+def leaf(documents: Documents) -> dict[str, Any]:
+    found: dict[str, Any] = documents["scheduler"]["scheduler"]["schedulerInfo"]["queues"]["queue"][0]
+    return found
+
+
+def test_each_label_is_a_pool(documents: Documents) -> None:
+    found = cluster(documents)
+    assert [
+        (pool.site_type, pool.gpu_count, pool.free_gpu_count, pool.mps_per_gpu, pool.feature, pool.partitions)
+        for pool in found.pools
+    ] == [(label, count, count, 100, label, ("default",)) for label, count in (("a100", 2), ("h100", 1), ("v100", 1))]
+    assert all(pool.gpu and pool.gpu.startswith(pool.site_type) for pool in found.pools)
+    assert (found.version, found.default_partition, found.notes) == ("3.4.2", "default", ())
+
+
+def test_the_resource_types_are_those_that_a_container_can_have(documents: Documents) -> None:
+    assert read_view(documents.get).resource_types["gpusage.io/share"] == 100
+
+
+def test_a_share_that_is_given_out_is_not_free(documents: Documents) -> None:
+    set_amount(node(documents, "a100")["availableResource"], "gpusage.io/share", 140)
+    view = read_view(documents.get)
+    assert view.free_share("a100") == 100  # 140 on two GPUs: one of them may be free
+    assert cluster(documents).pools[0].free_gpu_count == 1
+
+
+def test_a_node_that_is_lost_has_no_room(documents: Documents) -> None:
+    node(documents, "v100")["state"] = "LOST"
+    assert read_view(documents.get).free_share("v100") == 0
+    assert cluster(documents).pools[2].free_gpu_count == 0
+
+
+def test_whole_gpus_make_a_pool_that_cannot_be_shared(documents: Documents) -> None:
+    v100 = node(documents, "v100")
+    for resource in (v100["totalResource"], v100["availableResource"]):
+        set_amount(resource, "gpusage.io/share", 0)
+        set_amount(resource, "yarn.io/gpu", 4)
+    pool = cluster(documents).pools[2]
+    assert (pool.gpu_count, pool.free_gpu_count, pool.mps_per_gpu) == (4, 4, None)
+
+
+def test_gpus_without_a_label_are_told_of(documents: Documents) -> None:
+    del node(documents, "a100")["nodeLabels"]
+    found = cluster(documents)
+    assert [pool.site_type for pool in found.pools] == ["h100", "v100"]
+    assert found.notes == ("2 GPUs are on nodes without a label, and are not used",)
+
+
+def test_a_queue_reaches_only_its_labels(documents: Documents) -> None:
+    leaf(documents)["nodeLabels"] = ["a100", "v100"]
+    part = next(
+        each for each in leaf(documents)["capacities"]["queueCapacitiesByPartition"] if each["partitionName"] == "v100"
+    )
+    part["absoluteMaxCapacity"] = 0
+    found = cluster(documents)
+    assert [pool.site_type for pool in found.within(("default",)).pools] == ["a100"]
+
+
+def test_a_label_that_is_not_in_the_catalogue_is_a_pool_all_the_same(documents: Documents) -> None:
+    node(documents, "v100")["nodeLabels"] = ["blue"]
+    assert [(pool.site_type, pool.gpu is None) for pool in cluster(documents).pools][1] == ("blue", True)
+
+
+def test_an_empty_cluster_is_one() -> None:
+    found = cluster({"info": {}, "nodes": {"nodes": None}, "get-node-labels": {}, "scheduler": {}})
+    assert found.pools == ()
