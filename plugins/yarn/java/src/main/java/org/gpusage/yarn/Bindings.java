@@ -3,7 +3,6 @@ package org.gpusage.yarn;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
@@ -16,8 +15,8 @@ import java.util.function.Predicate;
 /**
  * Which container has how much of which GPU of this node: best fit, and never more than a whole GPU.
  *
- * <p>Each change is written to the journal before it holds, so that a NodeManager that starts again knows what its containers still use. The
- * journal is a line a container, moved into place whole; a line that cannot be read is left out.
+ * <p>Each change goes to the journal, so that a NodeManager that starts again knows what its containers still use: a line a container, moved
+ * into place whole. A line that cannot be read is left out; on a disk that takes none, the bindings hold as long as the NodeManager.
  */
 final class Bindings {
 
@@ -41,7 +40,7 @@ final class Bindings {
    *
    * @param journal where bindings are kept; null where no container outlives the NodeManager
    */
-  Bindings(List<String> gpus, Path journal) throws IOException {
+  Bindings(List<String> gpus, Path journal) {
     this.gpus = gpus;
     this.journal = journal;
     if (journal != null) {
@@ -50,7 +49,7 @@ final class Bindings {
   }
 
   /** Return the GPU of {@code container}: the one it has, else the fullest one that can still hold {@code share}; none where none can. */
-  synchronized Optional<String> bind(String container, long share) throws IOException {
+  synchronized Optional<String> bind(String container, long share) {
     Binding held = bound.get(container);
     if (held != null) {
       return Optional.of(held.gpu);
@@ -73,14 +72,14 @@ final class Bindings {
     return Optional.ofNullable(bound.get(container)).map(binding -> binding.gpu);
   }
 
-  synchronized void release(String container) throws IOException {
+  synchronized void release(String container) {
     if (bound.remove(container) != null) {
       write();
     }
   }
 
   /** Release each container of which {@code lives} says no: its end was missed. */
-  synchronized void keepOnly(Predicate<String> lives) throws IOException {
+  synchronized void keepOnly(Predicate<String> lives) {
     if (bound.keySet().removeIf(lives.negate())) {
       write();
     }
@@ -94,27 +93,33 @@ final class Bindings {
     return Settings.WHOLE_GPU - used;
   }
 
-  private void read() throws IOException {
+  private void read() {
     try {
-      for (String line : Files.readAllLines(journal, StandardCharsets.UTF_8)) {
+      Files.createDirectories(journal.getParent());
+      String text = Files.exists(journal) ? new String(Files.readAllBytes(journal), StandardCharsets.UTF_8) : "";
+      for (String line : text.split("\n")) {
         String[] words = line.split(" ");
         if (words.length == 3 && gpus.contains(words[1]) && words[2].matches("[0-9]{1,3}")) {
           bound.put(words[0], new Binding(words[1], Long.parseLong(words[2])));
         }
       }
-    } catch (NoSuchFileException first) {
-      Files.createDirectories(journal.getParent());
+    } catch (IOException unreadable) {
+      Metrics.contain("journal's reading", unreadable);
     }
   }
 
-  private void write() throws IOException {
+  private void write() {
     if (journal == null) {
       return;
     }
     List<String> lines = new ArrayList<>();
     bound.forEach((container, binding) -> lines.add(container + " " + binding.gpu + " " + binding.share));
     Path fresh = journal.resolveSibling(journal.getFileName() + ".new");
-    Files.write(fresh, lines, StandardCharsets.UTF_8);
-    Files.move(fresh, journal, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    try {
+      Files.write(fresh, lines, StandardCharsets.UTF_8);
+      Files.move(fresh, journal, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    } catch (IOException unwritable) {
+      Metrics.contain("journal's writing", unwritable);
+    }
   }
 }

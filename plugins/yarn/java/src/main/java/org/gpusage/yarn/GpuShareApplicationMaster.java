@@ -49,7 +49,7 @@ public final class GpuShareApplicationMaster {
 
   private static final int MOST_LOSSES = 5;
   private static final int SHOWN_CHARACTERS = 3000;
-  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(30);
+  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(10);
 
   private final Configuration conf = new YarnConfiguration();
   private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
@@ -84,10 +84,14 @@ public final class GpuShareApplicationMaster {
         manager.registerApplicationMaster(InetAddress.getLocalHost().getHostName(), -1, "").getContainersFromPreviousAttempts();
     try {
       read(environment);
-      begin(kept);
-      work();
     } catch (Plan.PlanException | IOException unreadable) {
       fail(2, unreadable.getMessage());
+    }
+    try {
+      begin(kept);
+      work();
+    } catch (YarnException | IOException failure) {
+      fail(1, failure.toString());
     }
     end();
     return status;
@@ -127,6 +131,9 @@ public final class GpuShareApplicationMaster {
 
   /** Take up the containers that an earlier attempt left running, and ask for the others. */
   private void begin(List<Container> kept) {
+    if (status != 0) {
+      return;
+    }
     for (long number = 1; number <= plan.containers; number++) {
       tasks.add(new Task(number));
     }

@@ -1,6 +1,5 @@
 package org.gpusage.yarn;
 
-import java.io.IOException;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -70,7 +69,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  void start(Context context) throws IOException {
+  void start(Context context) {
     Configuration conf = context.getConf();
     this.context = context;
     off = Settings.offSwitch(conf);
@@ -81,7 +80,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
 
-  void enter(Container container) throws IOException {
+  void enter(Container container) {
     long wanted = shareOf(container);
     if (wanted == 0 || off.isOff()) {
       return;
@@ -103,7 +102,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   /** Release at the end; say the GPU once more where a container is to start anew, with an environment of its master's. */
-  void follow(Container container, ContainerState after) throws IOException {
+  void follow(Container container, ContainerState after) {
     String id = container.getContainerId().toString();
     if (after == ContainerState.DONE) {
       bindings.release(id);

@@ -95,6 +95,21 @@ class BindingsTest {
   }
 
   @Test
+  void aDiskThatTakesNoJournalStopsNoBinding() throws Exception {
+    Files.write(folder.resolve("below"), new byte[0]);
+    Bindings bindings = new Bindings(TWO, journal);
+    assertEquals(bindings.bind("a", 50), bindings.bind("b", 50));
+    assertNotEquals(bindings.bind("a", 50), bindings.bind("c", 60));
+  }
+
+  @Test
+  void aJournalOfAnyBytesIsReadAsFarAsItCan() throws Exception {
+    Files.createDirectories(journal.getParent());
+    Files.write(journal, new byte[] {(byte) 0xff, 0, '\n', 'a', ' ', '0', ' ', '6', '0'});
+    assertEquals(40, new Bindings(TWO, journal).free("0"));
+  }
+
+  @Test
   void noGpuIsEverOverfullWhateverHappens() throws Exception {
     Random random = new Random(11);
     Map<String, String> where = new HashMap<>();
