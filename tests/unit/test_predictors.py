@@ -44,16 +44,16 @@ def need(sm: float, dram: float = 0.1, memory_bytes: float = GIB) -> GpuNeed:
     )
 
 
-def test_a_large_product_takes_as_long_as_its_arithmetic() -> None:
-    # 2 x 8192^3 FLOP at 0.78 of 19.5 TFLOP/s are 72 ms
+def test_a_large_product_takes_nearly_as_long_as_its_arithmetic_at_the_peak() -> None:
+    # 2 x 8192^3 FLOP at 19.5 TFLOP/s are 56 ms; cuBLAS reaches 75 to 100 % of the peak in fp32
     graph = perceptron_graph(width=8192, depth=1)
-    assert step_s(graph, Workload(batch_size=8192, mode="infer")) == pytest.approx(72e-3, rel=0.1)
+    assert 56e-3 < step_s(graph, Workload(batch_size=8192, mode="infer")) < 56e-3 / 0.75
 
 
-def test_a_large_rectifier_takes_as_long_as_its_traffic() -> None:
-    # 2 x 4 bytes x 10^9 elements at 0.56 of 1,555 GB/s are 9.2 ms
+def test_a_large_rectifier_takes_nearly_as_long_as_its_traffic_at_the_peak() -> None:
+    # 2 x 4 bytes x 10^9 elements at 1,555 GB/s are 5.1 ms; NeuSight's A100 reaches 75 to 90 % of it
     graph = chain("relu", [node("Relu", [(-1, 1_000_000)], (-1, 1_000_000))], (-1, 1_000_000))
-    assert step_s(graph, Workload(batch_size=1000, mode="infer")) == pytest.approx(9.2e-3, rel=0.1)
+    assert 5.1e-3 < step_s(graph, Workload(batch_size=1000, mode="infer")) < 5.1e-3 / 0.7
 
 
 def test_a_small_model_takes_as_long_as_its_launches_whatever_the_gpu() -> None:

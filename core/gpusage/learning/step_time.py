@@ -3,17 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from gpusage.learning.artifacts import Artifact
+import numpy as np
+import numpy.typing as npt
+from rich.progress import track
+
+from gpusage.learning import step_tables
+from gpusage.learning.artifacts import Artifact, Card
+from gpusage.learning.scores import score
+from gpusage.learning.step_fit import Fitted
+from gpusage.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
+from gpusage.predictors.efficiency import Efficiency
+
+Array = npt.NDArray[Any]
+NAME = "step_time"
+HOST_BOUND = 0.5
+"""From this share on a step is taken for one that the host decides."""
+COVERED = 0.90
+LEAST_HOST_DEVIATION = 0.5
+"""Hosts differ by a factor of 2 and more; the few that were measured do not show it all."""
 
 
-def fit(_: DataFolder) -> Sequence[Artifact]:
-    """Fit nothing yet."""
-    return ()
+def fit(data: DataFolder) -> Sequence[Artifact]:
+    """Fit the efficiencies on all rows, and the intervals on families and GPUs that were left out."""
+    found = measurements(data)
+    unseen_family = held_out_families(found)
+    unseen_gpu = held_out_gpus(found)
+    fitted = refit(found, np.arange(len(found.rows)))
+    efficiency = replace(fitted.efficiency, deviations=deviations(found, unseen_family, unseen_gpu))
+    return [Artifact(name=NAME, card=_card(found, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 
 
-def evaluate(_: DataFolder) -> Sequence[ScoreTable]:
-    """Score nothing yet."""
-    return ()
+def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
+    """Score on families and on GPUs that were left out, with the baselines beside."""
+    found = measurements(data)
+    return step_tables.tables(found, held_out_families(found), held_out_gpus(found))
+
+
+def held_out_families(found: Measurements) -> Array:
+    """Return, a row, seconds as shipped, with the campaign's host, and the host's share; its family was unseen."""
+    result = np.zeros((len(found.rows), 3))
+    for fold in track(family_folds(found), description="step time, families"):
+        _fill(result, refit(found, fold.train), found, fold.test)
+    return result
+
+
+def held_out_gpus(found: Measurements) -> Array:
+    """Return the same where the row's GPU was unseen; NaN where the GPU was never left out."""
+    result = np.full((len(found.rows), 3), np.nan)
+    for group, fold in track(gpu_folds(found), description="step time, GPUs"):
+        _fill(result, refit(found, fold.train, without=group), found, fold.test)
+    return result
+
+
+def _fill(result: Array, fitted: Fitted, found: Measurements, test: Array) -> None:
+    samples = [found.samples[index] for index in test]
+    result[test, 0], result[test, 2] = predicted(fitted, samples)
+    result[test, 1], _ = predicted(fitted, samples, with_campaign=True)
+
+
+def deviations(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> dict[str, float]:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`."""
+    miss = np.abs(np.log(unseen_family[:, 0] / found.measured_s))
+    host = unseen_family[:, 2] > HOST_BOUND
+    known = float(np.quantile(miss[~host], COVERED))
+    bound = float(np.quantile(miss[host], COVERED)) if host.any() else 0.0
+    left_out = ~np.isnan(unseen_gpu[:, 0])
+    miss_gpu = np.abs(np.log(unseen_gpu[left_out, 0] / found.measured_s[left_out]))
+    unseen = float(np.quantile(miss_gpu[unseen_gpu[left_out, 2] <= HOST_BOUND], COVERED))
+    return {
+        "known": known,
+        "unseen_gpu": max(unseen**2 - known**2, 0.0) ** 0.5,
+        "host": max(max(bound**2 - known**2, 0.0) ** 0.5, LEAST_HOST_DEVIATION),
+    }
+
+
+def _parameters(efficiency: Efficiency) -> dict[str, Any]:
+    names = ("first", "first_bias", "second", "second_bias", "latency_s", "host_s", "gpu_log_factors", "deviations")
+    return {name: getattr(efficiency, name) for name in names}
+
+
+def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
+    counts: dict[str, int] = {}
+    for row in found.rows:
+        counts[row.source] = counts.get(row.source, 0) + 1
+    batches = [row.workload.batch_size for row in found.rows]
+    measured = found.measured_s
+    errors = {}
+    for source in sorted(counts):
+        rows = np.array([row.source == source for row in found.rows])
+        errors[f"MAPE, unseen family, {source}"] = score(measured[rows], unseen_family[rows, 0]).mape
+        rows &= ~np.isnan(unseen_gpu[:, 0])
+        if rows.any():
+            errors[f"MAPE, unseen GPU, {source}"] = score(measured[rows], unseen_gpu[rows, 0]).mape
+    return Card(
+        purpose="Efficiency of each class of operator under the roofline, launches, and the 90 % intervals' widths.",
+        fitted_on=(
+            *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
+            f"NeuSight's operators: {len(found.operators)} rows drawn of those of {len(set(_gpus(found)))} GPUs",
+        ),
+        licences=("timm: Apache-2.0", "pytorch-gpu-benchmark: MIT", "NeuSight: MIT"),
+        ranges={"batch_size": (min(batches), max(batches)), "step_s": (float(measured.min()), float(measured.max()))},
+        errors=errors,
+        notes=("Remade by: gpusage train --data FOLDER --target step_time",),
+    )
+
+
+def _gpus(found: Measurements) -> list[str]:
+    return [operator.gpu.name for operator in found.operators]

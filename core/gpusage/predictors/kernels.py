@@ -44,8 +44,8 @@ _TRAINED_BATCH_NORMALIZATION = 1.5
 """In training the input is read twice: for its statistics and to be normalised."""
 _OPTIMIZER_TRAFFIC = {"none": 0.0, "sgd": 12.0, "momentum": 20.0, "adam": 28.0, "adamw": 28.0, "adafactor": 24.0}
 """Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each."""
-_CAST_TRAFFIC = 6.0 + 6.0 + 8.0
-"""Mixed precision: bytes a weight to cast it to 2 bytes, its gradient to 4, and to unscale the gradient."""
+_CAST_TRAFFIC = 6.0 + 8.0
+"""Mixed precision: bytes a weight to cast its gradient to 4 bytes, and to unscale the gradient."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
@@ -102,9 +102,10 @@ def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels
         parts += [backward, _accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
         launches = sum(float(part[_LAUNCHES] @ part[_COUNTS]) for part in parts[1:3])
         host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count)
-    elif precision in ("fp16", "bf16"):
-        parts.append(_cast(lowering))
+    if precision in ("fp16", "bf16"):
+        parts += [_cast(lowering), _input_casts(lowering)]
     table = np.concatenate(parts, axis=1)
+    table = table[:, (table[1] > 0) | (table[2] > 0)]
     operator_class = table[0].astype(np.int64)
     return Kernels(
         operator_class=operator_class,
@@ -193,6 +194,16 @@ def _cast(lowering: Lowering) -> FloatArray:
     kernels = max(float(lowering.parameter_tensor_count), 1.0)
     count = float(lowering.parameter_count) / kernels
     return _single(_C.COPY, 0.0, 6.0 * count, count, kernels)
+
+
+def _input_casts(lowering: Lowering) -> FloatArray:
+    """Return the casts of activations to 2 bytes, and in training of their gradients back to 4."""
+    structure = lowering.structure
+    cast = (lowering.cast_elements > 0) * structure.counts
+    count = float(cast.sum())
+    elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
+    passes = 2.0 if lowering.train else 1.0
+    return _single(_C.COPY, 0.0, 6.0 * elements, elements, passes * count)
 
 
 def _loss(lowering: Lowering) -> FloatArray:

@@ -24,13 +24,14 @@ from gpusage.predictors.operators import (
     is_grouped,
     rule_of,
 )
-from gpusage.predictors.structure import Kind, Role, Structure, structure_of
+from gpusage.predictors.structure import Kind, Role, Structure, structure_of, widened
 from gpusage_hooks.types import ModelGraph, Node, Workload
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+WIDE_BYTES = 4
 ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 INDEX_BYTES = 8
 MINIMUM_MATRIX_WIDTH = 8
@@ -64,6 +65,7 @@ class Lowering:
         sequential_steps: How often kernels must follow one another within one execution: time steps of an LSTM.
         inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
         width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
+        cast_elements: Elements that mixed precision casts to 2 bytes before the node reads them.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
         structure: Of the graph.
@@ -85,6 +87,7 @@ class Lowering:
     sequential_steps: FloatArray
     inner: FloatArray
     width: FloatArray
+    cast_elements: FloatArray
     parameter_count: int
     parameter_tensor_count: int
     structure: Structure
@@ -106,8 +109,8 @@ def forward_flop(graph: ModelGraph) -> float:
 @lru_cache(maxsize=512)
 def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision: str) -> Lowering:
     graph = identity.value
-    structure = structure_of(graph)
     float_bytes = FLOAT_BYTES[precision]
+    structure = structure_of(graph) if float_bytes == WIDE_BYTES else widened(graph)
     rows = [_row(kind, batch_size, float_bytes) for kind in structure.kinds]
     columns = np.array(rows, dtype=np.float64).reshape(-1, _WIDTH).T
     tensors = [len(kind.node.parameters) for kind in structure.kinds]
@@ -126,6 +129,7 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
         sequential_steps=columns[11],
         inner=columns[12],
         width=columns[13],
+        cast_elements=columns[14],
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(np.dot(tensors, structure.counts)) if tensors else 0,
         structure=structure,
@@ -134,8 +138,8 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
     )
 
 
-_WIDTH = 14
-_NO_WORK = (float(OperatorClass.VIEW), *(0.0,) * (_WIDTH - 4), 1.0, 1.0, 1.0)
+_WIDTH = 15
+_NO_WORK = (float(OperatorClass.VIEW), *(0.0,) * 10, 1.0, 1.0, 1.0, 0.0)
 
 
 def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
@@ -146,7 +150,7 @@ def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
     if operator_class is OperatorClass.VIEW:
         return _NO_WORK
     outputs = sum([element_count(shape, batch_size) for shape in node.outputs])
-    output_bytes = outputs * ELEMENT_BYTES.get(node.element_type, float_bytes)
+    output_bytes = outputs * ELEMENT_BYTES.get(node.element_type, WIDE_BYTES if kind.wide else float_bytes)
     flop = rule.flop(node, batch_size) if rule.flop else rule.flop_per_output * outputs
     keeps = _keeps(node, role, rule.keeps)
     return (
@@ -163,6 +167,7 @@ def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
         operator_class in _MATRIX_CLASSES and flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs,
         _sequential_steps(node, operator_class),
         *_sides(node, operator_class, flop, outputs),
+        _cast_elements(kind, operator_class, batch_size),
     )
 
 
@@ -203,8 +208,27 @@ def _read_bytes(
         return 0.0
     if operator_class is OperatorClass.GATHER:
         return output_bytes
-    read = kind.node.inputs[-1:] if kind.role is Role.VALUES else kind.node.inputs
-    return float(sum([element_count(shape, batch_size) for shape in read]) * float_bytes)
+    inputs, wide = kind.node.inputs, kind.wide_inputs
+    if kind.role is Role.VALUES:
+        inputs, wide = inputs[-1:], wide[-1:]
+    if not wide or operator_class in _CASTING_CLASSES:
+        return float(sum([element_count(shape, batch_size) for shape in inputs]) * float_bytes)
+    return float(
+        sum(
+            [
+                element_count(shape, batch_size) * (WIDE_BYTES if is_wide else float_bytes)
+                for shape, is_wide in zip(inputs, wide, strict=False)
+            ]
+        )
+    )
+
+
+def _cast_elements(kind: Kind, operator_class: OperatorClass, batch_size: int) -> int:
+    """Return the elements that are cast to 2 bytes before a product or a convolution reads them."""
+    if not kind.wide_inputs or operator_class not in _CASTING_CLASSES or kind.role is Role.INSIDE:
+        return 0
+    pairs = zip(kind.node.inputs, kind.wide_inputs, strict=False)
+    return sum([element_count(shape, batch_size) for shape, is_wide in pairs if is_wide])
 
 
 def _sequential_steps(node: Node, operator_class: OperatorClass) -> int:
@@ -227,6 +251,7 @@ def _sides(node: Node, operator_class: OperatorClass, flop: float, outputs: int)
     return max(flop / (2.0 * outputs), 1.0) if outputs else 1.0, float(width)
 
 
+_CASTING_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
 _CONVOLUTIONS = (OperatorClass.CONVOLUTION, OperatorClass.GROUPED_CONVOLUTION)
 _ROW_CLASSES = (OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
 

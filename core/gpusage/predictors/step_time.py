@@ -1,19 +1,15 @@
-"""Seconds of one step: a roofline for each node, launches beside it."""
+"""Seconds of one step: a learned roofline for each node, launches beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import hypot
+from math import exp, hypot
 
-from gpusage.predictors.intervals import around, spread
+from gpusage.predictors.efficiency import shipped
+from gpusage.predictors.intervals import around, unknown_share
 from gpusage.predictors.timing import timing_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
-
-DEVIATION = 0.27
-"""Of the logarithm of measured over predicted, on the public measurements that `efficiency` names."""
-HOST_DEVIATION = 0.40
-"""The same where the host's launches decide: processors and versions of PyTorch differ by a factor of 2."""
 
 
 @hookimpl(trylast=True)
@@ -21,6 +17,14 @@ def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     """Predict the seconds of one step on each GPU."""
     timing = timing_of(graph, workload, gpus)
     return [
-        around(step_s, spread(hypot(DEVIATION, HOST_DEVIATION * host_share), graph))
-        for step_s, host_share in zip(timing.step_s.tolist(), timing.host_share.tolist(), strict=True)
+        around(step_s, exp(_distance(graph, gpu, host_share)))
+        for gpu, step_s, host_share in zip(gpus, timing.step_s.tolist(), timing.host_share.tolist(), strict=True)
     ]
+
+
+def _distance(graph: ModelGraph, gpu: Gpu, host_share: float) -> float:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale."""
+    efficiency = shipped()
+    deviations = efficiency.deviations
+    unseen = 0.0 if gpu.name in efficiency.gpu_log_factors else deviations["unseen_gpu"]
+    return hypot(deviations["known"], unseen, deviations["host"] * host_share, 2.0 * unknown_share(graph))

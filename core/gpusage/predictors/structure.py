@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain
@@ -49,6 +49,10 @@ class Kind:
 
     node: Node
     role: Role
+    wide: bool = False
+    """Mixed precision writes it in 4 bytes: see `widened`."""
+    wide_inputs: tuple[bool, ...] = ()
+    """Which of the inputs are so; empty where none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,72 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
         last_reader=last_reader,
         unread=np.flatnonzero(read_count == 0),
     )
+
+
+def widened(graph: ModelGraph) -> Structure:
+    """Return the structure of *graph* under automatic mixed precision, where a kind knows which tensors stay in fp32.
+
+    Products and convolutions write 2 bytes; layer normalization, softmax and the like write 4; everything else writes
+    as wide as the widest of what it reads, weights included.
+
+    Source:
+        PyTorch's list of operators that autocast to float16, to float32, and to the widest input.
+    """
+    return _widened(Identity(graph))
+
+
+@lru_cache(maxsize=512)
+def _widened(identity: Identity[ModelGraph]) -> Structure:
+    graph = identity.value
+    structure = structure_of(graph)
+    wide: list[bool] = []
+    numbers: dict[tuple[int, bool, tuple[bool, ...]], int] = {}
+    kind_of_node = []
+    rules = [_Widening.of(kind) for kind in structure.kinds]
+    for number, producers in zip(structure.kind_of_node.tolist(), graph.producers, strict=True):
+        inputs = tuple([made < 0 or wide[made] for made in producers])
+        rule = rules[number]
+        result = rule is _Widening.ALWAYS or (rule is _Widening.AS_READ and True in inputs)
+        wide.append(result)
+        key = (number, result, inputs if True in inputs else ())
+        kind_of_node.append(numbers.setdefault(key, len(numbers)))
+    kinds = tuple(
+        Kind(node=structure.kinds[number].node, role=structure.kinds[number].role, wide=result, wide_inputs=inputs)
+        for number, result, inputs in numbers
+    )
+    column = np.array(kind_of_node, dtype=np.int64)
+    return replace(
+        structure, kinds=kinds, kind_of_node=column, counts=np.bincount(column, minlength=len(kinds)).astype(np.int64)
+    )
+
+
+class _Widening(IntEnum):
+    """Whether mixed precision writes a kind's output in 4 bytes."""
+
+    NEVER = 0
+    ALWAYS = 1
+    AS_READ = 2
+
+    @classmethod
+    def of(cls, kind: Kind) -> _Widening:
+        node, operator_class = kind.node, rule_of(kind.node).operator_class
+        if kind.role in (Role.SCORES, Role.INSIDE, Role.VALUES, Role.BIAS) or operator_class in _NARROW_CLASSES:
+            return cls.NEVER
+        if operator_class is OperatorClass.NORMALIZATION or node.op_type in _WIDE_TYPES:
+            return cls.ALWAYS
+        promotes = operator_class is OperatorClass.ELEMENTWISE or node.op_type == "Concat"
+        if (promotes or operator_class is OperatorClass.GATHER) and any(node.parameters):
+            return cls.ALWAYS
+        return cls.AS_READ
+
+
+_NARROW_CLASSES = (
+    OperatorClass.CONVOLUTION,
+    OperatorClass.PRODUCT,
+    OperatorClass.ATTENTION,
+    OperatorClass.RECURRENT,
+)
+_WIDE_TYPES = ("Softmax", "LogSoftmax", "Exp", "Log", "Pow", "Reciprocal", "Softplus", "CumSum", "ReduceL2")
 
 
 def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind, ...], IntArray]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log
 
 import numpy as np
 
-from gpusage.predictors.efficiency import COMPUTE, FILL, HOST_S, KERNEL_LATENCY_S, MEMORY, OVERLAP, ComputePath
+from gpusage.predictors.efficiency import OVERLAP, Efficiency, shipped
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
+from gpusage_hooks.units import TERA
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 _FIRST_TENSOR_CORES = (7, 0)
+_TINY = 1e-3
+"""Microseconds, and shares: what the logarithm of nothing is taken of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +44,38 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ideal:
+    """Kernels at a GPU's peaks, and what their efficiencies depend on: shape (kernels, GPUs), features one axis more.
+
+    Attributes:
+        compute_s: The arithmetic alone, at the peak of the units that do it.
+        traffic_s: The traffic alone, at the peak of the memory.
+        waves: Thread blocks for each SM.
+        features: In the order of `efficiency.FEATURES`.
+    """
+
+    compute_s: FloatArray
+    traffic_s: FloatArray
+    waves: FloatArray
+    features: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """What each GPU does a second: shape (classes, GPUs), or (GPUs,)."""
+    """What each GPU has: shape (classes, GPUs), or (GPUs,).
+
+    Attributes:
+        matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
+        power: How far the power limit is below what the arithmetic units of its year take, as a logarithm <= 0.
+    """
 
     matrix_flop_per_s: FloatArray
+    matrix_path: FloatArray
     flop_per_s: FloatArray
     bytes_per_s: FloatArray
-    peak_bytes_per_s: FloatArray
     sm_count: FloatArray
+    l2_bytes: FloatArray
+    power: FloatArray
 
 
 def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
@@ -58,51 +86,89 @@ def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Tim
 
 @lru_cache(maxsize=512)
 def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: Precision) -> Timing:
-    kernels, rates = key.value, _rates(gpus, precision)
-    operator_class, column = kernels.operator_class, np.newaxis
-    flop_per_s = np.where(
-        kernels.matrix_units[:, column] > 0, rates.matrix_flop_per_s[operator_class], rates.flop_per_s[operator_class]
-    )
-    waves = kernels.blocks[:, column] / rates.sm_count
-    compute_s = kernels.flop[:, column] / flop_per_s * (1.0 + FILL / waves)
-    traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s[operator_class]
-    kernel_s = np.maximum(compute_s, traffic_s) + KERNEL_LATENCY_S * kernels.launches[:, column]
-    busy_s = kernels.counts @ kernel_s
-    host_s = float(kernels.host_counts @ HOST_S)
+    return timing_with(shipped(), key.value, [gpu.value for gpu in gpus], precision)
+
+
+def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
+    """Return the times of *kernels* on *gpus* as *efficiency* has it."""
+    ideal = ideal_times(kernels, gpus, precision)
+    kernel_s = _kernel_s(efficiency, kernels, ideal)
+    factors = np.exp([efficiency.gpu_log_factors.get(gpu.name, 0.0) for gpu in gpus])
+    busy_s = kernels.counts @ kernel_s * factors
+    host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
     return Timing(
         step_s=step_s,
         busy_s=busy_s,
-        sm_s=kernels.counts @ (kernel_s * np.minimum(waves, 1.0)),
-        dram_s=(kernels.counts @ kernels.traffic_bytes) / rates.peak_bytes_per_s,
+        sm_s=kernels.counts @ (kernel_s * np.minimum(ideal.waves, 1.0)) * factors,
+        dram_s=kernels.counts @ ideal.traffic_s,
         host_share=(host_s / step_s) ** OVERLAP,
     )
+
+
+def _kernel_s(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> FloatArray:
+    """Return each kernel's seconds: the fourth root of the fourth powers' sum, near the larger of the two times."""
+    shares = np.exp(-efficiency.logarithms(kernels.operator_class, ideal.features))
+    compute = np.square(np.square(ideal.compute_s * shares[:, :, 0]))
+    traffic = np.square(np.square(ideal.traffic_s * shares[:, :, 1]))
+    kernel_s: FloatArray = np.sqrt(np.sqrt(compute + traffic))
+    return kernel_s + efficiency.latency_s * kernels.launches[:, np.newaxis]
+
+
+def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Ideal:
+    """Return the times of *kernels* at the peaks of *gpus*, with their features."""
+    rates = _rates(tuple(map(Identity, gpus)), precision)
+    operator_class, column = kernels.operator_class, np.newaxis
+    matrix = kernels.matrix_units[:, column] > 0
+    compute_s = kernels.flop[:, column] / np.where(matrix, rates.matrix_flop_per_s[operator_class], rates.flop_per_s)
+    traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s
+    waves = kernels.blocks[:, column] / rates.sm_count
+    features = np.empty((*compute_s.shape, 10))
+    features[:, :, 0] = 0.25 * np.log(kernels.inner)[:, column] - 1.0
+    features[:, :, 1] = 0.25 * np.log(kernels.width)[:, column] - 1.0
+    features[:, :, 2] = kernels.backward[:, column]
+    features[:, :, 3] = precision in ("fp16", "bf16")
+    features[:, :, 4] = 0.2 * np.log(compute_s * 1e6 + _TINY)
+    features[:, :, 5] = 0.2 * np.log(traffic_s * 1e6 + _TINY)
+    features[:, :, 6] = 0.2 * np.log(waves)
+    features[:, :, 7] = 0.2 * np.log(kernels.traffic_bytes[:, column] / rates.l2_bytes + _TINY)
+    features[:, :, 8] = np.where(matrix, rates.matrix_path[operator_class], 0.0)
+    features[:, :, 9] = rates.power
+    return Ideal(compute_s=compute_s, traffic_s=traffic_s, waves=waves, features=features)
 
 
 @lru_cache(maxsize=64)
 def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
     rows = [key.value for key in gpus]
-    bandwidth = np.array([gpu.bandwidth_bytes_per_s for gpu in rows])
+    matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
     return _Rates(
-        matrix_flop_per_s=np.array(
-            [[_matrix_rate(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
-        ),
-        flop_per_s=np.array([[_plain_rate(gpu, operator_class) for gpu in rows] for operator_class in OperatorClass]),
-        bytes_per_s=MEMORY[:, np.newaxis] * bandwidth,
-        peak_bytes_per_s=bandwidth,
+        matrix_flop_per_s=np.array([[rate for rate, _ in row] for row in matrix]),
+        matrix_path=np.array([[path for _, path in row] for row in matrix]),
+        flop_per_s=np.array([gpu.peak_flop_per_s["fp32"] for gpu in rows]),
+        bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
+        l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
+        power=np.array([_power(gpu) for gpu in rows]),
     )
 
 
-def _plain_rate(gpu: Gpu, operator_class: OperatorClass) -> float:
-    return float(COMPUTE[operator_class, ComputePath.CUDA_CORES] * gpu.peak_flop_per_s["fp32"])
-
-
-def _matrix_rate(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> float:
-    """Return FLOP/s of a class where its shapes suit matrix units; without such units, those of the CUDA cores."""
+def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:
+    """Return peak FLOP/s and path of a class whose shapes suit matrix units; without such units, the CUDA cores'."""
     wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
     peak = gpu.peak_flop_per_s.get(wanted)
     if wanted == "fp32" or peak is None or gpu.compute_capability < _FIRST_TENSOR_CORES:
-        return _plain_rate(gpu, operator_class)
-    path = ComputePath.TF32 if wanted == "tf32" else ComputePath.HALF
-    return float(COMPUTE[operator_class, path] * peak)
+        return gpu.peak_flop_per_s["fp32"], 0.0
+    return peak, 0.5 if wanted == "tf32" else 1.0
+
+
+POWER_PER_RATE, POWER_HALVES_YEARLY, POWER_YEAR = 3.2, 0.25, 2016
+
+
+def _power(gpu: Gpu) -> float:
+    """Return how far the power limit is below what the clock needs, as a logarithm <= 0, 0 where it is enough.
+
+    Chips take e^-0.25 times as much a year for the same arithmetic, judged by the boards of 2016 to 2025; those that
+    are known not to hold their clock under load (P4, T4, L4) stand near -0.6, the large ones at 0.
+    """
+    per_rate = log(gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"])
+    return min(0.0, per_rate + POWER_HALVES_YEARLY * (gpu.launch_year - POWER_YEAR) - POWER_PER_RATE)

@@ -1,0 +1,148 @@
+"""What the step time is fitted on: whole steps and single operators, weighted so that no source drowns the others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.learning.splits import Fold, by_group
+from gpusage.learning.step_fit import Fitted, Sample, fit
+from gpusage.learning.step_operators import operator_samples
+from gpusage.learning.step_rows import StepRow, families, step_rows
+from gpusage.learning.tables import DataFolder
+from gpusage.learning.zoo import Zoo, load_zoo
+from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.timing import timing_with
+
+Array = npt.NDArray[Any]
+SOURCE_WEIGHTS = {
+    "timm infer": 1.0,
+    "timm train": 0.5,
+    "torchvision infer": 0.2,
+    "torchvision train": 0.2,
+    "neusight": 0.5,
+    "operators": 0.8,
+}
+FAMILY_FOLDS = 4
+GPU_FOLDS: tuple[tuple[str, ...], ...] = (
+    ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-5090"),
+    ("p100-pcie-16gb", "rtx-3090", "rtx-2080-ti"),
+    ("t4", "rtx-4090", "titan-xp"),
+    ("v100-pcie-32gb", "p4", "rtx-pro-6000-max-q", "titan-rtx"),
+)
+"""GPUs that are left out together: of different sources, or of one chip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Rows, the samples made of them, and the operators.
+
+    Attributes:
+        fitted: Which rows may teach: each of timm's inference models on two of its GPUs, which halves the time.
+    """
+
+    rows: list[StepRow]
+    samples: list[Sample]
+    operators: list[Sample]
+    fitted: Array
+
+    @property
+    def measured_s(self) -> Array:
+        """Each row's measured step."""
+        return np.array([row.measured_s for row in self.rows])
+
+
+def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
+    """Return everything that the step time is fitted on and scored with."""
+    zoo = zoo or load_zoo()
+    rows = step_rows(data, zoo)
+    samples = [_sample(row, zoo) for row in rows]
+    operators = operator_samples(data)
+    share = SOURCE_WEIGHTS["operators"] / max(len(operators), 1)
+    return Measurements(
+        rows=rows,
+        samples=samples,
+        operators=[replace(operator, weight=share) for operator in operators],
+        fitted=_fitted(rows),
+    )
+
+
+def _sample(row: StepRow, zoo: Zoo) -> Sample:
+    return Sample(
+        kernels=kernels_of(zoo.graph(row.key), row.workload),
+        gpu=row.gpu,
+        precision=row.workload.precision,
+        measured_s=row.measured_s,
+        campaign=row.campaign,
+        extra_s=row.copy_s,
+    )
+
+
+def _fitted(rows: Sequence[StepRow]) -> Array:
+    gpus = sorted({row.gpu.name for row in rows if row.source == "timm infer"})
+
+    def teaches(row: StepRow) -> bool:
+        if row.source != "timm infer":
+            return True
+        turn = int(hashlib.sha256(row.key.encode()).hexdigest()[:8], 16)
+        return (gpus.index(row.gpu.name) - turn) % len(gpus) in (0, len(gpus) // 2)
+
+    return np.array([teaches(row) for row in rows], dtype=bool)
+
+
+def weighted(found: Measurements, indices: Array) -> list[Sample]:
+    """Return the samples of the rows *indices* that teach; a family counts by the root of its size."""
+    kept = [int(index) for index in indices if found.fitted[index]]
+    sizes = Counter((found.rows[index].source, found.rows[index].family) for index in kept)
+    totals: dict[str, float] = {}
+    for (source, _), size in sizes.items():
+        totals[source] = totals.get(source, 0.0) + size**0.5
+    result = []
+    for index in kept:
+        row = found.rows[index]
+        size = sizes[row.source, row.family]
+        weight = SOURCE_WEIGHTS[row.source] / (totals[row.source] * size**0.5)
+        result.append(replace(found.samples[index], weight=weight))
+    return result
+
+
+def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
+    """Return the fit to the rows *indices*, with no row and no operator of the GPUs *without*."""
+    samples = [*weighted(found, indices), *found.operators]
+    return fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
+
+
+def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool = False) -> tuple[Array, Array]:
+    """Return seconds and host's share of each sample; with the host of its campaign, or as shipped, with ours."""
+    steps, shares = [], []
+    for sample in samples:
+        efficiency = fitted.efficiency
+        factor = fitted.campaign_log_factors.get(sample.campaign, 0.0) if with_campaign else 0.0
+        if factor:
+            efficiency = replace(efficiency, host_s=efficiency.host_s * np.exp(factor))
+        timing = timing_with(efficiency, sample.kernels, [sample.gpu], sample.precision)
+        steps.append(float(timing.step_s[0]) + sample.extra_s)
+        shares.append(float(timing.host_share[0]))
+    return np.array(steps), np.array(shares)
+
+
+def family_folds(found: Measurements) -> list[Fold]:
+    """Return the folds by family; a language model of NeuSight is a family of its own."""
+    return by_group(families(found.rows), FAMILY_FOLDS, "family")
+
+
+def gpu_folds(found: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
+    """Return the folds by GPU."""
+    names = np.array([row.gpu.name for row in found.rows])
+    folds = []
+    for group in GPU_FOLDS:
+        tested = np.isin(names, group)
+        name = f"unseen GPU {', '.join(group)}"
+        folds.append((group, Fold(name=name, train=np.flatnonzero(~tested), test=np.flatnonzero(tested))))
+    return folds
