@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning import report
+from gpusage.learning.step_fit import Penalties, Sample, _Objective, fit, flattened, initial
+from gpusage.learning.step_rows import step_rows
+from gpusage.learning.step_samples import predicted
+from gpusage.learning.tables import DataFolder
+from gpusage.learning.targets import Points, ScoreTable
+from gpusage.learning.zoo import Zoo, load_zoo
+from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.timing import timing_with
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Gpu, Workload
+from graphs import convolution_graph, perceptron_graph
+
+A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
+
+
+def sample(batch_size: int, gpu: Gpu, *, factor: float = 1.0) -> Sample:
+    """A step that takes *factor* times as long as the constant efficiencies say."""
+    workload = Workload(batch_size=batch_size)
+    kernels = kernels_of(convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload)
+    step_s = float(timing_with(initial(), kernels, [gpu], "fp32").step_s[0])
+    return Sample(
+        kernels=kernels, gpu=gpu, precision="fp32", measured_s=factor * step_s, campaign="one", weight=0.2, extra_s=1e-4
+    )
+
+
+SAMPLES = [sample(batch_size, gpu, factor=1.5) for batch_size in (63, 64, 127, 128) for gpu in (A100, T4)]
+
+
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
+    objective = _Objective(flattened(SAMPLES), initial(), Penalties())
+    generator = np.random.default_rng(0)
+    vector = objective.packed() + generator.normal(0.0, 0.1, len(objective.packed()))
+    _, gradient = objective(vector)
+    direction = generator.normal(0.0, 1.0, len(vector))
+    step = 1e-3
+    slope = (objective(vector + step * direction)[0] - objective(vector - step * direction)[0]) / (2 * step)
+    assert slope == pytest.approx(float(gradient @ direction), rel=1e-2)
+
+
+def test_a_fit_explains_steps_that_take_longer_than_it_began_with() -> None:
+    measured = np.array([item.measured_s for item in SAMPLES])
+    before = np.array([timing_with(initial(), s.kernels, [s.gpu], "fp32").step_s[0] + s.extra_s for s in SAMPLES])
+    after, _ = predicted(fit(SAMPLES, iterations=60), SAMPLES, with_campaign=True)
+    assert np.abs(np.log(after / measured)).mean() < 0.2 * np.abs(np.log(before / measured)).mean()
+
+
+def test_the_same_samples_give_the_same_fit() -> None:
+    first, second = (fit(SAMPLES, iterations=10).efficiency for _ in range(2))
+    assert (first.first == second.first).all()
+    assert first.gpu_log_factors == second.gpu_log_factors
+
+
+def test_an_unseen_gpu_has_no_factor_of_its_own() -> None:
+    seen = replace(initial(), gpu_log_factors={A100.name: 0.5})
+    kernels = SAMPLES[0].kernels
+    plain, factored = (timing_with(item, kernels, [A100, T4], "fp32").busy_s for item in (initial(), seen))
+    assert factored / plain == pytest.approx([np.exp(0.5), 1.0])
+
+
+def test_rows_are_read_where_the_zoo_has_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    (tmp_path / "timm_benchmark.csv").write_text(
+        "mode,precision,memory_layout,torch_version,device,torch_compile,model,timm_module,img_size_px,batch_size,samples_per_s\n"
+        "infer,amp,nchw,240,RTX4090,0,resnet50,resnet,224,256,5000\n"
+        "infer,amp,nchw,291,RTX4090,0,resnet50,resnet,224,256,5120\n"
+        "infer,amp,nhwc,291,RTX4090,0,resnet50,resnet,224,256,9999\n"
+        "infer,amp,nchw,291,RTX4090,0,unheard_of,resnet,224,256,9999\n"
+    )
+    (tmp_path / "torchvision_gpu_bench.csv").write_text(
+        "source_path,precision,mode,model,step_time_median_ms\n"
+        "results/TITANXP/TITAN Xp_1_gpus__float_model_train_benchmark.csv,fp32,train,resnet50,75\n"
+        "results/TITANXP/TITAN Xp_2_gpus__float_model_train_benchmark.csv,fp32,train,resnet50,40\n"
+    )
+    (tmp_path / "neusight_models.csv").write_text(
+        "device,model,mode,seq_len,batch_size,option,measured_e2e_ms\nTesla_T4,bert_large,infer,512,8,,694\n"
+        "Tesla_T4,bert_large,infer,512,8,fusion,600\nAMD_Instinct_MI100,bert_large,infer,512,8,,134\n"
+    )
+    zoo = Zoo(dict.fromkeys(["timm:resnet50@224", "torchvision:resnet50@224", "neusight:bert_large@512"], "{}"))
+    rows = step_rows(DataFolder(tmp_path), zoo)
+    # the newest torch only, one GPU only, NVIDIA and unfused only
+    assert [(row.gpu.name, row.family, row.measured_s) for row in rows] == [
+        ("rtx-4090", "resnet", 256 / 5120),
+        ("titan-xp", "resnet", 0.075),
+        ("t4", "bert_large", 0.694),
+    ]
+
+
+def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"must have the file timm_benchmark\.csv; got none"):
+        DataFolder(tmp_path).read("timm_benchmark.csv")
+
+
+def test_the_zoo_has_the_models_of_the_measurements() -> None:
+    zoo = load_zoo()
+    assert len(zoo) > 200
+    assert zoo.graph("neusight:gpt2_large@1024").parameter_count == pytest.approx(774e6, rel=0.01)
+    assert zoo.graph("torchvision:resnet50@224") is zoo.graph("torchvision:resnet50@224")
+
+
+def test_a_report_draws_each_point_and_escapes_what_it_prints() -> None:
+    points = Points(
+        title="a < b", unit="s", measured=(0.1, 0.2), predicted=(0.1, 0.3), low=(0.09, 0.2), high=(0.2, 0.4)
+    )
+    table = ScoreTable(title="t", columns=("rows of", "n"), rows=(("<x>", 2), (None, 0.5)), points=(points,))
+    page = report.page({"step_time": [table]})
+    assert page.count("<circle") == 2
+    assert "&lt;x&gt;" in page
+    assert "<x>" not in page
+    assert report.documents({"step_time": [table]})["step_time"][0]["rows"] == (("<x>", 2), (None, 0.5))
