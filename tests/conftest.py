@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("gpusage", deadline=None)  # a busy machine is no counterexample
+settings.load_profile("gpusage")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

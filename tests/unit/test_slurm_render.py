@@ -78,6 +78,13 @@ def test_where_pools_count_differently_no_pool_gives_less_than_was_decided() -> 
     assert mps_units(60, pools, None) is None  # 120 units are more than a V100 has
 
 
+def test_a_part_that_rounds_up_to_all_of_a_gpus_units_is_no_share() -> None:
+    coarse = (dataclasses.replace(POOLS[0], mps_per_gpu=3),)
+    assert mps_units(50, coarse, None) == 2
+    assert mps_units(80, coarse, None) is None
+    assert mps_units(100, coarse, None) == 3
+
+
 def test_a_pool_that_cannot_be_shared_keeps_the_gpu_whole_unless_the_job_avoids_it() -> None:
     assert mps_units(40, (*POOLS, ODD), None) is None
     assert mps_units(40, (*POOLS, ODD), "v100") == 40

@@ -24,6 +24,7 @@ MARK = "GPUSAGE_DECISION"
 """The variable by which the node side and an inner srun know a job whose GPU became a share."""
 
 _MAXIMUM_FIELD_BYTES = 1024  # slurmctld's limit on what a plugin leaves behind, facts 4
+_WHOLE = 100  # percent
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*")
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*(?:[&|][A-Za-z0-9_][A-Za-z0-9_.:=-]*)*")
 
@@ -48,13 +49,15 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) ->
 
     ``None`` where a pool that may run the job could not give so many: slurmctld refuses a job that no node can run, and
     what else (memory, a constraint, a node's name) ties the job to that very pool is not for us to know.
+    ``None``, too, where less than a GPU would be all of its units.
     """
     named = (gpu_type or "").casefold()
     counts = [
         pool.mps_per_gpu or 0 for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())
     ]
     units = max(math.ceil(percent * max(counts, default=0) / 100), 1)
-    return units if counts and units <= min(counts) else None
+    # Where a GPU counts few units, a part of it rounds up to the whole: nothing would be left for others.
+    return units if counts and units < min(counts) + (percent >= _WHOLE) else None
 
 
 def prefer_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:

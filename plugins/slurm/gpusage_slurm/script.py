@@ -64,6 +64,9 @@ def read_script(text: str) -> dict[str, str]:
     for name, value in options.items():
         for key, converted in _field(name, value):
             fields[key] = f"{fields[key]},{converted}" if key.startswith("tres_per") and key in fields else converted
+    tasks, nodes = options.get("ntasks-per-node", ""), fields.get("min_nodes", "1")
+    if "num_tasks" not in fields and tasks.isdecimal() and nodes.isdecimal():
+        fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
     return fields
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-MODULES = ("gpusage.lua", "gpusage_cli.lua")
 REQUIRED = {
     "gpusage": ("slurm_job_submit", "slurm_job_modify"),
     "gpusage_cli": ("slurm_cli_setup_defaults", "slurm_cli_pre_submit", "slurm_cli_post_submit"),

@@ -13,9 +13,9 @@ rm -f "$root/jobs/$SLURM_JOB_ID"
 case $folder in "$root"/gpu-*) ;; *) exit 0 ;; esac
 [ -d "$folder" ] || exit 0
 
+rm -f "$folder/jobs/$SLURM_JOB_ID" # before the lock: a job left behind would keep the daemon for good
 {
     flock -w "$limit_s" 9 2>/dev/null || exit 0
-    rm -f "$folder/jobs/$SLURM_JOB_ID"
     rmdir "$folder/jobs" 2>/dev/null || exit 0 # another job is still there
     echo quit | CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log \
         timeout -k 1 "$limit_s" "$control" >/dev/null 2>&1 9>&-
