@@ -37,8 +37,7 @@ def names(*classes: str) -> str:
     return ",".join(FAULTS + name for name in classes)
 
 
-@pytest.mark.parametrize("calculator", ["Calculator", "CalculatorSettings"])
-def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar: Path, calculator: str) -> None:
+def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar: Path) -> None:
     aux = "yarn.nodemanager.aux-services"
     processors = names("ProcessorStart", "ProcessorRegister", "ProcessorAllocate", "ProcessorFinish")
     site = {
@@ -56,7 +55,7 @@ def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar
         jar=jar,
         further_jars=(faults_jar,),
         site_settings=site,
-        scheduler_settings={"yarn.scheduler.capacity.resource-calculator": FAULTS + calculator},
+        scheduler_settings={"yarn.scheduler.capacity.resource-calculator": f"{FAULTS}Calculator"},
     )
     with start_sandbox(plan) as sandbox:
         plain = apps.submit(sandbox, "exit 3")

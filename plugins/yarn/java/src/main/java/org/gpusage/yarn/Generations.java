@@ -15,7 +15,7 @@ final class Generations {
   private Generations() {}
 
   /** Return those of {@code labels} that exist and are open to {@code queue}; only those with nodes, where any has one. */
-  static List<String> usable(RMContext rm, String queue, List<String> labels) throws IOException {
+  static List<String> usable(RMContext rm, String queue, List<String> labels) {
     RMNodeLabelsManager manager = rm.getNodeLabelManager();
     List<String> known = new ArrayList<>(labels);
     known.retainAll(manager.getClusterNodeLabelNames());

@@ -197,7 +197,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
   }
 
   /** Label the application and its master with the plan's first usable generation, unless the user named a label. */
-  private void label(ApplicationSubmissionContext application, Plan plan) throws IOException {
+  private void label(ApplicationSubmissionContext application, Plan plan) {
     if (!isEmpty(application.getNodeLabelExpression())) {
       return;
     }

@@ -127,7 +127,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     applications.remove(attempt);
   }
 
-  void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) throws IOException {
+  void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) {
     if (asks == null) {
       return;
     }
@@ -183,12 +183,20 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     }
     try {
       Plan plan = Plan.parse(text);
-      String label = application.getApplicationSubmissionContext().getNodeLabelExpression();
       boolean ours = environment.containsKey(GpuShareApplicationMaster.COMMAND);
-      return Optional.of(new Asks(plan, ours, share, plan.labels.contains(label) ? label : null));
+      return Optional.of(new Asks(plan, ours, share, label(application, plan)));
     } catch (Plan.PlanException refusal) {
       return Optional.empty();
     }
+  }
+
+  /** Return the generation to begin on: the application's own label, else the plan's first; null where the user named another. */
+  private String label(RMApp application, Plan plan) {
+    String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
+    if (named != null && !named.isEmpty()) {
+      return plan.labels.contains(named) ? named : null;
+    }
+    return Generations.usable(rm, application.getQueue(), plan.labels).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {
@@ -206,12 +214,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   private String following(ApplicationAttemptId attempt, List<String> labels, String label) {
-    try {
-      List<String> usable = Generations.usable(rm, queue(attempt), labels);
-      return usable.isEmpty() ? label : usable.get((usable.indexOf(label) + 1) % usable.size());
-    } catch (IOException stay) {
-      return label;
-    }
+    List<String> usable = Generations.usable(rm, queue(attempt), labels);
+    return usable.isEmpty() ? label : usable.get((usable.indexOf(label) + 1) % usable.size());
   }
 
   private boolean isOver(ApplicationAttemptId attempt) {
