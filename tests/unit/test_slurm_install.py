@@ -161,6 +161,12 @@ def test_a_changed_mode_is_written_and_other_settings_stay(site: Site) -> None:
     assert site.gpusage_toml.read_text() == 'mode = "enforce"\nkill_switch = "/tmp/x"\n'
 
 
+def test_a_mode_in_single_quotes_is_not_given_twice(site: Site) -> None:
+    site.gpusage_toml.write_text("mode = 'observe'\n")
+    make_edits(plan_installation(site, "enforce"))
+    assert site.gpusage_toml.read_text() == 'mode = "enforce"\n'
+
+
 def test_where_one_file_cannot_be_written_none_is_changed(site: Site) -> None:
     (site.folder / "cli_filter.lua").symlink_to(site.folder / "nowhere" / "cli_filter.lua")
     before = site.slurm_conf.read_bytes()

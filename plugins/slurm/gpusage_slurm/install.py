@@ -28,7 +28,7 @@ from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
 
 _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
-_MODE = re.compile(r'^mode\s*=\s*"[^"]*"', re.MULTILINE)
+_MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
 _NODE = Path(__file__).parent / "node"
 TRACKED = ("gres/gpu", "gres/mps")
 
