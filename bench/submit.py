@@ -31,7 +31,7 @@ from gpusage_slurm.conf import with_setting, without_edits
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 
-MODEL = Path(__file__).parents[1] / "examples" / "models" / "resnet18.onnx"
+MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on", "stopped")
 LIMIT_MS = 10
 
@@ -109,7 +109,7 @@ def submit(cluster: Sandbox, submitters: int, jobs: int) -> list[float]:
     One after the other each has its own figure. From several at once all have the mean.
     """
     card = encode(advisor().read(str(MODEL)))
-    command = ("sbatch", "--hold", "--gres=gpu:1", "--comment=model=r.onnx,batch=1,mode=infer", "--wrap=true")
+    command = ("sbatch", "--hold", "--gres=gpu:1", "--comment=model=dlrm.onnx,batch=8,mode=infer", "--wrap=true")
 
     def one(_: int) -> None:
         cluster.run(*command, environment={"GPUSAGE_CARD": card})

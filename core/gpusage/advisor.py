@@ -32,6 +32,7 @@ from gpusage_hooks.types import (
     Workload,
 )
 
+NO_CARD = "no description of the model came with the job ('gpusage validate SCRIPT' tells more)"
 STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
 
 
@@ -99,7 +100,7 @@ class Advisor:
             reason = "the job says nothing to gpusage" if wish is None else "the job opted out with gpusage=off"
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
         if graph is None:
-            return _kept(job, "no description of the model came with the job")
+            return _kept(job, job.card_trouble or NO_CARD)
         try:
             case = self._case(job.request, graph, wish.workload, cluster.within(job.request.partitions))
         except GpuUsageError as error:

@@ -315,6 +315,7 @@ class Job:
         request_text: The same in the manager's own words, for people, for example ``gres/gpu:1``.
         model_request: ``None`` where the user said nothing to us.
         card: The model's card, where one travelled with the job.
+        card_trouble: Why none did, as one sentence, where the client could say.
     """
 
     submission: Submission
@@ -322,6 +323,7 @@ class Job:
     request_text: str
     model_request: ModelRequest | None = None
     card: str | None = None
+    card_trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

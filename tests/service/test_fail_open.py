@@ -25,7 +25,7 @@ from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemo
 
 pytestmark = pytest.mark.slurm
 
-MODEL = Path(__file__).parents[2] / "examples" / "models" / "resnet18.onnx"
+MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 SUBMISSIONS = 50
 LIMIT_MS = 50
 """Not the default 10: clients, controller, daemon and nodes share one small machine; bench/submit.py measures 10."""
@@ -102,7 +102,7 @@ def daemon_pid(cluster: Sandbox) -> int:
 
 def submit(cluster: Sandbox, count: int = SUBMISSIONS) -> list[str]:
     """Submit *count* held jobs and return their numbers; a refused one, or a slow one, fails the test."""
-    command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--comment=model=resnet18.onnx,batch=1,mode=infer")
+    command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--comment=model=dlrm.onnx,batch=8,mode=infer")
     card = encode(advisor().read(str(MODEL)))
     jobs, times_ms = [], [submission_time_ms(cluster)]
     for _ in range(count):

@@ -14,7 +14,7 @@ from gpusage_slurm.sandbox.trial import install_plugin
 pytestmark = pytest.mark.slurm
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
-LIGHT = f"model={MODELS}/resnet18.onnx,batch=1,mode=infer"
+LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
 GENEROUS = "[slurm]\nlimit_ms = 2000\n"  # what is tried here is not speed, and CI's machines are busy
 
 
@@ -94,9 +94,9 @@ def test_a_mistake_in_the_comment_is_told_and_the_job_goes_through(sandbox: Sand
     assert job["TresPerNode"].endswith("gpu:1")
 
 
-def test_a_model_that_is_not_there_costs_the_job_nothing(sandbox: Sandbox) -> None:
+def test_a_model_that_is_not_there_costs_the_job_nothing_and_the_user_hears_why(sandbox: Sandbox) -> None:
     said, job = submit(sandbox, "--gres=gpu:1", "--comment=/nowhere/r.onnx")
-    assert "no description of the model came with the job" in said
+    assert "kept | Model '/nowhere/r.onnx' must be" in said
     assert job["TresPerNode"].endswith("gpu:1")
 
 

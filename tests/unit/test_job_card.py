@@ -16,6 +16,7 @@ from gpusage.cli import job_card as subject
 from gpusage.cli.job_card import cache_folder, cache_key, card_of_comment, job_card
 from gpusage.comment import parse_model
 from gpusage.graphs.card import encode
+from gpusage.graphs.trouble import decode_trouble
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelGraph, Node
 
@@ -119,11 +120,20 @@ def test_the_command_prints_the_card_and_nothing_else(
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("comment", ["model=/nowhere/r.onnx", "model=x,btch=1"])
-def test_the_command_falls_silent_on_a_mistake(comment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_comment_is_left_to_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = CliRunner().invoke(job_card, [comment])
+    done = CliRunner().invoke(job_card, ["model=x,btch=1"])
     assert (done.exit_code, done.output) == (1, "")
+
+
+def test_a_model_that_cannot_be_read_sends_the_reason_in_the_cards_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    done = CliRunner().invoke(job_card, ["model=/nowhere/r.onnx"])
+    assert done.exit_code == 0
+    assert "'/nowhere/r.onnx'" in str(decode_trouble(done.output.strip()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_malformed_comment_is_an_error_for_those_who_ask_in_python() -> None:

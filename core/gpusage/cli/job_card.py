@@ -1,8 +1,9 @@
 """What the login node calls for each sbatch: a job's comment -> the card of its model, on standard output.
 
-It runs as the user, in the directory that sbatch was called in. Where there is no card to be had it says nothing at
-all, for a job must go through without one; the daemon's answer tells the user. Cards are kept below the user's cache
-folder, so that the second submission of a model reads no model.
+It runs as the user, in the directory that sbatch was called in. Where the model cannot be read, the reason travels in
+the card's place and the daemon's answer tells the user; whatever else goes wrong, nothing is printed, for a job must go
+through without a card. Cards are kept below the user's cache folder, so that the second submission of a model reads no
+model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 import click
 
 from gpusage.comment import parse_comment
+from gpusage.graphs.trouble import encode_trouble
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelRequest
 
 MAXIMUM_CARD_CHARACTERS = 16 * 1024
@@ -30,7 +33,7 @@ _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 @click.argument("comment")
 @click.option("--limit-s", default=8.0, show_default=True, help="Give up after so many seconds.")
 def job_card(comment: str, limit_s: float) -> None:
-    """Print the card of the model that a job's COMMENT names, or nothing.
+    """Print the card of the model that a job's COMMENT names, or why there is none, or nothing.
 
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """
@@ -38,6 +41,8 @@ def job_card(comment: str, limit_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         card = card_of_comment(comment)
+    except GraphError as error:
+        card = encode_trouble(str(error))
     except Exception:  # noqa: BLE001 - whatever it was, sbatch goes on without a card
         sys.exit(1)
     finally:
@@ -54,8 +59,16 @@ def card_of_comment(comment: str, cache: Path | None = None) -> str | None:
         OSError: The model cannot be looked at.
     """
     wish = parse_comment(comment)
-    if wish is None or not wish.enabled:
-        return None
+    return None if wish is None or not wish.enabled else card_of(wish, cache)
+
+
+def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
+    """Return the card of the model that *wish* names, kept from an earlier call where the model is still the same.
+
+    Raises:
+        GpuUsageError: The model is malformed.
+        OSError: The model cannot be looked at.
+    """
     kept = (cache or cache_folder()) / cache_key(wish)
     return _read_kept(kept) or _keep(kept, _read_model(wish))
 

@@ -106,7 +106,7 @@ class Judge:
         """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""
         if snapshot is not self._snapshot:
             self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_DECISIONS)
-        key = (job.submission.manager, job.card, job.request, job.model_request)
+        key = (job.submission.manager, job.card or job.card_trouble, job.request, job.model_request)
         decision = self._decisions.get(key)
         if decision is None:
             graph = self._graph(job.card) if job.card and job.model_request is not None else None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpusage.comment import parse_comment
+from gpusage.graphs.trouble import MARK, decode_trouble
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuRequest, Job, Submission
 from gpusage_slurm.script import read_script
@@ -41,12 +42,14 @@ def parse_submission(submission: Submission) -> Job | None:
         return None
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
+    fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(MARK)
     return Job(
         submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
         request_text=describe_request(fields),
         model_request=parse_comment(fields.get("comment", "")),
-        card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
+        card=card if fits else None,
+        card_trouble=decode_trouble(card),
     )
 
 

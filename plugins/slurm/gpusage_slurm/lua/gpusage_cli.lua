@@ -39,7 +39,7 @@ function M.card(comment)
   if not pipe then return nil end
   local card = pipe:read(MAXIMUM_CARD_BYTES + 2) or ""
   pipe:close()
-  card = card:match("^([%w+/=]+)\n?$")
+  card = card:match("^(!?[%w+/=]+)\n?$") -- "!" begins the reason why there is none
   return card and #card <= MAXIMUM_CARD_BYTES and card or nil
 end
 
