@@ -47,6 +47,10 @@ def test_a_directive_sets_the_field_that_job_submit_would_see(directive: str, fi
     assert read_script(script(directive))[field] == value
 
 
+def test_a_number_that_no_job_has_is_left_to_slurm() -> None:
+    assert "num_tasks" not in read_script(script(f"--ntasks-per-node={'9' * 5000}"))
+
+
 def test_a_later_directive_wins() -> None:
     assert read_request(read_script(script("--gres=gpu:4", "--gres=gpu:1"))) == GpuRequest(gpu_count=1)
 

@@ -48,7 +48,7 @@ def encode(graph: ModelGraph) -> str:
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
             f"Card of model {shown(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
-            "Name the model's path instead, so that it is read later."
+            "Export a simpler graph; without a card a job stays as it is."
         )
         raise GraphError(message)
     return text

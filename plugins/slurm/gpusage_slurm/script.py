@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _HET = ("hetjob", "packjob")
 _SHORT = MappingProxyType(
     {
@@ -65,7 +66,7 @@ def read_script(text: str) -> dict[str, str]:
         for key, converted in _field(name, value):
             fields[key] = f"{fields[key]},{converted}" if key.startswith("tres_per") and key in fields else converted
     tasks, nodes = options.get("ntasks-per-node", ""), fields.get("min_nodes", "1")
-    if "num_tasks" not in fields and tasks.isdecimal() and nodes.isdecimal():
+    if "num_tasks" not in fields and _COUNT.fullmatch(tasks) and _COUNT.fullmatch(nodes):
         fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
     return fields
 
