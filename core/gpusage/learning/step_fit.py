@@ -28,6 +28,9 @@ FIRST_HOST_S = (60e-6, 15e-6, 15e-6, 1.5e-6)
 FIRST_LATENCY_S = 2.5e-6
 HUBER = 0.08
 """Logarithmic misses below it count by their squares, those above by their size."""
+APART_HUBER = 0.04
+APART_WEIGHT = 2.0
+"""The same for what GPUs differ in: see `Sample.group`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Sample:
         campaign: Has a host of its own: as fast as ours times a factor that is fitted with the rest.
         weight: How much it counts.
         extra_s: What the measurement adds to the step, as `StepRow.copy_s`.
+        group: The same model and workload on other GPUs: what differs within a group is a speed-up, which counts
+            once more for itself. None is a group of its own.
     """
 
     kernels: Kernels
@@ -47,6 +52,7 @@ class Sample:
     campaign: str
     weight: float = 1.0
     extra_s: float = 0.0
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,7 @@ class Flat:
     campaign: Array
     campaigns: tuple[str, ...]
     extra_us: Array
+    group: Array
 
 
 def initial() -> Efficiency:
@@ -127,7 +134,13 @@ def flattened(samples: Sequence[Sample]) -> Flat:
         campaign=np.array([campaigns.index(sample.campaign) for sample in samples]),
         campaigns=campaigns,
         extra_us=np.array([sample.extra_s * 1e6 for sample in samples]),
+        group=_numbered([sample.group or f"alone {index}" for index, sample in enumerate(samples)]),
     )
+
+
+def _numbered(names: Sequence[str]) -> Array:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +261,9 @@ class _Objective:
         miss = np.log(whole) - flat.log_measured_us
         root = np.sqrt(1.0 + (miss / HUBER) ** 2)
         loss = float((flat.weight * HUBER * (root - 1.0)).sum())
-        d_log_step = flat.weight * miss / (HUBER * root) * step / whole
+        apart_loss, d_apart = self._apart(miss)
+        loss += apart_loss
+        d_log_step = (flat.weight * miss / (HUBER * root) + d_apart) * step / whole
         host_share = (host / step) ** OVERLAP
         d_log_busy = d_log_step * (1.0 - host_share)
         d_host = d_log_step * host_share / host
@@ -261,6 +276,16 @@ class _Objective:
         for index in range(CLASSES):
             self._class_backward(values, gradient, index, kernels[index], d_time)
         return loss
+
+    def _apart(self, miss: Array) -> tuple[float, Array]:
+        """Return the loss of what the misses of one group differ in, and its derivative."""
+        group, strength = self._flat.group, self._flat.weight * APART_WEIGHT
+        sizes = np.bincount(group)
+        apart = miss - (np.bincount(group, miss) / sizes)[group]
+        root = np.sqrt(1.0 + (apart / APART_HUBER) ** 2)
+        slope = strength * apart / (APART_HUBER * root)
+        derivative = slope - (np.bincount(group, slope) / sizes)[group]
+        return float((strength * APART_HUBER * (root - 1.0)).sum()), derivative
 
     def _class_forward(self, values: dict[str, Array], index: int) -> tuple[Array, ...]:
         flat = self._flat

@@ -81,6 +81,7 @@ def _sample(row: StepRow, zoo: Zoo) -> Sample:
         measured_s=row.measured_s,
         campaign=row.campaign,
         extra_s=row.copy_s,
+        group=f"{row.key} {row.workload.mode} {row.workload.precision}",
     )
 
 

@@ -29,7 +29,14 @@ def sample(batch_size: int, gpu: Gpu, *, factor: float = 1.0) -> Sample:
     kernels = kernels_of(convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload)
     step_s = float(timing_with(initial(), kernels, [gpu], "fp32").step_s[0])
     return Sample(
-        kernels=kernels, gpu=gpu, precision="fp32", measured_s=factor * step_s, campaign="one", weight=0.2, extra_s=1e-4
+        kernels=kernels,
+        gpu=gpu,
+        precision="fp32",
+        measured_s=factor * step_s,
+        campaign="one",
+        weight=0.2,
+        extra_s=1e-4,
+        group=str(batch_size),
     )
 
 
