@@ -1,31 +1,124 @@
-"""How busy a workload keeps a GPU: the same node times, held against the gaps between them."""
+"""How busy a workload keeps a GPU: told from the node times by trees that were fitted on measured networks.
+
+The memory's activity has no measurements that may be learned from: it is the share of the step that the traffic would
+take at the memory's peak. Intervals are narrow near the networks that were learned from, and wide far from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpusage.predictors.activity_features import features_of
+from gpusage.predictors.identity import Identity
 from gpusage.predictors.intervals import share_around, spread
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.lowering import FloatArray
+from gpusage.predictors.pretrained import load
+from gpusage.predictors.timing import Timing, timing_of
+from gpusage.predictors.trees import Trees, read_trees
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Activity, Gpu, ModelGraph, Workload
 
-DEVIATION = 0.30
-"""Of the logarithm of the odds, measured over predicted."""
+DRAM_DEVIATION = 0.50
+"""Of the logarithm of the odds; a judgement, as nothing was fitted."""
+
+
+class Region(NamedTuple):
+    """Where networks of one kind lie among the features, and how far predictions miss there.
+
+    Attributes:
+        reach: The squared distance within which 99 % of them lie.
+        deviations: Of utilization and SM activity: of the logarithm of the odds, truth over prediction.
+    """
+
+    mean: FloatArray
+    precision: FloatArray
+    reach: float
+    deviations: FloatArray
+
+
+class Learned(NamedTuple):
+    """What the artifact holds; *far* is the deviations of a kind of network that was not learned from."""
+
+    gpu_utilization: Trees
+    sm_activity: Trees
+    regions: tuple[Region, ...]
+    far: FloatArray
 
 
 @hookimpl(trylast=True)
 def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
     """Predict how busy the workload keeps each GPU when alone."""
     timing = timing_of(graph, workload, gpus)
-    shares = np.stack([timing.busy_s, timing.sm_s, timing.dram_s]) / timing.step_s
-    factor = spread(DEVIATION, graph)
-    return [
-        Activity(
-            gpu_utilization=share_around(busy, factor),
-            sm_activity=share_around(sm, factor),
-            dram_activity=share_around(dram, factor),
-        )
-        for busy, sm, dram in shares.T.tolist()
-    ]
+    return _activities(Identity(timing), Identity(graph), workload, tuple(map(Identity, gpus)))
+
+
+@lru_cache(maxsize=512)
+def _activities(
+    timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload, gpus: tuple[Identity[Gpu], ...]
+) -> tuple[Activity, ...]:
+    timing, graph, learned = timing_key.value, graph_key.value, _learned()
+    rows = features_of(graph, workload, [key.value for key in gpus])
+    busy, sm = shares(learned, rows)
+    figures = np.stack([busy, sm, timing.dram_s / timing.step_s], axis=1).tolist()
+    found = []
+    for row, deviations in zip(figures, deviations_of(learned.regions, learned.far, rows).tolist(), strict=True):
+        intervals = [
+            share_around(value, spread(deviation, graph))
+            for value, deviation in zip(row, (*deviations, DRAM_DEVIATION), strict=True)
+        ]
+        found.append(Activity(gpu_utilization=intervals[0], sm_activity=intervals[1], dram_activity=intervals[2]))
+    return tuple(found)
+
+
+def deviations_of(regions: Sequence[Region], far: FloatArray, rows: FloatArray) -> FloatArray:
+    """Return a row's deviations: those of the nearest region, growing to *far* at twice its reach."""
+    distances = np.stack([_distance(region, rows) / region.reach for region in regions])
+    nearest = distances.argmin(axis=0)
+    share = np.clip(distances.min(axis=0) - 1.0, 0.0, 1.0)[:, np.newaxis]
+    near = np.stack([region.deviations for region in regions])[nearest]
+    found: FloatArray = near + share * np.maximum(far - near, 0.0)
+    return found
+
+
+def _distance(region: Region, rows: FloatArray) -> FloatArray:
+    """Return Mahalanobis' squared distance of each row."""
+    away = rows - region.mean
+    found: FloatArray = ((away @ region.precision) * away).sum(axis=1)
+    return found
+
+
+def shares(learned: Learned, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return utilization and SM activity, 0 to 1; SMs cannot be busier than the GPU."""
+    busy = _share(learned.gpu_utilization, rows)
+    return busy, np.minimum(_share(learned.sm_activity, rows), busy)
+
+
+def _share(trees: Trees, rows: FloatArray) -> FloatArray:
+    """Return the share; the trees give the logarithm of 1 + percent."""
+    found: FloatArray = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _learned() -> Learned:
+    parameters = load("activity")["parameters"]
+    return Learned(
+        gpu_utilization=read_trees(parameters["gpu_utilization"]),
+        sm_activity=read_trees(parameters["sm_activity"]),
+        regions=tuple(read_region(region) for region in parameters["regions"]),
+        far=np.array(parameters["far"]),
+    )
+
+
+def read_region(parameters: Mapping[str, Any]) -> Region:
+    """Return the region that an artifact's *parameters* describe."""
+    return Region(
+        np.array(parameters["mean"]),
+        np.array(parameters["precision"]),
+        float(parameters["reach"]),
+        np.array(parameters["deviations"]),
+    )

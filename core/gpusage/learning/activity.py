@@ -1,0 +1,245 @@
+"""Utilization and SM activity: fitted on GPUMemNet's random networks, tested on architectures never seen.
+
+Real models (Lucid's solo runs, MISO's, gpulets') are a test alone: their licences or their number forbid fitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning import activity_tests, boosting, random_networks
+from gpusage.learning.artifacts import Artifact, Card
+from gpusage.learning.scores import rmsle
+from gpusage.learning.splits import Fold, leave_one_out, random_rows
+from gpusage.learning.tables import DataFolder
+from gpusage.learning.targets import Points, ScoreTable
+from gpusage.predictors.activity import Learned, deviations_of, read_region, shares
+from gpusage.predictors.activity_features import NAMES, features_of
+from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.timing import timing_of
+from gpusage.predictors.trees import read_trees
+from gpusage_hooks.types import Workload
+
+FloatArray = npt.NDArray[np.float64]
+GPU = "a100-sxm4-40gb"
+"""GPUMemNet's machine has an A100 of 40 GB."""
+RANDOM_FOLDS = 5
+UTILIZATION, SM = 0, 1
+RIDGE = 1e-2
+"""Keeps directions in which the networks hardly differ from making everything else look far."""
+
+
+class Rows(NamedTuple):
+    """What is learned from: features, Yeung's features, the node times alone, the measured percents, the groups."""
+
+    features: FloatArray
+    yeung: FloatArray
+    roofline: FloatArray
+    measured: FloatArray
+    kinds: tuple[str, ...]
+    architectures: tuple[str, ...]
+    left_out: dict[str, int]
+
+
+def fit(data: DataFolder) -> Sequence[Artifact]:
+    """Fit the trees on every row, and the intervals on architectures held out."""
+    rows = rows_of(data)
+    held_out = _out_of_fold(rows, _unseen(rows), _ours)
+    far = _odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours))
+    parameters = {
+        "features": NAMES,
+        "gpu_utilization": boosting.fit_trees(rows.features, np.log1p(rows.measured[:, UTILIZATION])),
+        "sm_activity": boosting.fit_trees(rows.features, np.log1p(rows.measured[:, SM])),
+        "regions": _regions(rows, _odds_errors(rows, held_out), np.arange(len(rows.kinds))),
+        "far": _deviations(far),
+    }
+    spans = {name: (float(c.min()), float(c.max())) for name, c in zip(NAMES, rows.features.T, strict=True)}
+    card = Card(
+        purpose="GPU utilization (NVML) and SM activity of a workload alone on a GPU, from its node times.",
+        fitted_on=(
+            f"{', '.join(random_networks.FILES)}: {len(rows.measured)} training runs on an A100 of 40 GB",
+            *(f"left out, {why}: {count} rows" for why, count in rows.left_out.items()),
+        ),
+        licences=("GPUMemNet: published research data without a licence file; figures cited, no row kept",),
+        ranges=spans,
+        errors={
+            "RMSLE of utilization, unseen architecture": rmsle(rows.measured[:, UTILIZATION], held_out[:, UTILIZATION]),
+            "RMSLE of SM activity, unseen architecture": rmsle(rows.measured[:, SM], held_out[:, SM]),
+        },
+        notes=(
+            "Random networks of one generator on one GPU: real models differ more, as gpusage evaluate shows.",
+            "Memory activity has no measurements that may be learned from; it stays analytic.",
+        ),
+    )
+    return (Artifact(name="activity", card=card, parameters=parameters),)
+
+
+def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
+    """Score on architectures held out and, for comparison with papers, on random rows; then on real models."""
+    rows = rows_of(data)
+    groups = _unseen(rows)
+    methods: dict[str, Callable[[Rows, Fold], FloatArray]] = {
+        "constant": _constant,
+        "node times alone": lambda given, fold: given.roofline[fold.test],
+        "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
+        "ours": _ours,
+    }
+    lines: list[tuple[str | float | None, ...]] = []
+    held_out = np.zeros((0, 2))
+    for name, method in methods.items():
+        unseen = _out_of_fold(rows, groups, method)
+        chance = _out_of_fold(rows, random_rows(len(rows.measured), RANDOM_FOLDS), method)
+        held_out = unseen
+        for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
+            figures = [_errors(rows, found[:, column], column) for found in (unseen, chance)]
+            lines.append((f"{name}, {what}", *figures[0], *figures[1]))
+    heads = [f"{split}: {part}" for split in ("unseen type", "random rows") for part in ("all", "networks", "CNN")]
+    return (
+        ScoreTable(
+            title="Activity of random networks, RMSLE on percent",
+            columns=("method", *(head.replace("networks", "MLP") for head in heads)),
+            rows=tuple(lines),
+            notes=(
+                f"{len(rows.measured)} runs; left out: {rows.left_out}.",
+                "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
+            ),
+            points=(_points(rows, held_out),),
+        ),
+        _coverage(rows, groups, held_out),
+        *activity_tests.tables(data),
+    )
+
+
+def rows_of(data: DataFolder) -> Rows:
+    """Return all rows with their features."""
+    loaded = random_networks.load(data)
+    gpus = [builtin_catalogue().find(GPU)]
+    features, yeung, roofline = [], [], []
+    for network in loaded.networks:
+        workload = Workload(batch_size=network.batch_size, optimizer="adam")
+        features.append(features_of(network.graph, workload, gpus)[0])
+        timing = timing_of(network.graph, workload, gpus)
+        roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
+        yeung.append(activity_tests.yeung_features(network.graph, network.batch_size))
+    measured = [(network.gpu_utilization, network.sm_activity) for network in loaded.networks]
+    kinds = tuple(network.kind for network in loaded.networks)
+    names = tuple(f"{network.kind} {network.architecture}" for network in loaded.networks)
+    return Rows(
+        np.array(features), np.array(yeung), np.array(roofline), np.array(measured), kinds, names, loaded.left_out
+    )
+
+
+def _unseen(rows: Rows) -> list[Fold]:
+    return leave_one_out(rows.architectures, "architecture")
+
+
+def _out_of_fold(rows: Rows, folds: Sequence[Fold], method: Callable[[Rows, Fold], FloatArray]) -> FloatArray:
+    found = np.zeros_like(rows.measured)
+    for fold in folds:
+        found[fold.test] = method(rows, fold)
+    return found
+
+
+def _constant(rows: Rows, fold: Fold) -> FloatArray:
+    level = np.expm1(np.log1p(rows.measured[fold.train]).mean(axis=0))
+    return np.broadcast_to(level, (len(fold.test), 2))
+
+
+def _ours(rows: Rows, fold: Fold) -> FloatArray:
+    fitted = [
+        read_trees(boosting.fit_trees(rows.features[fold.train], np.log1p(rows.measured[fold.train, column])))
+        for column in (UTILIZATION, SM)
+    ]
+    return 100.0 * np.stack(shares(Learned(fitted[0], fitted[1], (), np.zeros(2)), rows.features[fold.test]), axis=1)
+
+
+def _yeung_forest(rows: Rows, fold: Fold) -> FloatArray:
+    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        RandomForestRegressor,
+    )
+
+    model: Any = RandomForestRegressor(60, min_samples_leaf=2, random_state=0)
+    return np.asarray(model.fit(rows.yeung[fold.train], rows.measured[fold.train]).predict(rows.yeung[fold.test]))
+
+
+def _yeung_boosting(rows: Rows, fold: Fold) -> FloatArray:
+    found = [
+        boosting.predict(
+            boosting.fit_trees(rows.yeung[fold.train], np.log1p(rows.measured[fold.train, column])),
+            rows.yeung[fold.test],
+        )
+        for column in (UTILIZATION, SM)
+    ]
+    return np.expm1(np.stack(found, axis=1))
+
+
+def _errors(rows: Rows, found: FloatArray, column: int) -> tuple[float, float, float]:
+    kinds, measured = np.array(rows.kinds), rows.measured[:, column]
+    parts = [np.full(len(kinds), fill_value=True), kinds == "mlp", kinds == "cnn"]
+    first, second, third = (rmsle(measured[part], found[part]) if part.any() else float("nan") for part in parts)
+    return first, second, third
+
+
+def _odds_errors(rows: Rows, found: FloatArray) -> FloatArray:
+    return np.asarray(np.abs(_odds(rows.measured) - _odds(found)))
+
+
+def _deviations(errors: FloatArray) -> FloatArray:
+    return np.asarray(np.quantile(errors, 0.9, axis=0)) / NINETY_PERCENT
+
+
+def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return where each kind of network lies, and how far held-out ones of it were missed."""
+    kinds, regions = np.array(rows.kinds), []
+    for kind in sorted(set(rows.kinds)):
+        chosen = taught[kinds[taught] == kind]
+        features = rows.features[chosen]
+        spread = np.cov(features.T)
+        precision = np.linalg.inv(spread + RIDGE * np.diag(np.diag(spread) + RIDGE))
+        away = features - features.mean(axis=0)
+        reach = float(np.quantile(((away @ precision) * away).sum(axis=1), 0.99))
+        regions.append({"mean": features.mean(axis=0), "precision": precision, "reach": reach})
+        regions[-1]["deviations"] = _deviations(errors[chosen])
+    return regions
+
+
+def _odds(percent: FloatArray) -> FloatArray:
+    share = np.clip(percent / 100.0, 1e-4, 0.985)
+    return np.asarray(np.log(share / (1.0 - share)))
+
+
+def _coverage(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> ScoreTable:
+    """Return how often the truth lay inside the interval that the other architectures' errors gave."""
+    errors = _odds_errors(rows, held_out)
+    far = _deviations(_odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours)))
+    inside = np.zeros_like(errors)
+    for fold in folds:
+        regions = [read_region(region) for region in _regions(rows, errors, fold.train)]
+        inside[fold.test] = errors[fold.test] <= NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
+    kinds = np.array(rows.kinds)
+    lines: list[tuple[str | float | None, ...]] = []
+    for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
+        parts = [100.0 * float(inside[kinds == kind, column].mean()) for kind in ("mlp", "cnn")]
+        worst = min(100.0 * float(inside[fold.test, column].mean()) for fold in folds)
+        lines.append((what, 100.0 * float(inside[:, column].mean()), *parts, worst))
+    return ScoreTable(
+        title="Activity: coverage of the 90 % intervals on unseen architecture types, %",
+        columns=("figure", "all", "MLP", "CNN", "worst type"),
+        rows=tuple(lines),
+    )
+
+
+def _points(rows: Rows, held_out: FloatArray) -> Points:
+    return Points(
+        title="GPU utilization, architecture types held out",
+        unit="%",
+        measured=rows.measured[:, UTILIZATION].tolist(),
+        predicted=np.maximum(held_out[:, UTILIZATION], 0.1).tolist(),
+        labels=rows.architectures,
+    )

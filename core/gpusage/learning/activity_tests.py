@@ -1,0 +1,141 @@
+"""Activity of real models, which nothing was fitted on: reported as it is. And the features that Yeung et al. used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.named_jobs import GAVEL, LUCID, workload
+from gpusage.learning.scores import rmsle
+from gpusage.learning.tables import DataFolder
+from gpusage.learning.targets import ScoreTable
+from gpusage.learning.zoo import load_zoo
+from gpusage.predictors.activity import predict_activity
+from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.timing import timing_of
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+
+FloatArray = npt.NDArray[np.float64]
+GLET_GPUS = {"RTX2080ti": "rtx-2080-ti", "RTX3080": "rtx-3080"}
+MISO_KEYS = {"bert": LUCID["BERT"], "cyclegan": GAVEL["CycleGAN"]}
+"""The two of MISO's models whose sizes its code and paper leave no doubt about."""
+
+
+class Test(NamedTuple):
+    """One measured run of a real model, in percent; what was not measured is None."""
+
+    source: str
+    model: str
+    graph: ModelGraph
+    workload: Workload
+    gpu: Gpu
+    utilization: float | None
+    sm_activity: float | None
+    memory: float
+
+
+def yeung_features(graph: ModelGraph, batch_size: int) -> FloatArray:
+    """Return what Yeung et al. extract: FLOP, parameters, layers by type, activations and the input's size.
+
+    Source:
+        Yeung et al., "Towards GPU Utilization Prediction for Cloud Deep Learning", HotCloud 2020, table 2.
+    """
+    types = [node.op_type for node in graph.nodes]
+    inputs = sum(float(np.prod([abs(size) for size in shape])) for _, shape in graph.inputs) * batch_size
+    counts = [float(types.count(name)) for name in ("Conv", "Gemm", "MatMul", "BatchNormalization", "LSTM", "MaxPool")]
+    flop = forward_flop(graph) * batch_size
+    return np.array([flop, float(graph.parameter_count), float(len(types)), inputs, float(batch_size), *counts])
+
+
+def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
+    """Return the shipped predictor's errors on real models, source by source."""
+    lines: list[tuple[str | float | None, ...]] = []
+    tests = list(_tests(data))
+    for source in sorted({test.source for test in tests}):
+        lines += _lines(source, [test for test in tests if test.source == source])
+    return (
+        ScoreTable(
+            title="Activity of real models, none of them fitted on: RMSLE on percent",
+            columns=("source", "rows", "constant", "node times alone", "shipped", "coverage %", "rank correlation"),
+            rows=tuple(lines),
+            notes=(
+                "Many of these runs wait for their data loader or their environment, which no graph shows.",
+                "'constant' is the best constant for these very rows. Memory of nvidia-smi is not DRAM activity.",
+            ),
+        ),
+    )
+
+
+def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None, ...]]:
+    found = [predict_activity(test.graph, test.workload, [test.gpu])[0] for test in tests]
+    times = [timing_of(test.graph, test.workload, [test.gpu]) for test in tests]
+    for what in ("utilization", "sm_activity", "memory"):
+        measured = [getattr(test, what) for test in tests]
+        if any(value is None for value in measured):
+            continue
+        truth = np.array(measured)
+        intervals = [getattr(activity, _FIELDS[what]) for activity in found]
+        ours = np.array([100.0 * interval.value for interval in intervals])
+        plain = np.array([100.0 * getattr(time, _TIMES[what])[0] / time.step_s[0] for time in times])
+        inside = [
+            100.0 * interval.low <= value <= 100.0 * interval.high
+            for interval, value in zip(intervals, measured, strict=True)
+        ]
+        level = np.full(len(truth), np.expm1(np.log1p(truth).mean()))
+        figures = (rmsle(truth, level), rmsle(truth, plain), rmsle(truth, ours))
+        yield (f"{source}, {what}", float(len(truth)), *figures, 100.0 * float(np.mean(inside)), _rank(truth, ours))
+
+
+_FIELDS = {"utilization": "gpu_utilization", "sm_activity": "sm_activity", "memory": "dram_activity"}
+_TIMES = {"utilization": "busy_s", "sm_activity": "sm_s", "memory": "dram_s"}
+
+
+def _rank(first: FloatArray, second: FloatArray) -> float:
+    def ranks(values: FloatArray) -> FloatArray:
+        return np.asarray(np.argsort(np.argsort(values)), dtype=np.float64)
+
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+def _tests(data: DataFolder) -> Iterator[Test]:
+    if "lucid_solo.csv" in data:
+        yield from _lucid(data)
+    if "glet_util.csv" in data:
+        yield from _glet(data)
+    if "miso_a100_mig.csv" in data:
+        yield from _miso(data)
+
+
+def _lucid(data: DataFolder) -> Iterator[Test]:
+    gpu = builtin_catalogue().find("rtx-3090")
+    for row in data.read("lucid_solo.csv").to_dict("records"):
+        job = LUCID[row["model"]]
+        asked = workload(job, row["batch_size"], half=bool(row["amp"]))
+        measured = float(row["gpu_util_pct"]), None, float(row["gmem_util_pct"])
+        yield Test("Lucid, training", row["model"], load_zoo().graph(job.key), asked, gpu, *measured)
+
+
+def _glet(data: DataFolder) -> Iterator[Test]:
+    zoo = load_zoo()
+    for row in data.read("glet_util.csv").to_dict("records"):
+        key = f"torchvision:{row['model']}@224"
+        if key in zoo:
+            gpu = builtin_catalogue().find(GLET_GPUS[row["gpu"]])
+            asked = Workload(batch_size=int(row["batch_size"]), mode="infer")
+            measured = None, float(row["sm_util_pct"]), float(row["mem_util_pct"])
+            yield Test("gpulets, inference", row["model"], zoo.graph(key), asked, gpu, *measured)
+
+
+def _miso(data: DataFolder) -> Iterator[Test]:
+    gpu = builtin_catalogue().find("a100-sxm4-40gb")
+    rows = data.read("miso_a100_mig.csv")
+    for row in rows[rows["mig_slice"] == "7g.40gb"].to_dict("records"):
+        job = MISO_KEYS.get(row["model"])
+        if job is not None:
+            measured = float(row["sm_util_pct_a100_solo"]), None, float(row["mem_util_pct_a100_solo"])
+            asked = workload(job, row["batch_size"])
+            yield Test("MISO, training", row["model"], load_zoo().graph(job.key), asked, gpu, *measured)

@@ -1,0 +1,55 @@
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays that `gpusage.predictors.trees` walks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.trees import read_trees
+
+FloatArray = npt.NDArray[np.float64]
+MAXIMUM_DEPTH = 6
+
+
+def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100, leaves: int = 16) -> dict[str, Any]:
+    """Return the parameters of *trees* trees that tell *target* from *rows*; the same rows give the same trees."""
+    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        HistGradientBoostingRegressor,
+    )
+
+    model = HistGradientBoostingRegressor(
+        max_iter=trees,
+        learning_rate=0.1,
+        max_leaf_nodes=leaves,
+        max_depth=MAXIMUM_DEPTH,
+        min_samples_leaf=20,
+        l2_regularization=2.0,
+        early_stopping=False,
+        random_state=0,
+    ).fit(rows, target)
+    stages = [stage[0].nodes for stage in model._predictors]  # noqa: SLF001 - scikit-learn names no public way to its trees
+    return _flat(stages, float(model._baseline_prediction.ravel()[0]))  # noqa: SLF001 - as above
+
+
+def predict(parameters: dict[str, Any], rows: FloatArray) -> FloatArray:
+    """Return what the trees say, by the very code that predicts."""
+    return read_trees(parameters).predict(rows)
+
+
+def _flat(trees: list[Any], start: float) -> dict[str, Any]:
+    columns: dict[str, list[float]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
+    roots, depth = [], 0
+    for nodes in trees:
+        first = len(columns["value"])
+        roots.append(first)
+        depth = max(depth, int(nodes["depth"].max()))
+        for index, node in enumerate(nodes):
+            is_leaf = bool(node["is_leaf"])
+            columns["feature"].append(0 if is_leaf else int(node["feature_idx"]))
+            columns["threshold"].append(0.0 if is_leaf else float(node["num_threshold"]))
+            columns["left"].append(first + (index if is_leaf else int(node["left"])))
+            columns["right"].append(first + (index if is_leaf else int(node["right"])))
+            columns["value"].append(float(node["value"]) if is_leaf else 0.0)
+    return {**columns, "start": start, "roots": roots, "depth": depth}

@@ -1,0 +1,85 @@
+"""What a workload's activity is told from: its node times, its kernels' size, and the data that each step brings in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import log, prod
+
+import numpy as np
+
+from gpusage.predictors.identity import Identity
+from gpusage.predictors.lowering import FloatArray, Lowering, lower
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.timing import Timing, timing_of
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+
+NAMES = (
+    "log busy seconds",
+    "log busy seconds a kernel",
+    "log kernels",
+    "SM time over busy time",
+    "memory time over busy time",
+    "log input elements",
+    "log batch size",
+    "log input elements over busy seconds",
+    "log FLOP a byte",
+    "log parameters",
+    "log outputs",
+    "log FLOP a kernel",
+)
+_PASSES = 3
+"""A training step runs about three kernels for each forward one."""
+_LEAST = 1e-12
+
+
+def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> FloatArray:
+    """Return one row a GPU, with a column for each of `NAMES`."""
+    timing = timing_of(graph, workload, gpus)
+    work = _work(Identity(graph), Identity(lower(graph, workload)), workload.batch_size)
+    return features(timing, work)
+
+
+def features(timing: Timing, work: FloatArray) -> FloatArray:
+    """Return the rows from the GPUs' times and from what no GPU changes."""
+    kernels, inputs, batch, intensity, parameters, outputs, flop = work.tolist()
+    busy = np.log(np.maximum(timing.busy_s, _LEAST))
+    same = np.ones_like(busy)
+    return np.stack(
+        [
+            busy,
+            busy - kernels,
+            kernels * same,
+            timing.sm_s / np.maximum(timing.busy_s, _LEAST),
+            timing.dram_s / np.maximum(timing.busy_s, _LEAST),
+            inputs * same,
+            batch * same,
+            inputs - busy,
+            intensity * same,
+            parameters * same,
+            outputs * same,
+            flop * same,
+        ],
+        axis=1,
+    )
+
+
+@lru_cache(maxsize=512)
+def _work(graph_key: Identity[ModelGraph], key: Identity[Lowering], batch_size: int) -> FloatArray:
+    lowering, counts = key.value, key.value.structure.counts
+    passes = _PASSES if lowering.train else 1
+    kernels = max(float(counts @ (lowering.operator_class != OperatorClass.VIEW)), 1.0) * passes
+    flop = float(counts @ lowering.flop) * passes
+    traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
+    inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph_key.value.inputs) * batch_size
+    return np.array(
+        [
+            log(kernels),
+            log(max(inputs, 1)),
+            log(batch_size),
+            log(max(flop, 1.0) / max(traffic, 1.0)),
+            log(max(lowering.parameter_count, 1)),
+            log(max(lowering.output_elements_of_model, 1.0)),
+            log(max(flop, 1.0) / kernels),
+        ]
+    )
