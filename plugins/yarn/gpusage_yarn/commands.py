@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpusage_yarn.sandbox.commands import sandbox
+from gpusage_yarn.submit import submit
 
 
 @click.group()
@@ -13,3 +14,4 @@ def yarn() -> None:
 
 
 yarn.add_command(sandbox)
+yarn.add_command(submit)

@@ -41,8 +41,12 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if len(labels) > 1:
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
     fields[f"env.{MARK}"] = f"share={fields['set.share']}"
-    asked = WHOLE if percent is None else f"{SHARE}: {percent}"
-    return Rendered(before=before, after=f"{asked} on {_in_turn(labels)}", fields=MappingProxyType(fields))
+    return Rendered(before=before, after=describe_plan(percent, labels), fields=MappingProxyType(fields))
+
+
+def describe_plan(percent: int | None, labels: tuple[str, ...]) -> str:
+    """Return what a container will ask for, for people: ``gpusage.io/share: 40 on a100, then h100``."""
+    return f"{WHOLE if percent is None else f'{SHARE}: {percent}'} on {', then '.join(labels)}"
 
 
 def plan_labels(decision: Decision, pools: tuple[GpuPool, ...]) -> tuple[str, ...]:
@@ -70,7 +74,3 @@ def _is_large_enough(pool: GpuPool, decision: Decision) -> bool:
     from gpusage.api import advisor  # noqa: PLC0415 - whoever only lists commands needs no catalogue
 
     return decision.need.memory_bytes.high <= advisor().catalogue.find(pool.gpu).memory_bytes
-
-
-def _in_turn(labels: tuple[str, ...]) -> str:
-    return ", then ".join(labels)

@@ -1,0 +1,164 @@
+"""An application from its submission to its end: its state, its exit status, and the last of what it wrote."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.rest import ResourceManager, SilentError
+
+ENDED = ("FINISHED", "FAILED", "KILLED")
+KILLED_STATUS = 143  # as the shell has it for SIGTERM
+TAIL_BYTES = 4096
+
+_POLL_S = (0.1, 1.0)
+_EXIT = re.compile(r"gpusage: exit status (\d+)")
+_LOGS = re.compile(r"(https?://[^/]+)/node/containerlogs/(container_\w+)")
+_RUNS = re.compile(r"gpusage: (container_\w+) runs on \S+, logs at (https?://[^/]+)/")
+_ENDS = re.compile(r"gpusage: (container_\w+) ended with (-?\d+)")
+_CONTENTS = re.compile(r"^LogContents:\n(.*?)\nEnd of LogType:", re.DOTALL | re.MULTILINE)
+_REPEATED = re.compile(
+    r"(?:^\[[^\]]*\])?(?:Container exited with a non-zero|Last \d+ bytes of).*", re.DOTALL | re.MULTILINE
+)
+_TIMEOUT_S = (3.05, 10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an application ended.
+
+    Attributes:
+        state: YARN's ``SUCCEEDED``, ``FAILED`` or ``KILLED``.
+        status: The command's exit status.
+    """
+
+    identity: str
+    state: str
+    status: int
+    diagnostics: str
+    report: Mapping[str, Any]
+
+    def reason(self) -> str:
+        """Return the diagnostics without the end of the logs that YARN adds to them."""
+        return _REPEATED.sub("", self.diagnostics).strip()
+
+
+class Progress:
+    """Tells the state: one line that is written over on a terminal, else a line for each change."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._began_s = time.monotonic()
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        """Tell that the state is *text*."""
+        if self._terminal:
+            line = f"gpusage: {text}, {time.monotonic() - self._began_s:.0f} s"
+            sys.stderr.write(f"\r\x1b[K{line}")
+        elif text != self._shown:
+            sys.stderr.write(f"gpusage: {text}\n")
+        self._shown = text
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal and self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def follow(manager: ResourceManager, identity: str, show: Callable[[str], None]) -> Outcome:
+    """Return how the application ends, telling its state meanwhile; a silent ResourceManager is waited for.
+
+    Raises:
+        RequestError: The ResourceManager has forgotten it.
+    """
+    pause_s, has_run = _POLL_S[0], False
+    while True:
+        try:
+            report = manager.application(identity)
+        except SilentError:
+            show(f"{identity} goes on, the ResourceManager is silent")
+        else:
+            if report is None:
+                message = (
+                    f"Application {identity} must be known to the ResourceManager; it has forgotten it. "
+                    "Ask your admin to set yarn.resourcemanager.recovery.enabled."
+                )
+                raise RequestError(message)
+            if report["state"] in ENDED:
+                return outcome_of(report)
+            has_run = has_run or containers_of(report) > 0
+            show(describe(report, has_run=has_run))
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, _POLL_S[1])
+
+
+def outcome_of(report: Mapping[str, Any]) -> Outcome:
+    """Return how an application ended, by the ResourceManager's *report*."""
+    diagnostics = str(report.get("diagnostics") or "").strip()
+    state = str(report.get("finalStatus") or "")
+    found = _EXIT.search(diagnostics)
+    status = int(found[1]) if found else 1
+    if state == "SUCCEEDED":
+        status = 0
+    elif state == "KILLED":
+        status = KILLED_STATUS
+    status = status or int(state != "SUCCEEDED")
+    return Outcome(identity=str(report["id"]), state=state, status=status, diagnostics=diagnostics, report=report)
+
+
+def describe(report: Mapping[str, Any], *, has_run: bool = False) -> str:
+    """Return one line on an application that goes on; *has_run* tells that it had a container before."""
+    state, count = str(report.get("state", "")).lower(), containers_of(report)
+    label = str(report.get("appNodeLabelExpression") or "")
+    where = f" on {label}" if label and not label.startswith("<") else ""
+    if state == "running":
+        waiting = "ending" if has_run else f"waiting for a GPU, at first{where}"
+        return f"{report['id']} {f'running in {count} containers' if count else waiting}"
+    return f"{report['id']} {state}{where}"
+
+
+def containers_of(report: Mapping[str, Any]) -> int:
+    """Return in how many containers an application runs, its master's left out."""
+    return max(int(report.get("runningContainers", 0)) - 1, 0)
+
+
+def log_tails(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield titles and texts: the last of what the failed command wrote, or else of what the master did."""
+    found = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
+    if not found:
+        return
+    address, master = found[1], found[2]
+    said = container_log(address, master, "stdout", size=256 * 1024)
+    places = dict(_RUNS.findall(said))
+    failed = [name for name, status in _ENDS.findall(said) if status != "0" and name in places]
+    names = [(places[failed[-1]], failed[-1])] if failed else [(address, master)]
+    for place, name in names:
+        for stream in ("stdout", "stderr"):
+            text = container_log(place, name, stream).strip()
+            if text:
+                yield f"{name} {stream}", text
+
+
+def container_log(address: str, container: str, stream: str, size: int = TAIL_BYTES) -> str:
+    """Return the last *size* bytes of what a container wrote, empty where its node no longer has it."""
+    url = f"{address}/ws/v1/node/containers/{container}/logs/{stream}"
+    session = requests.Session()
+    session.trust_env = False
+    try:
+        answer = session.get(url, params={"size": str(-size), "format": "text"}, timeout=_TIMEOUT_S)
+    except requests.RequestException:
+        return ""
+    if not answer.ok:
+        return ""
+    found = _CONTENTS.search(answer.text)
+    return found[1] if found else answer.text
