@@ -11,7 +11,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.java import find_java
+from gpusage_yarn.sandbox.jdk import prepare_java
 
 PLAN = ClusterPlan(nodes=parse_nodes("1xv100:2,1xa100:2,1xh100:2"))
 
@@ -21,9 +21,9 @@ NewCluster = Callable[..., Sandbox]
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skip where the host has no Java that Hadoop runs on."""
+    """Skip where there is no Java that Hadoop runs on, and none to be had."""
     try:
-        find_java()
+        prepare_java()
     except RequestError as error:
         pytest.skip(str(error))
 

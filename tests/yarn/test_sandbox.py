@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from gpusage.sandboxes import processes
 from gpusage.sandboxes.cache import cache_folder
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.jdk import prepare_jdk
 from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER
 
 pytestmark = pytest.mark.yarn
@@ -247,6 +249,17 @@ def live_there(home: Path, answer: Connection) -> None:
     with start_sandbox(ONE_NODE, folder=home / "sandbox") as sandbox:
         options = ["-num_containers", "2", "-container_resources", "memory-mb=64,vcores=1,gpusage.io/share=50"]
         answer.send((os.geteuid(), apps.run_distributed_shell(sandbox, "echo shared", *options)))
+
+
+def test_a_host_without_java_gets_one_from_its_own_mirror() -> None:
+    java = prepare_jdk()
+    environment = {"JAVA_HOME": str(java.home), "PATH": "/usr/bin:/bin"}
+    for command in ([java.maven, "-version"], [java.home / "bin" / "javac", "-version"]):
+        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        assert re.search(r"Apache Maven 3|javac \d\d", said)
+    listed = [java.home / "bin" / "keytool", "-list", "-cacerts", "-storepass", "changeit"]
+    said = subprocess.run(listed, env=environment, check=True, capture_output=True, text=True).stdout
+    assert said.count("trustedCertEntry") > 10
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from pathlib import Path
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox.java import Java, find_java
+from gpusage_yarn.sandbox.java import Java
+from gpusage_yarn.sandbox.jdk import prepare_java
 
 _SCHEMA = "gpusage.hadoop-installation/1"
 _HERE = Path(__file__).parent
@@ -71,9 +73,9 @@ def prepare_hadoop(*, cache: Path | None = None, report: Report = silent) -> Had
     """Return Hadoop, fetched into the cache on first use.
 
     Raises:
-        RequestError: Java or Maven is missing, or Maven cannot fetch the jars.
+        RequestError: Java or Maven cannot be had, or Maven cannot fetch the jars.
     """
-    java = find_java()
+    java = prepare_java(report=report)
     base = (cache or cache_folder()).absolute()
     folder = base / "hadoop" / VERSION
     if not _is_complete(folder):
@@ -119,7 +121,10 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
         "dependency:copy-dependencies",
     ]
     with (folder / "maven.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+        environment = {**os.environ, "JAVA_HOME": str(java.home)}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment
+        )
         with process:
             while process.poll() is None:
                 report("fetch Hadoop", min(_JARS - 1, sum(1 for _ in repository.rglob("*.jar"))), _JARS)

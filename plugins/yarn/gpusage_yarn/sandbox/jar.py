@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox.java import find_java
+from gpusage_yarn.sandbox.jdk import prepare_java
 
 _SOURCES = Path(__file__).resolve().parents[2] / "java"
 
@@ -42,7 +42,7 @@ def _jar() -> Path | None:
 
 
 def _build(pom: Path) -> None:
-    java = find_java()
+    java = prepare_java()
     repository = cache_folder().absolute() / "maven"
     command = [
         str(java.maven),

@@ -16,7 +16,7 @@ _VERSIONS = range(11, 23)  # Hadoop 3.4.2 wants the options of 9 and later, and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java runtime, and the Maven that goes with it.
+    """A Java with its compiler, and the Maven that goes with it.
 
     Attributes:
         home: What JAVA_HOME is set to.
@@ -33,26 +33,26 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the host's Java, from JAVA_HOME or PATH, and its Maven.
+    """Return the host's JDK, from JAVA_HOME or PATH, and its Maven.
 
     Raises:
-        RequestError: One of them is missing, or Java is of a version that Hadoop does not run on.
+        RequestError: One of them is missing, or the JDK is of a version that Hadoop does not run on.
     """
     named = os.environ.get("JAVA_HOME")
-    program = Path(named) / "bin" / "java" if named else Path(shutil.which("java") or "")
+    compiler = Path(named) / "bin" / "javac" if named else Path(shutil.which("javac") or "")
     maven = shutil.which("mvn")
-    missing = [name for name, there in (("Java", program.is_file()), ("Maven", maven)) if not there]
+    missing = [name for name, there in (("javac", compiler.is_file()), ("mvn", maven)) if not there]
     if missing or maven is None:
         message = (
-            f"The YARN sandbox needs Java {_VERSIONS.start} to {_VERSIONS.stop - 1} and Maven; {' and '.join(missing)} "
-            "not found by JAVA_HOME and PATH. Install openjdk-17-jdk-headless and maven."
+            f"The YARN sandbox needs a JDK of version {_VERSIONS.start} to {_VERSIONS.stop - 1} and Maven; "
+            f"{' and '.join(missing)} not found by JAVA_HOME and PATH. Install openjdk-17-jdk-headless and maven."
         )
         raise RequestError(message)
-    home = program.resolve().parent.parent
+    home = compiler.resolve().parent.parent
     version = java_version(home)
     if version not in _VERSIONS:
         message = (
-            f"Java must be of version {_VERSIONS.start} to {_VERSIONS.stop - 1} for Hadoop; {home} has {version}. "
+            f"The JDK must be of version {_VERSIONS.start} to {_VERSIONS.stop - 1} for Hadoop; {home} has {version}. "
             "Name another one with JAVA_HOME."
         )
         raise RequestError(message)
