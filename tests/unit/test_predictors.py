@@ -11,7 +11,7 @@ from gpusage.predictors.familiarity import familiarity
 from gpusage.predictors.memory import CONTEXT_BYTES, predict_memory
 from gpusage.predictors.step_time import predict_step_time
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
-from gpusage_hooks.units import GIB, MIB
+from gpusage_hooks.units import GIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph
 
 A100 = builtin_catalogue().find("a100")
@@ -140,7 +140,7 @@ def test_mixed_precision_saves_memory_of_activations() -> None:
 
 def test_an_empty_model_still_needs_a_context() -> None:
     empty = ModelGraph(name="empty", source="test", nodes=(), producers=(), inputs=(), parameter_count=0)
-    assert predict_memory(empty, Workload(mode="infer"), [A100])[0].value == 1500 * MIB
+    assert predict_memory(empty, Workload(mode="infer"), [A100])[0].value == CONTEXT_BYTES["ampere"]
     assert predict_step_time(empty, Workload(), [A100])[0].value > 0
     assert predict_activity(empty, Workload(), [A100])[0].sm_activity.value < 0.1
 

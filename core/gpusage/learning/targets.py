@@ -12,7 +12,11 @@ from gpusage.learning.artifacts import Artifact
 from gpusage.learning.tables import DataFolder
 
 TARGETS: Mapping[str, str] = MappingProxyType(
-    {"step_time": "gpusage.learning.step_time", "activity": "gpusage.learning.activity"}
+    {
+        "step_time": "gpusage.learning.step_time",
+        "memory": "gpusage.learning.memory",
+        "activity": "gpusage.learning.activity",
+    }
 )
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
 

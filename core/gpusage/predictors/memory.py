@@ -1,8 +1,8 @@
-"""Peak bytes of device memory: which tensors live at the same time, and what the libraries add.
+"""Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
 
-Training keeps, beside weights, gradients and the optimizer's state, every tensor that a backward pass will read again;
-the peak is the largest sum over the nodes in order, forward and then backward. Inference keeps a tensor until its last
-reader has run.
+The walk over the graph says which tensors there are (`gpusage.predictors.liveness`). A training step's memory is a sum
+of the walk's terms with weights that are not negative, learned from measured peaks (`gpusage.learning.memory`), so that
+more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
 """
 
 from __future__ import annotations
@@ -11,144 +11,142 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.intervals import spread
+from gpusage.predictors.liveness import GRADIENT_BYTES, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.pretrained import load
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
-DEVIATION = {"train": 0.12, "infer": 0.15}
-"""Of the logarithm of measured over predicted, context left out; training: on 1,875 measured peaks of timm models."""
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "adafactor": 0.1}
 """The optimizer's state, bytes a weight: the moments in fp32; Adafactor keeps sums of rows and columns."""
+UPDATE_COPY_BYTES = {"none": 0.0, "sgd": 4.0, "momentum": 4.0, "adam": 4.0, "adamw": 4.0, "adafactor": 4.0}
+"""What the update computes beside them, bytes a weight, all weights at once as PyTorch's ``foreach`` does: gradients
+with their weight decay, or the root of the second moment."""
+FITTED_STATE_BYTES = STATE_BYTES["momentum"]
+"""The state that the measured peaks contain."""
 CONTEXT_BYTES = {
     "kepler": 500 * MIB,
     "pascal": 800 * MIB,
     "volta": 1000 * MIB,
     "turing": 1000 * MIB,
-    "ampere": 1500 * MIB,
+    "ampere": 1443 * MIB,
     "ada": 1000 * MIB,
     "hopper": 1000 * MIB,
     "blackwell": 1000 * MIB,
 }
-"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN, as nvidia-smi shows it.
+"""CUDA context with the kernels of PyTorch and cuBLAS, as nvidia-smi shows it.
 
-Ampere is the least peak of 3,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817: 1,443 MiB). The others are
-estimates by the number of kernels; where CUDA loads them lazily it is less than half, which the interval covers.
+Ampere is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The others are estimates by the
+number of kernels; where CUDA loads them lazily it is less than half, which the interval covers.
 """
 DEFAULT_CONTEXT_BYTES = 1000 * MIB
+MEASURED_GENERATIONS = frozenset({"ampere"})
+"""Where the context is in the measured peaks, so that their interval covers it."""
 CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
-TRAINING_BYTES = 280 * MIB
-"""What training takes beside all that is counted; fitted, with the next four, on the peaks of 280 timm models
-(GPUMemNet: training in fp32, momentum, one A100)."""
+INFERENCE_DEVIATION = 0.15
+"""Of the logarithm of measured over predicted, context left out: an estimate, for no public data has such peaks."""
 ALLOCATOR_FACTOR = 1.05
-"""The caching allocator rounds blocks up and cannot join all that is free."""
-UPDATE_BYTES = 2.8
-"""Of each weight: temporary copies of the gradients in the update, whose blocks nothing else reuses."""
+"""Inference: the caching allocator rounds blocks up and cannot join all that is free."""
 WORKSPACE_FACTOR = 3.3
-"""Scratch memory of a convolution for each byte that it reads and writes ..."""
+"""Inference: scratch memory of a convolution for each byte that it reads and writes ..."""
 MAXIMUM_WORKSPACE_BYTES = 970 * MIB
-"""... and the most of it."""
-LOSS_BYTES = 12.0
-"""Of each output: in fp32 its logarithm of softmax, its gradient, and a copy."""
+"""... and the most of it; both fitted on training's peaks."""
+
+LEAST_MARGIN = 0.05
+"""The upper end of a training step is at least by this share above the point ..."""
+BLOCK_BYTES = 64 * MIB
+"""... and by what the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace:
+checked on perceptrons, which are smaller than that."""
 
 
 @hookimpl(trylast=True)
 def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
     """Predict the peak bytes of device memory on each GPU, context included."""
-    tensors = _tensor_bytes(Identity(lower(graph, workload)), workload.precision, workload.optimizer)
-    factor = spread(DEVIATION[workload.mode], graph)
-    return [_interval(tensors, CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES), factor) for gpu in gpus]
+    tensors = _tensor_bytes(Identity(graph), Identity(lower(graph, workload)), workload)
+    generations = {gpu.generation for gpu in gpus}
+    intervals = {generation: _interval(tensors, generation) for generation in generations}
+    return [intervals[gpu.generation] for gpu in gpus]
 
 
-def _interval(tensor_bytes: float, context_bytes: float, factor: float) -> Interval:
+def _interval(tensors: Interval, generation: str) -> Interval:
+    context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
+    low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
     return Interval(
-        value=tensor_bytes + context_bytes,
-        low=tensor_bytes / factor + CONTEXT_LOW * context_bytes,
-        high=tensor_bytes * factor + CONTEXT_HIGH * context_bytes,
+        value=tensors.value + context,
+        low=tensors.low + low * context,
+        high=tensors.high + high * context,
     )
 
 
 @lru_cache(maxsize=512)
-def _tensor_bytes(key: Identity[Lowering], precision: str, optimizer: str) -> float:
-    """Return what the allocator holds at the peak, workspace included."""
+def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload: Workload) -> Interval:
+    """Return what a process takes beside the context."""
     lowering = key.value
-    if lowering.train:
-        walk = _training_peak(lowering, precision)
-        resident = _resident(lowering, precision, optimizer) + TRAINING_BYTES
-    else:
-        walk, resident = _inference_peak(lowering), float(lowering.parameter_count * FLOAT_BYTES[precision])
-    return float(ALLOCATOR_FACTOR * walk + resident)
+    tensors = walk(graph.value, lowering, workload.batch_size)
+    inference = _inference_bytes(lowering, tensors, workload.precision)
+    uncertain = spread(INFERENCE_DEVIATION, graph.value)
+    if not lowering.train:
+        return Interval(value=inference, low=inference / uncertain, high=inference * uncertain)
+    floor = max(inference, _step_bytes(lowering, tensors, workload), _update_bytes(lowering, tensors, workload))
+    extra = lowering.parameter_count * _unmeasured_bytes(workload)
+    low, value, high = (weighted + extra for weighted in _weighted_sums(lowering, tensors))
+    value = max(value, floor)
+    unknown = spread(0.0, graph.value)
+    return Interval(
+        value=value,
+        low=min(low, value) / unknown,
+        high=max(high, value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES) * unknown,
+    )
 
 
-def _resident(lowering: Lowering, precision: str, optimizer: str) -> float:
-    """Return weights, state and the update's copies in fp32 and, in mixed precision, what autocast casts to 2 bytes."""
-    copies = 2.0 if FLOAT_BYTES[precision] < FLOAT_BYTES["fp32"] else 0.0
-    updates = 0.0 if optimizer == "none" else UPDATE_BYTES
-    return lowering.parameter_count * (4.0 + STATE_BYTES[optimizer] + updates + copies)
+def _unmeasured_bytes(workload: Workload) -> float:
+    """Return bytes a weight that training in fp32 with momentum does not have: autocast's copies, another state."""
+    copies = 0.0 if workload.precision in ("fp32", "tf32") else float(FLOAT_BYTES[workload.precision])
+    return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
 
 
-def _inference_peak(lowering: Lowering) -> float:
-    structure = lowering.structure
-    stored = lowering.output_bytes[structure.kind_of_node]
-    node_count = len(stored)
-    if not node_count:
-        return 0.0
-    change = np.zeros(node_count + 1)
-    change[:node_count] += stored
-    np.subtract.at(change, structure.last_reader + 1, stored)
-    live = np.cumsum(change[:node_count])
-    return float((live + _workspace(lowering)).max())
+def _weighted_sums(lowering: Lowering, tensors: Walk) -> tuple[float, float, float]:
+    """Return low end, point and high end of a training step that momentum updates in fp32, context left out."""
+    weights, constants = _learned()
+    sums = weights @ terms(lowering, tensors)
+    low, value, high = (sums + constants if _has_convolutions(lowering) else sums).tolist()
+    return low, value, high
 
 
-def _training_peak(lowering: Lowering, precision: str) -> float:
-    """Return the largest sum of activations, gradients and workspace, forward and backward."""
-    structure = lowering.structure
-    kind = structure.kind_of_node
-    node_count = len(kind)
-    if not node_count:
-        return 0.0
-    stored = lowering.output_bytes[kind]
-    kept = np.where(_is_kept(lowering), stored, 0.0) + lowering.kept_bytes[kind]
-    passing = stored - np.minimum(kept, stored)
-    change = np.zeros(node_count + 1)
-    change[:node_count] += passing
-    np.subtract.at(change, structure.last_reader + 1, passing)
-    workspace = _workspace(lowering)
-    kept_until = np.cumsum(kept)
-    forward = kept_until + np.cumsum(change[:node_count]) + workspace
-    backward = kept_until + _gradients_after(lowering, precision) + _passing_gradients(lowering) + workspace
-    backward[-1] += LOSS_BYTES * lowering.output_elements_of_model
-    return float(max(forward.max(), backward.max()))
+@lru_cache(maxsize=1)
+def _learned() -> tuple[FloatArray, FloatArray]:
+    """Return the weights, one row for each of low, value and high, and what cuDNN's kernels add to the context."""
+    parameters = load("memory")["parameters"]
+    constants = np.array(parameters["constant_bytes"]) - CONTEXT_BYTES["ampere"]
+    return np.array(parameters["weights"]), constants
 
 
-def _is_kept(lowering: Lowering) -> npt.NDArray[np.bool_]:
-    """Return, a node, whether some backward pass reads its storage: its own, or that of one of its readers."""
-    structure = lowering.structure
-    kept: npt.NDArray[np.bool_] = lowering.keeps_output[structure.kind_of_node].copy()
-    keepers = lowering.keeps_inputs[structure.kind_of_node][structure.destinations]
-    kept[structure.sources[keepers]] = True
-    return kept
+def _step_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
+    """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
+    resident = lowering.parameter_count * (GRADIENT_BYTES + STATE_BYTES[workload.optimizer])
+    return _library_bytes(lowering) + resident + tensors.training_peak()
 
 
-def _gradients_after(lowering: Lowering, precision: str) -> FloatArray:
-    """Return, a node, the gradients of all weights from this node to the last: they are there when its turn comes."""
-    structure = lowering.structure
-    float_bytes = FLOAT_BYTES[precision]
-    own = (lowering.parameter_bytes / float_bytes * FLOAT_BYTES["fp32"])[structure.kind_of_node]
-    total = float(own.sum())
-    limit = lowering.parameter_count * float(FLOAT_BYTES["fp32"])
-    after = np.cumsum(own[::-1])[::-1]
-    return after * (limit / total) if total > 0 else np.full(len(own), limit)
+def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
+    """Return what the update takes: weights, gradients, state, what it computes beside them."""
+    if workload.optimizer == "none":
+        return _library_bytes(lowering) + tensors.input_bytes
+    a_weight = 2 * GRADIENT_BYTES + STATE_BYTES[workload.optimizer] + UPDATE_COPY_BYTES[workload.optimizer]
+    return _library_bytes(lowering) + tensors.input_bytes + lowering.parameter_count * a_weight
 
 
-def _passing_gradients(lowering: Lowering) -> FloatArray:
-    """Return, a node, the gradients of its output and of its inputs."""
-    return (lowering.written_bytes + lowering.read_bytes)[lowering.structure.kind_of_node]
+def _inference_bytes(lowering: Lowering, tensors: Walk, precision: str) -> float:
+    """Return weights, the most outputs that are still to be read, and the scratch memory of that moment."""
+    weights = lowering.parameter_count * float(FLOAT_BYTES[precision])
+    if not len(tensors.live):
+        return weights + tensors.input_bytes
+    peak = tensors.input_bytes + float((tensors.live + _workspace(lowering)).max())
+    return weights + ALLOCATOR_FACTOR * peak + _library_bytes(lowering)
 
 
 def _workspace(lowering: Lowering) -> FloatArray:
@@ -157,3 +155,11 @@ def _workspace(lowering: Lowering) -> FloatArray:
     wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
     workspace: FloatArray = np.where(convolution, np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES), 0.0)
     return workspace[lowering.structure.kind_of_node]
+
+
+def _library_bytes(lowering: Lowering) -> float:
+    return float(_learned()[1][1]) if _has_convolutions(lowering) else 0.0
+
+
+def _has_convolutions(lowering: Lowering) -> bool:
+    return bool((lowering.operator_class <= OperatorClass.GROUPED_CONVOLUTION).any())

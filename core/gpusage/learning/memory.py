@@ -1,0 +1,171 @@
+"""The target ``memory``: fits the peaks of training, and scores them on families that the fit has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.learning.artifacts import Artifact, Card
+from gpusage.learning.memory_baselines import BASELINES
+from gpusage.learning.memory_fit import FloatArray, MemoryFit, fit_memory
+from gpusage.learning.memory_perceptrons import perceptron_table
+from gpusage.learning.memory_rows import PEAKS, BoolArray, MemoryRows, memory_rows
+from gpusage.learning.scores import score
+from gpusage.learning.splits import Fold, by_group, random_rows
+from gpusage.learning.tables import DataFolder
+from gpusage.learning.targets import Points, ScoreTable
+from gpusage.learning.zoo import Zoo, load_zoo
+from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage_hooks.units import GIB
+
+FOLDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Low end, point and high end of each row, from fits that have not seen its group; NaN where none was made."""
+
+    name: str
+    predicted: FloatArray
+
+
+def fit(data: DataFolder) -> Sequence[Artifact]:
+    """Fit the weights of the walk's terms on every sound row."""
+    rows = memory_rows(data, load_zoo())
+    fitted = fit_memory(rows.terms[rows.sound], rows.measured[rows.sound], _families(rows)[rows.sound])
+    return [_artifact(rows, fitted)]
+
+
+def _artifact(rows: MemoryRows, fitted: MemoryFit) -> Artifact:
+    sound = rows.sound
+    held_out = _held_out(rows, by_group(rows.family, FOLDS, "family"), "unseen family")
+    figures = score(rows.measured[sound], held_out.predicted[1][sound])
+    high = held_out.predicted[2][sound]
+    return Artifact(
+        name="memory",
+        card=Card(
+            purpose="Peak bytes of device memory of a training step: a weighted sum of the terms of the walk.",
+            fitted_on=(_source(rows),),
+            licences=("GPUMemNet (arXiv 2602.17817): figures of a published research data set, no licence file",),
+            ranges={
+                "batch_size": (float(rows.batch_size.min()), float(rows.batch_size.max())),
+                "measured_bytes": (float(rows.measured[sound].min()), float(rows.measured[sound].max())),
+            },
+            errors={
+                "unseen family, MAPE": figures.mape,
+                "unseen family, median": figures.median,
+                "unseen family, above the high end": float((rows.measured[sound] > high).mean()),
+            },
+            notes=("One GPU (A100-PCIE 40 GB), fp32, momentum; other states and precisions are added by rule.",),
+        ),
+        parameters={
+            "terms": list(TRAINING_TERMS),
+            "weights": fitted.weights,
+            "constant_bytes": fitted.constants,
+        },
+    )
+
+
+def _source(rows: MemoryRows) -> str:
+    left_out = ", ".join(f"{count} {reason}" for reason, count in rows.skipped)
+    return (
+        f"{PEAKS}: {int(rows.sound.sum())} rows of {len(set(rows.family))} families; left out: {left_out}, "
+        f"{int(rows.flat.sum())} flat, {int((rows.impossible & ~rows.flat).sum())} below what must be there."
+    )
+
+
+def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
+    """Score on unseen families, with the baselines beside; on perceptrons, which nothing was fitted on."""
+    return evaluate_with(data, load_zoo())
+
+
+def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
+    """Do as `evaluate` with the cards of *zoo*."""
+    rows = memory_rows(data, zoo)
+    folds = by_group(rows.family, FOLDS, "family")
+    ours = _held_out(rows, folds, "gpusage, unseen family")
+    chance = _held_out(rows, random_rows(len(rows.model), FOLDS), "gpusage, random rows")
+    others = [
+        HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (3, 1))) for name, baseline in BASELINES.items()
+    ]
+    tables = [_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
+    return [*tables, _families_table(rows, ours), perceptron_table(data)]
+
+
+def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:
+    everything = np.ones(len(rows.model), dtype=bool)
+    return {
+        "Memory: measured peaks of training, flat and impossible rows left out": rows.sound,
+        "Memory: the same, only flat rows left out": ~rows.flat,
+        "Memory: the same, every row that its source calls sound": everything,
+    }
+
+
+def _families(rows: MemoryRows) -> npt.NDArray[np.str_]:
+    return np.array(rows.family)
+
+
+def _held_out(rows: MemoryRows, folds: Sequence[Fold], name: str) -> HeldOut:
+    """Fit each fold on its sound rows, and predict all of its tested rows."""
+    predicted = np.full((3, len(rows.model)), np.nan)
+    for fold in folds:
+        train = fold.train[rows.sound[fold.train]]
+        fitted = fit_memory(rows.terms[train], rows.measured[train], _families(rows)[train])
+        predicted[:, fold.test] = fitted.predicted(rows.terms[fold.test])
+    return HeldOut(name=name, predicted=predicted)
+
+
+_COLUMNS = (
+    *("predictor", "rows", "MAPE %", "median %", "within 10 %", "bias %"),
+    *("above high %", "coverage %", "high/point"),
+)
+
+
+def _table(rows: MemoryRows, which: BoolArray, title: str, predictors: Sequence[HeldOut]) -> ScoreTable:
+    measured, ours = rows.measured[which], predictors[0].predicted[:, which]
+    return ScoreTable(
+        title=title,
+        columns=_COLUMNS,
+        rows=tuple(_row(each.name, measured, each.predicted[:, which]) for each in predictors),
+        notes=(_source(rows), "Goals: MAPE <= 5, median <= 3, above high <= 1, coverage 85 to 95."),
+        points=(
+            Points(
+                title=title,
+                unit="GiB",
+                measured=(measured / GIB).tolist(),
+                predicted=(ours[1] / GIB).tolist(),
+                low=(ours[0] / GIB).tolist(),
+                high=(ours[2] / GIB).tolist(),
+                labels=tuple(np.array(rows.model)[which].tolist()),
+            ),
+        ),
+    )
+
+
+def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[str | float | None, ...]:
+    low, point, high = predicted
+    figures = score(measured, point, low, high)
+    cells = (figures.mape, figures.median, figures.within_10, figures.bias)
+    if np.array_equal(low, high):
+        return name, float(len(measured)), *(100 * cell for cell in cells), None, None, None
+    above = float((measured > high).mean())
+    coverage = float(figures.coverage or 0.0)
+    shares = tuple(100 * cell for cell in (*cells, above, coverage))
+    return name, float(len(measured)), *shares, float(np.median(high / point))
+
+
+def _families_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:
+    """Return the error of each family, the worst first."""
+    families, sound = _families(rows), rows.sound
+    lines: list[tuple[str | float | None, ...]] = []
+    for family in sorted(set(rows.family)):
+        which = sound & (families == family)
+        if which.any():
+            lines.append((family, *_row(family, rows.measured[which], ours.predicted[:, which])[1:]))
+    lines.sort(key=lambda line: -float(line[2] or 0.0))
+    return ScoreTable(
+        title="Memory: unseen families, the worst first", columns=("family", *_COLUMNS[1:]), rows=tuple(lines)
+    )
