@@ -27,9 +27,6 @@ from gpusage_slurm.sandbox.trial import install_plugin
 MODELS = Path(__file__).parent / "models"
 NODES = "1xv100:3,1xa100:3,1xh100:3"
 RUN_S = 12
-SETTINGS = (
-    "[slurm]\nlimit_ms = 200\n"  # a laptop that runs a whole cluster is slower than a controller; the default is 10
-)
 REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
 console = Console(highlight=False, width=max(Console().width, 100))
 
@@ -71,9 +68,9 @@ def main() -> None:
         cluster = start_sandbox(ClusterPlan(nodes=parse_nodes(NODES)), release=os.environ.get("RELEASE"), report=report)
     with cluster:
         say(f"A private cluster: Slurm {cluster.installation.version}, three generations of GPUs")
-        console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %20G %f").stdout.rstrip())
+        console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %24G %f").stdout.rstrip())
         say("gpusage slurm install --mode enforce --yes")
-        install_plugin(cluster, "enforce", SETTINGS)
+        install_plugin(cluster, "enforce")
         console.print("job_submit.lua, cli_filter.lua and slurm.conf have their lines, gpusaged has seen the cluster.")
         say("Users submit as ever, and name their model in the comment")
         jobs = [submit(cluster, example) for example in EXAMPLES]
@@ -100,7 +97,7 @@ def submit(cluster: Sandbox, example: Example) -> str:
     took_ms = 1000 * (time.monotonic() - started_s)
     for line in done.stderr.splitlines():
         console.print(f"  [green]{line.removeprefix('sbatch: ')}[/green]", soft_wrap=True)
-    console.print(f"  job {done.stdout.strip()}, {took_ms:.0f} ms")
+    console.print(f"  job {done.stdout.strip()} (sbatch took {took_ms:.0f} ms, reading the model included)")
     return done.stdout.strip()
 
 
@@ -114,7 +111,7 @@ def show_places(cluster: Sandbox, jobs: list[str]) -> None:
     for job, example in zip(jobs, EXAMPLES, strict=True):
         node, gpu, share = found.get(job, ("waits", "", ""))
         beside = [other for other, place in found.items() if other != job and share != "-" and place[:2] == (node, gpu)]
-        name = example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "unknown"
+        name = example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "(none named)"
         table.add_row(
             job, name, node, gpu, "whole" if share == "-" else f"{share} %" if share else "", ", ".join(beside)
         )
@@ -165,3 +162,5 @@ if __name__ == "__main__":
         main()
     except GpuUsageError as error:
         sys.exit(f"demo: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("demo: stopped")

@@ -77,7 +77,8 @@ def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None
         configuration_trouble="broken",
     )
     found = examine(nothing)
-    assert {each.verdict for each in found} == {"pass", "warn", "fail"}
+    assert {each.verdict for each in found} == {"pass", "warn", "fail", "skip"}
+    assert {each.check for each in found} == {each.check for each in examine(healthy)}
     assert all(each.todo for each in found if each.verdict != "pass")
 
 
@@ -119,6 +120,7 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("slurmctld", {"version": (21, 8)}, "fail", "22.05 or newer"),
         ("job_submit plugin", {"scripts": {}}, "fail", "gpusage slurm install"),
         ("LuaSocket", {"lua_modules": frozenset(), "answered": False}, "fail", "lua-socket"),
+        ("installation", {"outdated": ("job_submit.lua",)}, "warn", "gpusage slurm install"),
         ("luaposix", {"lua_modules": frozenset({"socket"})}, "warn", "lua-posix"),
         ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=())}, "fail", "declare gres/gpu"),
         ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=(WHOLE,))}, "fail", "mps"),

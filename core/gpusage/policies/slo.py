@@ -65,7 +65,7 @@ def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
 
 def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
     whole = replace(draft.request, gpu_count=case.request.gpu_count, mps_thread_percent=None, memory_cap_bytes=None)
-    return replace(draft, request=whole, reasons=(*draft.reasons, f"a whole GPU is kept all the same: {reason}"))
+    return replace(draft, request=whole, reasons=(f"a whole GPU is kept: {reason}",))
 
 
 def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
@@ -78,7 +78,7 @@ def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
         reason = f"the promised {seconds(slo.latency_s)} may not hold on any GPU here"
         fastest = _by_speed(case, where)[:1] if len(where) > 1 else ()
         request = replace(draft.request, preferred_gpus=fastest)
-        return replace(draft, request=request, reasons=(*draft.reasons, reason))
+        return replace(draft, request=request, reasons=(reason,))
     missed = names(place for place in where if place not in met)
     reason = f"the promised {seconds(slo.latency_s)} may not hold on {missed}"
     kept = [name for name in draft.request.preferred_gpus if name in {place.name for place in met}]

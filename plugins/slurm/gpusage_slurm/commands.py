@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,7 @@ _SYSTEMD = click.option(
 )
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
 
 
 @click.group()
@@ -56,7 +57,8 @@ def install(
     from gpusage_slurm.install import find_site, plan_installation  # noqa: PLC0415 - --help stays quick
 
     edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
-    after = "Now run: scontrol reconfigure; systemctl enable --now gpusaged; gpusage slurm doctor"
+    start = "systemctl enable --now gpusaged" if unit_folder else "gpusaged (or install it with --systemd)"
+    after = f"Now run: scontrol reconfigure; {start}; gpusage slurm doctor"
     _show_and_make(edits, yes=yes, as_json=as_json, after=after)
 
 
@@ -116,7 +118,7 @@ def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) ->
 @slurm.command()
 @_JSON
 def status(*, as_json: bool) -> None:
-    """Show what gpusaged sees: the cluster, its mode, and its latest decisions.
+    """Show what gpusaged sees: its mode, the cluster, and how many decisions it has made.
 
     Example: gpusage slurm status
     """
@@ -143,9 +145,13 @@ def _show_and_make(edits: Any, *, yes: bool, as_json: bool, after: str) -> None:
     if not changing:
         click.echo("Nothing to change.")
     elif yes:
-        click.echo(f"Changed {len(changing)} files. {after}")
+        click.echo(f"Changed {_files(changing)}. {after}")
     else:
-        click.echo(f"Would change {len(changing)} files. Add --yes to do it.")
+        click.echo(f"Would change {_files(changing)}. Add --yes to do it.")
+
+
+def _files(edits: Sequence[object]) -> str:
+    return "1 file" if len(edits) == 1 else f"{len(edits)} files"
 
 
 def _coloured(diff: str) -> str:

@@ -12,7 +12,7 @@ from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
 from gpusage_slurm.preference import SETTING, is_soft
 
-Verdict = Literal["pass", "warn", "fail"]
+Verdict = Literal["pass", "warn", "fail", "skip"]
 OLDEST_VERSION = (22, 5)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
@@ -28,29 +28,15 @@ class Finding:
 
 
 def examine(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return one finding a check, in the order in which an admin mends them."""
-    checks = (
-        _slurmctld,
-        _job_submit,
-        _cli_filter,
-        _lua_socket,
-        _lua_posix,
-        _task_prolog,
-        _shares,
-        _all_sharing,
-        _units,
-        _prefer,
-        _per_gpu_defaults,
-        _mps_daemons,
-        _accounting,
-        _settings_file,
-        _daemon,
-        _submission,
-        _store,
-        _kill_switch,
-        _pyslurm,
-    )
-    return tuple(check(evidence) for check in checks)
+    """Return one finding a check, in the order in which an admin mends them.
+
+    Where slurmctld does not answer, what it alone could tell is skipped.
+    """
+    first = _slurmctld(evidence)
+    if first.verdict == "fail":
+        skipped = [_skip(check(evidence).check) for check in _OF_SLURM]
+        return (first, *(check(evidence) for check in _OF_OURS), *skipped)
+    return (first, *(check(evidence) for check in (*_OF_SLURM, *_OF_OURS)))
 
 
 def _slurmctld(evidence: Evidence) -> Finding:
@@ -245,6 +231,40 @@ def _pyslurm(evidence: Evidence) -> Finding:
 def _mentions(evidence: Evidence, word: str) -> bool:
     lines = evidence.scripts.get("slurm.conf", "").splitlines()
     return any(word.lower() in line.partition("#")[0].lower() for line in lines)
+
+
+def _current(evidence: Evidence) -> Finding:
+    name = "installation"
+    if evidence.outdated is None:
+        return _fail(name, "slurm.conf or our settings cannot be read", "see the lines above")
+    if evidence.outdated:
+        found = f"{', '.join(evidence.outdated)} would be written differently by this version and these settings"
+        return _warn(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+    return _pass(name, "as this version and these settings have it")
+
+
+_OF_SLURM = (
+    _job_submit,
+    _cli_filter,
+    _current,
+    _lua_socket,
+    _lua_posix,
+    _task_prolog,
+    _shares,
+    _all_sharing,
+    _units,
+    _prefer,
+    _per_gpu_defaults,
+    _mps_daemons,
+    _accounting,
+    _submission,
+    _pyslurm,
+)
+_OF_OURS = (_settings_file, _daemon, _store, _kill_switch)
+
+
+def _skip(check: str) -> Finding:
+    return Finding(check=check, verdict="skip", found="slurmctld does not answer", todo="mend slurmctld first")
 
 
 def _pass(check: str, found: str) -> Finding:

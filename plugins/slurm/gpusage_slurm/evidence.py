@@ -21,7 +21,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import pyslurm_version, read_cluster
-from gpusage_slurm.install import Site, find_site
+from gpusage_slurm.install import Site, find_site, plan_installation
 
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
@@ -33,6 +33,7 @@ class Evidence:
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
         scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
+        outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
@@ -51,6 +52,7 @@ class Evidence:
     lua_modules: frozenset[str]
     pyslurm: tuple[int, int] | None
     killed: bool
+    outdated: tuple[str, ...] | None = ()
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
@@ -83,7 +85,15 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
         killed=Path(configuration.kill_switch).exists(),
+        outdated=_outdated(site),
     )
+
+
+def _outdated(site: Site | None) -> tuple[str, ...] | None:
+    try:
+        return tuple(edit.path.name for edit in plan_installation(site) if edit.changes) if site else None
+    except GpuUsageError:
+        return None
 
 
 def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:

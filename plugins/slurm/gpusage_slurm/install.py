@@ -30,6 +30,7 @@ _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
 _NODE = Path(__file__).parent / "node"
+_PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
 TRACKED = ("gres/gpu", "gres/mps")
 
 
@@ -84,13 +85,19 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
     """Return the site whose *slurm_conf* is given, else the one that SLURM_CONF names, else the usual place's.
 
     Raises:
-        RequestError: There is no such file.
+        RequestError: There is no such file, or a unit is wanted and could not start this installation's daemon.
     """
     chosen = slurm_conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     if not chosen.is_file():
         message = f"Slurm's configuration must be a file; got {str(chosen)!r}. Name it with --slurm-conf."
         raise RequestError(message)
     command = Path(sys.executable).parent / "gpusage"
+    if unit_folder is not None and any(command.is_relative_to(folder) for folder in _PROTECTED):
+        message = (
+            f"gpusage must lie where systemd's unit may read it, not below {' or '.join(_PROTECTED)}; got "
+            f"{str(command.parent)!r}. Install it in /opt, for example."
+        )
+        raise RequestError(message)
     # Not resolved: where slurm.conf is a link, Slurm looks for its scripts beside the link.
     chosen = chosen.absolute()
     return Site(slurm_conf=chosen, gpusage_toml=configuration_path(), command=command, unit_folder=unit_folder)

@@ -414,7 +414,7 @@ def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
     assert decision is not None
     assert decision.request == asked.request
     assert decision.reasons == (
-        "a whole GPU is kept all the same: beside partners the promised 199 ms might not hold on v100",
+        "a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",
     )
 
 
@@ -433,7 +433,7 @@ def test_a_rate_that_a_share_cannot_serve_takes_it_back() -> None:
     decision = slo.decide_slo(asked, shared(asked))
     assert decision is not None
     assert decision.reasons == (
-        "a whole GPU is kept all the same: beside partners v100 might not keep up with 6 requests/s",
+        "a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",
     )
 
 

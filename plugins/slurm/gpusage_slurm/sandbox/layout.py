@@ -15,6 +15,8 @@ _MEMORY_MIB_PER_GPU = 64 * 1024
 _MOST_NODES = 64
 _MOST_GPUS_PER_NODE = 64
 _LONGEST_SOCKET_PATH = 107
+PATIENT = "[slurm]\nlimit_ms = 200\n"
+"""One small machine that runs clients, controller, daemon and nodes at once is slower than a controller: default 10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +167,12 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
 
 
-def render_gpusage_toml(layout: Layout) -> str:
-    """Return gpusage's own configuration: nothing of it outside the folder."""
+def render_gpusage_toml(layout: Layout, mode: str = "observe", settings: str = PATIENT) -> str:
+    """Return gpusage's own configuration: nothing of it outside the folder; *settings* are further lines."""
     return (
-        f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
-        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
-        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
+        f'mode = "{mode}"\nkill_switch = {json.dumps(str(layout.etc / "off"))}\n'
+        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\nrefresh_s = 1\n"
+        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n{settings}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 
@@ -11,13 +10,14 @@ from gpusage.sandboxes import processes
 from gpusage.service.client import ask
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.cluster import Sandbox
+from gpusage_slurm.sandbox.layout import PATIENT, render_gpusage_toml
 
 _START_LIMIT_S = 20.0
 _POLL_S = 0.05
 _SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
 
 
-def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
+def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = PATIENT) -> None:
     """Install gpusage as an admin would, start gpusaged, and wait until it has seen the cluster.
 
     Args:
@@ -28,13 +28,8 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     Raises:
         RequestError: The installer refuses, or the daemon does not come up.
     """
-    etc = sandbox.layout.etc
-    text = (
-        f'mode = "{mode}"\nkill_switch = {json.dumps(str(etc / "off"))}\n'
-        f"[daemon]\nsocket = {json.dumps(str(socket_path(sandbox)))}\nrefresh_s = 1\n"
-        f"[store]\nurl = {json.dumps(f'sqlite:///{sandbox.layout.state}/decisions.db')}\n{settings}"
-    )
-    (etc / "gpusage.toml").write_text(text, encoding="utf-8")
+    text = render_gpusage_toml(sandbox.layout, mode, settings)
+    (sandbox.layout.etc / "gpusage.toml").write_text(text, encoding="utf-8")
     sandbox.run("gpusage", "slurm", "install", "--yes")
     sandbox.reconfigure()
     start_daemon(sandbox)
