@@ -38,7 +38,7 @@ REMEMBERED_PARTS = 100_000
 REMEMBERED_DECISIONS = 2_048
 
 _log = logging.getLogger(__name__)
-_Decisions = Memo[tuple[str, str | None, GpuRequest, ModelRequest | None], Decision]
+_Decisions = Memo[tuple[str, str | None, str | None, GpuRequest, ModelRequest | None], Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Judge:
         """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""
         if snapshot is not self._snapshot:
             self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_DECISIONS)
-        key = (job.submission.manager, job.card or job.card_trouble, job.request, job.model_request)
+        key = (job.submission.manager, job.card, job.card_trouble, job.request, job.model_request)
         decision = self._decisions.get(key)
         if decision is None:
             graph = self._graph(job.card) if job.card and job.model_request is not None else None
