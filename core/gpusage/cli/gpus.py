@@ -94,6 +94,6 @@ def _cells(row: Gpu) -> Iterator[str]:
     yield f"{row.bandwidth_bytes_per_s / GB:.0f}"
     for precision in PRECISIONS:
         rate = row.peak_flop_per_s.get(precision)
-        yield f"{rate / TERA:.3g}" if rate else ""
+        yield f"{rate / TERA:.4g}" if rate else ""
     yield str(row.sm_count)
     yield str(row.launch_year)

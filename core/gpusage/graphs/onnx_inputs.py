@@ -108,9 +108,11 @@ def _check_words(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]],
     known = sorted({*_names_of(inputs), *symbols})
     for word, sizes in shape.items():
         if word not in known:
+            batch = _batch_names(inputs, shape)
+            free = [name for name in known if name not in batch]
             message = (
-                f"Shape {shown(word)} must name an input or a free dimension of model {shown(model)}; "
-                f"it has {', '.join(map(shown, known[:8])) or 'none'}. Correct --shape."
+                f"Shape {shown(word)} must name an input or a free dimension beside the batch of model {shown(model)}; "
+                f"it has {', '.join(map(shown, free[:8])) or 'none'}. Correct --shape."
             )
             raise GraphError(message)
         if word in symbols and word not in _names_of(inputs) and len(sizes) != 1:
