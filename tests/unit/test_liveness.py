@@ -105,6 +105,28 @@ def test_convolutions_are_told_apart_by_kernel_and_groups() -> None:
     assert term("spatial", one(8, 8, 1, 1)) == term("pointwise", one(8, 8, 3, 3)) == 0
 
 
+def test_a_learned_scale_needs_what_it_scales_and_a_known_one_does_not() -> None:
+    learned, known = (chain("scale", [node("Neg", [ROW], ROW), node("Mul", [ROW], ROW, *w)], ROW) for w in ([(1,)], []))
+    assert term("kept", learned) == ROW_BYTES
+    assert term("kept", known) == 0
+
+
+def test_a_product_keeps_its_own_copy_of_a_transposed_view() -> None:
+    before, after = (-1, 10, 100), (-1, 100, 10)
+    product = node("MatMul", [after], after, (10, 10))
+    turned = chain("turned", [node("Relu", [before], before), node("Transpose", [before], after), product], before)
+    straight = chain("straight", [node("Relu", [after], after), product], after)
+    # what the rectifier wrote and the copy; without the view it is one tensor
+    assert term("kept", turned) == 2 * ROW_BYTES
+    assert term("kept", straight) == ROW_BYTES
+
+
+def test_the_loss_takes_three_times_the_outputs() -> None:
+    graph = chain("wide", [Node(op_type="Neg", inputs=((-1, 1_000_000),), outputs=((-1, 1_000_000),))], (-1, 1_000_000))
+    # the input, the output, its gradient, and the loss
+    assert needed(graph, 100).value - CONTEXT_BYTES["ampere"] >= 5 * 100 * 4e6
+
+
 def test_the_update_of_a_large_model_outweighs_its_tensors() -> None:
     weights = 4 * 50_000_000
     graph = chain(

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.memory_baselines import BASELINES
 from gpusage.learning.memory_fit import FloatArray, MemoryFit, fit_memory
-from gpusage.learning.memory_perceptrons import perceptron_table
 from gpusage.learning.memory_rows import PEAKS, BoolArray, MemoryRows, memory_rows
+from gpusage.learning.memory_unfitted import unfitted_table
 from gpusage.learning.scores import score
 from gpusage.learning.splits import Fold, by_group, random_rows
 from gpusage.learning.tables import DataFolder
@@ -92,7 +92,7 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
         HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (3, 1))) for name, baseline in BASELINES.items()
     ]
     tables = [_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
-    return [*tables, _families_table(rows, ours), perceptron_table(data)]
+    return [*tables, _families_table(rows, ours), unfitted_table(data, zoo)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:

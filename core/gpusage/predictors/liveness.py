@@ -24,6 +24,7 @@ from gpusage_hooks.types import ModelGraph, Node
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights and their gradients in fp32."""
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,12 @@ def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:
     structure = lowering.structure
     stored = lowering.output_bytes[structure.kind_of_node]
     inputs = sum([element_count(shape, batch_size) for _, shape in graph.inputs])
+    copying = _copying(Identity(graph), Identity(structure))
+    kept = np.where(_is_kept(lowering, copying), stored, 0.0) + lowering.kept_bytes[structure.kind_of_node]
+    kept[copying] += lowering.read_bytes[structure.kind_of_node[copying]]
     return Walk(
         stored=stored,
-        kept=np.where(_is_kept(lowering), stored, 0.0) + lowering.kept_bytes[structure.kind_of_node],
+        kept=kept,
         live=_live(structure, stored),
         gradients=_gradients(lowering),
         input_bytes=float(inputs * FLOAT_BYTES["fp32"]),
@@ -75,13 +79,46 @@ def _live(structure: Structure, stored: FloatArray) -> FloatArray:
     return live
 
 
-def _is_kept(lowering: Lowering) -> BoolArray:
+def _is_kept(lowering: Lowering, copying: IntArray) -> BoolArray:
     """Return, a node, whether some backward pass reads its storage: its own, or that of one of its readers."""
     structure = lowering.structure
+    keeps_inputs = (lowering.keeps_inputs | _scales_by_weight(Identity(structure)))[structure.kind_of_node]
+    keeps_inputs[copying] = False
     kept: BoolArray = lowering.keeps_output[structure.kind_of_node].copy()
-    keepers = lowering.keeps_inputs[structure.kind_of_node][structure.destinations]
-    kept[structure.sources[keepers]] = True
+    kept[structure.sources[keeps_inputs[structure.destinations]]] = True
     return kept
+
+
+@lru_cache(maxsize=512)
+def _scales_by_weight(structure: Identity[Structure]) -> BoolArray:
+    """Return, a kind, whether it multiplies by one learned number, whose gradient needs the input again.
+
+    A learned number is a tensor of one element, a number that the model's code knows has no dimension.
+    """
+    return np.array([_has_learned_scale(kind.node) for kind in structure.value.kinds], dtype=bool)
+
+
+def _has_learned_scale(node: Node) -> bool:
+    return node.op_type == "Mul" and len(node.inputs) == 1 and (1,) in node.parameters
+
+
+@lru_cache(maxsize=512)
+def _copying(key: Identity[ModelGraph], structure: Identity[Structure]) -> IntArray:
+    """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
+    graph, kinds = key.value, structure.value.kinds
+    products = np.array(
+        [kind.node.op_type in ("MatMul", "Gemm") and bool(kind.node.parameters) for kind in kinds], bool
+    )
+    nodes = np.flatnonzero(products[structure.value.kind_of_node]).tolist() if len(kinds) else []
+    return np.array([index for index in nodes if _reads_transposed(graph, index)], dtype=np.int64)
+
+
+def _reads_transposed(graph: ModelGraph, index: int) -> bool:
+    producer = graph.producers[index][0] if graph.producers[index] else -1
+    if producer < 0 or graph.nodes[producer].op_type != "Transpose":
+        return False
+    node = graph.nodes[producer]
+    return bool(node.inputs) and bool(node.inputs[0]) and node.inputs[0][-1] != node.outputs[0][-1]
 
 
 def _gradients(lowering: Lowering) -> FloatArray:
@@ -109,7 +146,6 @@ TRAINING_TERMS = (
     "grouped_kinds",
     "products",
     "batched",
-    "outputs",
     "inputs",
     "kept_normalized",
     "kept_elementwise",
@@ -122,7 +158,7 @@ peak: `Walk.training_peak`. weights: the gradients of all of them once more, as 
 over the nodes. largest: the largest tensor. live: the most that is live at once. sizes: each kind of tensor once, for
 the allocator keeps blocks of one size for the next of this size. spatial, pointwise, grouped: what the largest
 convolution reads and writes, by its kernel; *_kinds: each kind of convolution once. products, batched: the same of
-matrix products. outputs: of the model. kept_*, written_*: parts of the sums above.
+matrix products. inputs: of the model. kept_*, written_*: parts of the sums above.
 """
 
 _CLASS = OperatorClass
@@ -157,7 +193,6 @@ def terms(lowering: Lowering, tensors: Walk) -> FloatArray:
         *most[:3],
         *parts[:3].sum(axis=1),
         *most[3:],
-        lowering.output_elements_of_model * GRADIENT_BYTES,
         tensors.input_bytes,
         kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
         kept[_CLASS.ELEMENTWISE],

@@ -29,6 +29,11 @@ UPDATE_COPY_BYTES = {"none": 0.0, "sgd": 4.0, "momentum": 4.0, "adam": 4.0, "ada
 with their weight decay, or the root of the second moment."""
 FITTED_STATE_BYTES = STATE_BYTES["momentum"]
 """The state that the measured peaks contain."""
+LOSS_BYTES = 12.0
+"""Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output itself.
+
+By rule, for the measured models have too few outputs to tell.
+"""
 CONTEXT_BYTES = {
     "kepler": 500 * MIB,
     "pascal": 800 * MIB,
@@ -93,7 +98,7 @@ def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload
     if not lowering.train:
         return Interval(value=inference, low=inference / uncertain, high=inference * uncertain)
     floor = max(inference, _step_bytes(lowering, tensors, workload), _update_bytes(lowering, tensors, workload))
-    extra = lowering.parameter_count * _unmeasured_bytes(workload)
+    extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
     low, value, high = (weighted + extra for weighted in _weighted_sums(lowering, tensors))
     value = max(value, floor)
     unknown = spread(0.0, graph.value)
@@ -129,7 +134,8 @@ def _learned() -> tuple[FloatArray, FloatArray]:
 def _step_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
     resident = lowering.parameter_count * (GRADIENT_BYTES + STATE_BYTES[workload.optimizer])
-    return _library_bytes(lowering) + resident + tensors.training_peak()
+    loss = LOSS_BYTES * lowering.output_elements_of_model
+    return _library_bytes(lowering) + resident + tensors.training_peak() + loss
 
 
 def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:

@@ -13,8 +13,8 @@ pytest.importorskip("scipy")
 
 from gpusage.graphs.card import document_of
 from gpusage.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
-from gpusage.learning.memory_perceptrons import perceptron_graph
 from gpusage.learning.memory_rows import memory_rows
+from gpusage.learning.memory_unfitted import unfitted_table
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import Zoo, dumped
 from gpusage.predictors.liveness import TRAINING_TERMS
@@ -59,13 +59,15 @@ def test_the_ends_hold_most_rows_of_families_that_were_not_seen() -> None:
     assert (measured[400:] < low).mean() <= 0.2
 
 
-def test_a_perceptron_is_made_of_its_layers() -> None:
-    graph = perceptron_graph("input:3_output:2_depth:1", LAYERS)
-    assert [node.op_type for node in graph.nodes] == ["Gemm", "BatchNormalization", "Relu", "Dropout", "Gemm"]
-    assert graph.nodes[0].parameters == ((5, 3), (5,))
-    assert graph.nodes[1].parameters == ((5,), (5,))
-    assert graph.nodes[-1].outputs == ((-1, 2),)
-    assert graph.parameter_count == 20 + 10 + 12
+def test_a_job_that_nothing_was_fitted_on_is_scored(tmp_path: Path) -> None:
+    row = {"config": "input:3_output:2_batch:8.out", "layers_type_activations_params": LAYERS, "batch_size": 8}
+    write(tmp_path / "gpumemnet_mlp_step1.csv", [{**row, "max_gpu_memory_MiB": 1443}])
+    table = unfitted_table(DataFolder(tmp_path), Zoo({}))
+    ((file, count, mape, *_),) = table.rows
+    assert (file, count) == ("gpumemnet_mlp_step1.csv", 1)
+    # the context of an A100 is all that so small a network takes
+    assert isinstance(mape, float)
+    assert mape < 0.1
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
