@@ -16,6 +16,7 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "step_time": "gpusage.learning.step_time",
         "memory": "gpusage.learning.memory",
         "activity": "gpusage.learning.activity",
+        "colocation": "gpusage.learning.colocation",
     }
 )
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
