@@ -166,6 +166,11 @@ def _answered(hook: str, answer: Sequence[Any] | None, count: int) -> Sequence[A
 def _need(
     graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: Interval, memory_bytes: Interval, activity: Activity
 ) -> GpuNeed:
+    if not step_time_s.low > 0:
+        message = (
+            f"Hook 'predict_step_time' must give seconds above 0; got {step_time_s} for {gpu.name}. Check the plugins."
+        )
+        raise PluginError(message, plugin="unknown", hook="predict_step_time")
     familiar, notes = familiarity(graph, workload, gpu)
     return GpuNeed(
         gpu=gpu.name,

@@ -27,6 +27,9 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
+RANGES = {"slurm.limit_ms": (1.0, 1000.0), "slurm.card_limit_s": (0.1, 60.0), "daemon.refresh_s": (0.1, 3600.0)}
+"""Keys whose value could stall a controller, a login node or a manager; inclusive."""
+
 SiteMode = Literal["observe", "advise", "enforce"]
 
 
@@ -173,6 +176,9 @@ def _checked(key: str, value: Any, hint: Any, origin: str) -> Any:  # noqa: ANN4
         expected, right = "a whole number of at least 0", type(value) is int and value >= 0
     else:
         expected, right = {str: "a text", bool: "true or false", dict: "a section"}[hint], isinstance(value, hint)
+    if right and key in RANGES:
+        low, high = RANGES[key]
+        expected, right = f"a number from {low:g} to {high:g}", low <= value <= high
     if not right:
         message = f"Key {key!r} of configuration {origin!r} must be {expected}; got {value!r}. Change it."
         raise RequestError(message)

@@ -16,7 +16,9 @@ comments = st.one_of(
 lines = st.one_of(st.text(max_size=20), st.builds("{}={}{}".format, keys, values, comments))
 ends = st.sampled_from(["", "\n", "\r\n"])
 texts = st.builds(lambda rows, end: "\n".join(rows) + end, st.lists(lines, max_size=6), ends)
-edits = st.lists(st.tuples(st.sampled_from([with_setting, with_item]), keys, values), max_size=5)
+settings = st.tuples(st.just(with_setting), st.sampled_from(["TaskProlog", "GresTypes"]), values)
+items = st.sampled_from([(with_item, "JobSubmitPlugins", "lua"), (with_item, "AccountingStorageTRES", "gres/mps")])
+edits = st.lists(st.one_of(settings, items), max_size=5)
 
 
 @given(texts, edits)
@@ -44,3 +46,11 @@ def test_an_item_is_added_once_and_the_others_stay(text: str, key: str, value: s
     after = (setting(with_item(text.replace("\\", ""), key, item), key) or "").split(",")
     assert [word for word in after if word in before] == before
     assert item.lower() in {word.lower() for word in after}
+
+
+def test_what_the_site_added_to_a_line_of_ours_stays_when_ours_goes() -> None:
+    text = with_item(with_item("JobSubmitPlugins=throttle\n", "JobSubmitPlugins", "lua"), "CliFilterPlugins", "lua")
+    changed = text.replace("throttle,lua ", "throttle,lua,mine ").replace(
+        "CliFilterPlugins=lua", "CliFilterPlugins=lua,x"
+    )
+    assert without_edits(changed) == "JobSubmitPlugins=throttle,mine\nCliFilterPlugins=x\n"

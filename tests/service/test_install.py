@@ -82,3 +82,19 @@ def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
     filed = json.loads(bare.run("gpusage", "validate", "job.sh", "--json", "--cluster", "cluster.json").stdout)
     assert local["cluster"]["pools"] == filed["cluster"]["pools"]
     assert local["decisions"][0]["code"] == "DECLINE"
+
+
+def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared(bare: Sandbox) -> None:
+    conf = bare.layout.slurm_conf
+    conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))
+    install_plugin(bare)
+    assert "1 of 1 free, not shared" in bare.run("gpusage", "slurm", "status").stdout
+    assert doctor(bare)["defaults per GPU"] == "warn"
+
+
+def test_the_task_prolog_is_named_only_once_the_nodes_have_it(bare: Sandbox) -> None:
+    before = contents(bare)
+    done = bare.run("gpusage", "slurm", "install", "--yes", check=False)
+    assert done.returncode == 1
+    assert "--nodes-ready" in done.stderr
+    assert contents(bare) == before

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import click
 
 from gpusage.configuration import SiteMode
+from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.commands import sandbox
 
 _SLURM_CONF = click.option(
@@ -43,20 +44,34 @@ slurm.add_command(sandbox)
 @_SLURM_CONF
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_SYSTEMD
+@click.option("--nodes-ready", is_flag=True, help="gpusage is at this path on every compute node.")
 @_YES
 @_JSON
 def install(
-    slurm_conf: Path | None, mode: SiteMode | None, unit_folder: Path | None, *, yes: bool, as_json: bool
+    slurm_conf: Path | None,
+    mode: SiteMode | None,
+    unit_folder: Path | None,
+    *,
+    nodes_ready: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show what installing would change at this site; with --yes, change it.
 
     Nothing is rewritten at a site that begins with `observe`: decisions are only recorded.
 
-    Example: gpusage slurm install --mode advise --systemd --yes
+    Example: gpusage slurm install --mode advise --systemd --nodes-ready --yes
     """
-    from gpusage_slurm.install import find_site, plan_installation  # noqa: PLC0415 - --help stays quick
+    from gpusage_slurm.install import find_site, new_task_prolog, plan_installation  # noqa: PLC0415 - quick --help
 
     edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
+    prolog = new_task_prolog(edits)
+    if yes and prolog and not nodes_ready:
+        message = (
+            f"Task prolog {prolog!r} must be on every compute node before slurm.conf names it, because tasks fail "
+            "where it is missing; this host cannot see that. Have it there at the same path, then add --nodes-ready."
+        )
+        raise RequestError(message)
     start = "systemctl enable --now gpusaged" if unit_folder else "gpusaged (or install it with --systemd)"
     after = f"Now run: scontrol reconfigure; {start}; gpusage slurm doctor"
     _show_and_make(edits, yes=yes, as_json=as_json, after=after)

@@ -16,6 +16,13 @@ from gpusage_hooks.errors import RequestError
 
 _WAS = "  # gpusage: was "
 _ADDED = "  # gpusage: added"
+OURS = {
+    "jobsubmitplugins": ("lua",),
+    "clifilterplugins": ("lua",),
+    "accountingstoragetres": ("gres/gpu", "gres/mps"),
+    "schedulerparameters": ("ignore_prefer_validation",),
+}
+"""What we add to lists: taken out by name from a line that the site has changed since."""
 
 
 def setting(text: str, key: str) -> str | None:
@@ -58,7 +65,10 @@ def without_edits(text: str) -> str:
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         bare, end = _split_end(line)
-        if _WAS in bare:
+        theirs = _changed_since(bare)
+        if theirs is not None:
+            lines.append(theirs + end)
+        elif _WAS in bare:
             lines.append(bare.split(_WAS, 1)[1] + end)
         elif bare.endswith(_ADDED):
             if not end and lines:
@@ -66,6 +76,22 @@ def without_edits(text: str) -> str:
         else:
             lines.append(line)
     return "".join(lines)
+
+
+def _changed_since(line: str) -> str | None:
+    """Return a line of ours whose list the site has changed, without our items; ``None`` where it has not."""
+    was = _original(line)
+    if not line.endswith(_ADDED) and was == line:
+        return None
+    key = line.partition("=")[0].strip()
+    ours = OURS.get(key.lower(), ())
+    before = [item for item in _value(was or "").split(",") if item]
+    now = [item for item in _value(line).split(",") if item]
+    expected = [*before, *(item for item in ours if item in now and item not in before)]
+    if not ours or now == expected:
+        return None
+    kept = [item for item in now if item in before or item not in ours]
+    return f"{key}={','.join(kept)}" if kept else None
 
 
 def _line_of(lines: list[str], key: str) -> int | None:

@@ -145,8 +145,8 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
     name = "defaults per GPU"
     used = sorted({word for word in ("DefMemPerGPU", "DefCpuPerGPU") if _mentions(evidence, word)})
     if used:
-        todo = "give the partitions DefMemPerCPU as well: a share counts as no GPU, so it gets the other default"
-        return _warn(name, f"{' and '.join(used)} will not hold for a job that became a share", todo)
+        found = f"a share would lose {' and '.join(used)}, so no GPU is shared"
+        return _warn(name, found, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
     return _pass(name, "none that a share would lose")
 
 

@@ -170,6 +170,15 @@ def make_edits(edits: Iterable[Edit]) -> None:
         done.append(edit)
 
 
+def new_task_prolog(edits: Iterable[Edit]) -> str | None:
+    """Return the task prolog that *edits* would name anew: where a node lacks it, every task there fails."""
+    for edit in edits:
+        named = conf.setting(edit.after or "", "TaskProlog")
+        if edit.path.suffix == ".conf" and named and named != conf.setting(edit.before or "", "TaskProlog"):
+            return named
+    return None
+
+
 def accounts(text: str) -> bool:
     """Tell whether slurm.conf's *text* has Slurm account for anything; without slurmdbd it counts no GPU at all.
 

@@ -56,9 +56,14 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
+def partitions() -> str:
+    """Return what slurmctld says of each partition, one line each."""
+    return run("scontrol", "show", "partitions", "--oneliner")
+
+
 def default_partition() -> str | None:
     """Return the partition of a job that names none."""
-    lines = run("scontrol", "show", "partitions", "--oneliner").splitlines()
+    lines = partitions().splitlines()
     defaults = [line for line in lines if "Default=YES" in line.split()]
     return defaults[0].split(maxsplit=1)[0].partition("=")[2] if defaults else None
 

@@ -42,3 +42,4 @@ def _cluster(status: Mapping[str, Any]) -> Iterator[str]:
         known = pool["gpu"] or "not in the catalogue"
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({known}): {free}, {share}, {feature}"
+    yield from (f"  note: {note}" for note in cluster["notes"])

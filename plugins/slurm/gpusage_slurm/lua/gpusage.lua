@@ -5,12 +5,13 @@
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
 -- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
 
-local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10 }
+local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10, rest_s = 1 }
 
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
 local MAXIMUM_CARD_BYTES = 16384
-local MINIMUM_REST_S, MAXIMUM_REST_S = 1, 32
+local MAXIMUM_LIMIT_MS = 1000
+local MAXIMUM_REST_S = 32
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
 local TEXTS = {
   "comment", "admin_comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
@@ -170,7 +171,7 @@ end
 -- Return the daemon's line for `question`, or nil and why not, within limit_ms in all.
 function M.exchange(question)
   local socket, unix = require("socket"), require("socket.unix")
-  local limit = M.limit_ms / 1000
+  local limit = math.min(M.limit_ms, MAXIMUM_LIMIT_MS) / 1000
   local deadline = socket.gettime() + limit
   local connection = assert(open_socket(unix))
 
@@ -256,7 +257,7 @@ local function resting(now)
 end
 
 local function give_rest(now)
-  rest.seconds = math.min(math.max(rest.seconds * 2, MINIMUM_REST_S), MAXIMUM_REST_S)
+  rest.seconds = math.min(math.max(rest.seconds * 2, M.rest_s), MAXIMUM_REST_S)
   rest.over = now + rest.seconds
 end
 

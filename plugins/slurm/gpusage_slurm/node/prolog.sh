@@ -4,7 +4,13 @@
 
 control=${GPUSAGE_MPS_CONTROL:-nvidia-cuda-mps-control} # may name a stand-in
 root=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}
-limit_s=5
+deadline=$(($(date +%s) + 8)) # for all of it: slurmd waits for us, and a GPU may hang
+
+# Print the whole seconds left, at least 1.
+left() {
+    now=$(date +%s)
+    echo $((deadline - now > 1 ? deadline - now : 1))
+}
 
 # Slurm sets the percentage in a job that holds a share, and one device: a share lies on one GPU.
 device=${CUDA_VISIBLE_DEVICES:-}
@@ -17,7 +23,7 @@ command -v "$control" >/dev/null 2>&1 || exit 0
 case $device in
     *[!0-9]*) ;;
     *)
-        found=$(timeout -k 1 "$limit_s" nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>/dev/null)
+        found=$(timeout -k 1 "$(left)" nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>/dev/null)
         case $found in GPU-*) device=$found ;; esac
         ;;
 esac
@@ -25,11 +31,10 @@ esac
 folder=$root/gpu-$device
 umask 022
 mkdir -p "$folder/pipe" "$folder/log" "$folder/jobs" "$root/jobs" 2>/dev/null || exit 0
-chmod 1777 "$folder/log" 2>/dev/null # clients write there under their own names
 
 mps() {
     CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log CUDA_VISIBLE_DEVICES=$device \
-        CUDA_DEVICE_ORDER=PCI_BUS_ID timeout -k 1 "$limit_s" "$control" "$@" 9>&-
+        CUDA_DEVICE_ORDER=PCI_BUS_ID timeout -k 1 "$(left)" "$control" "$@" 9>&-
 }
 
 # Start the daemon for several users; one that serves a single user makes everybody else's job wait for that user's.
@@ -40,7 +45,7 @@ start() {
 }
 
 {
-    flock -w "$limit_s" 9 2>/dev/null || exit 0
+    flock -w "$(left)" 9 2>/dev/null || exit 0
     echo get_server_list | mps >/dev/null 2>&1 || start || exit 0
     read -r user <"$folder/user" || user=any
     if [ "$user" = any ] || [ "$user" = "${SLURM_JOB_UID:-0}" ]; then

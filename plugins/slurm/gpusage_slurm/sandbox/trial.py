@@ -30,7 +30,7 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     """
     text = render_gpusage_toml(sandbox.layout, mode, settings)
     (sandbox.layout.etc / "gpusage.toml").write_text(text, encoding="utf-8")
-    sandbox.run("gpusage", "slurm", "install", "--yes")
+    sandbox.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
     sandbox.reconfigure()
     start_daemon(sandbox)
 
