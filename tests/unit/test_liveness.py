@@ -152,3 +152,19 @@ def test_resnet_50_needs_what_was_measured() -> None:
     interval = needed(graph, 32)
     assert interval.value / 2**20 == pytest.approx(5229, rel=0.06)
     assert interval.low < 5229 * 2**20 < interval.high
+
+
+def test_an_attention_of_five_sizes_is_not_fused() -> None:
+    def scores(*before: int) -> float:
+        query, key, made = (-1, *before, 64, 32), (-1, *before, 32, 64), (-1, *before, 64, 64)
+        nodes = [
+            node("MatMul", [query, key], made),
+            node("Softmax", [made], made),
+            node("MatMul", [made, query], query),
+        ]
+        graph = chain("attention", nodes, query)
+        return term("stored", replace(graph, producers=((-1, -1), (0,), (1, -1))))
+
+    # four sizes: only the output; five: scores and their softmax as well
+    assert scores(8) == 8 * 64 * 32 * 4
+    assert scores(2, 4) == 8 * 64 * 32 * 4 + 2 * 8 * 64 * 64 * 4

@@ -21,6 +21,8 @@ from gpusage.predictors.operators import OperatorClass, rule_of
 from gpusage_hooks.types import ModelGraph, Node
 
 IntArray = npt.NDArray[np.int64]
+_FUSED_RANK = 4
+"""PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
 
@@ -281,7 +283,8 @@ def _attention_roles(graph: ModelGraph, producers: IntArray, softmaxes: list[int
             continue
         scores = graph.producers[path[-1]][0]
         alone = all(read_count[index] == 1 for index in (*path, scores))
-        if alone and not graph.nodes[scores].parameters:
+        fits = len(graph.nodes[softmax].outputs[0]) <= _FUSED_RANK
+        if alone and fits and not graph.nodes[scores].parameters:
             roles.update(dict.fromkeys(path, Role.INSIDE))
             roles[scores] = Role.SCORES
             roles[readers[softmax]] = Role.VALUES
