@@ -62,6 +62,7 @@ def train(folder: Path, names: tuple[str, ...], output: Path | None) -> None:
     from gpusage.learning.tables import DataFolder  # noqa: PLC0415 - as above
 
     for name in _targets(names):
+        targets.forget_what_was_learned()
         for artifact in targets.target(name).fit(DataFolder(folder)):
             path = artifacts.write(artifact, output or artifacts.FOLDER)
             click.echo(f"{name}: {path} ({path.stat().st_size} bytes)")

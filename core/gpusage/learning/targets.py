@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -56,6 +57,18 @@ class Target(Protocol):
     def evaluate(self, data: DataFolder) -> Sequence[ScoreTable]:
         """Score, on splits that do not leak, with the baselines beside."""
         ...
+
+
+def forget_what_was_learned() -> None:
+    """Empty the predictors' caches: a target may be fitted on what the one before it has just left in its artifact."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gpusage.predictors."):
+            for value in vars(module).values():
+                getattr(value, "cache_clear", _nothing)()
+
+
+def _nothing() -> None:
+    return None
 
 
 def target(name: str) -> Target:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import permutations
 from math import ceil, exp, log
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ HEADROOM = 0.10
 WORTHWHILE_SUM = 1.15
 """Two jobs one after the other reach 1; sharing must be likely to gain at least this much to be recommended."""
 LEAST = 0.02
+"""Of a job's throughput: nothing starves."""
+PAIR = 2
 KNOWN = 0.5
 """A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
 
@@ -109,9 +112,19 @@ def throughputs(learned: Learned, rows: FloatArray, percents: Sequence[int] | No
     likeness = likeness_of(learned, rows)
     sensitivity, pressure = likeness @ learned.sensitivity, likeness @ learned.pressure
     found = rule(rows) * np.exp(sensitivity + pressure.sum() - pressure)
+    if len(rows) > PAIR:
+        found = np.minimum(found, _worst_pair(rows, sensitivity, pressure))
     granted = np.ones(len(rows)) if percents is None else np.array(percents) / 100.0 / np.maximum(rows[:, 2], 1e-6)
     result: list[float] = np.clip(np.minimum(found, granted), LEAST, 1.0).tolist()
     return result
+
+
+def _worst_pair(rows: FloatArray, sensitivity: FloatArray, pressure: FloatArray) -> FloatArray:
+    """Return each job's least throughput beside one of the others: a third job never helps."""
+    found = np.ones((len(rows), len(rows)))
+    for first, second in permutations(range(len(rows)), PAIR):
+        found[first, second] = rule(rows[[first, second]])[0] * np.exp(sensitivity[first] + pressure[second])
+    return np.asarray(found.min(axis=1))
 
 
 def rule(rows: FloatArray) -> FloatArray:

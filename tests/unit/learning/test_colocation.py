@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.colocation import _fitted, _kace, _ours, _popular, _read
+from gpusage.learning.pairs import Pairs, scores
+from gpusage.learning.targets import forget_what_was_learned
+from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
+from gpusage.predictors.pretrained import load
+from gpusage_hooks.types import GpuNeed, Interval
+
+V100 = builtin_catalogue().find("v100")
+
+
+def point(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value)
+
+
+def need(busy: float, *, gib: float = 1.0, step_s: float = 0.1) -> GpuNeed:
+    return GpuNeed(
+        gpu=V100.name,
+        step_time_s=point(step_s),
+        memory_bytes=point(gib * 2**30),
+        gpu_utilization=point(busy),
+        sm_activity=point(0.8 * busy),
+        dram_activity=point(0.3 * busy),
+        throughput_samples_per_s=point(32 / step_s),
+        fits=True,
+    )
+
+
+def five_jobs() -> Pairs:
+    """Five jobs of five models; the second makes everything beside it slow, which its figures do not show."""
+    needs = tuple(need(0.5, gib=gib) for gib in (1.0, 2.0, 4.0, 8.0, 16.0))
+    parts = np.full((5, 5), 0.9)
+    parts[:, 1] = 0.3
+    np.fill_diagonal(parts, np.nan)
+    return Pairs(
+        jobs=tuple((name, 1, False) for name in "abcde"),
+        needs=needs,
+        features=features_of(needs),
+        sums=parts + parts.T,
+        parts=parts,
+        failed=(),
+        gpu=V100,
+    )
+
+
+def nothing_learned() -> Learned:
+    empty = np.zeros(0)
+    return Learned(
+        np.zeros(6), np.ones(6), np.zeros((0, 6)), empty, empty, 0.3, Deviations(0.1, 0.1), Deviations(0.4, 0.3)
+    )
+
+
+def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
+    pairs = five_jobs()
+    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    beside_loud = throughputs(learned, pairs.features[[0, 1]])[0]
+    beside_quiet = throughputs(learned, pairs.features[[0, 2]])[0]
+    assert beside_loud == pytest.approx(0.3, rel=0.2)
+    assert beside_quiet == pytest.approx(0.9, rel=0.2)
+
+
+def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
+    pairs = five_jobs()
+    said = _ours(pairs, pairs.models != "a", 0)
+    assert said[1] < min(said[2], said[3])
+    assert scores(pairs, _popular)["all"] == pytest.approx(100.0)
+
+
+def test_a_regression_on_sums_finds_a_sum_that_is_linear_in_them() -> None:
+    pairs = five_jobs()
+    sums = pairs.features.sum(axis=1)[:, np.newaxis] + pairs.features.sum(axis=1)
+    linear = replace(pairs, sums=np.where(np.isnan(pairs.parts), np.nan, sums))
+    assert _kace(linear, np.full(5, fill_value=True), 0)[1:] == pytest.approx(linear.sums[0, 1:], rel=1e-6)
+
+
+def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
+    rows = features_of([need(0.2), need(0.2)])
+    assert throughputs(nothing_learned(), rows) == pytest.approx([1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2)
+
+
+def test_a_third_job_never_helps() -> None:
+    pairs = five_jobs()
+    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    two, three = throughputs(learned, pairs.features[:2]), throughputs(learned, pairs.features[:3])
+    assert three[0] <= two[0]
+    assert three[1] <= two[1]
+
+
+def test_pairs_that_do_not_fit_are_never_recommended() -> None:
+    found = predict_colocation([need(0.1, gib=9.0), need(0.1, gib=9.0)], V100)
+    assert not found.fits
+    assert not found.recommended
+    assert predict_colocation([need(0.1), need(0.1)], V100).recommended
+
+
+def test_jobs_unlike_the_measured_ones_get_wider_intervals() -> None:
+    found = predict_colocation([need(0.3, step_s=1e-6), need(0.3, step_s=1e-6)], V100).throughput_sum
+    assert found.low <= found.value / 1.5
+    assert found.value <= found.high <= 2.0
+
+
+def test_an_artifact_that_was_just_written_is_read_anew() -> None:
+    before = load("colocation")
+    assert load("colocation") is before
+    forget_what_was_learned()
+    assert load("colocation") is not before
+    assert load("colocation") == before
