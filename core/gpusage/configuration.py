@@ -45,9 +45,10 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where decisions are kept."""
+    """Where decisions are kept, and for how long; 0 days is for good."""
 
     url: str = "sqlite:////var/lib/gpusage/decisions.db"
+    keep_days: int = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -235,6 +236,17 @@ store.close()
     kept, found = counts.split()
     assert 10 < int(kept) < 10000
     assert kept == found
+
+
+def test_decisions_that_are_too_old_are_forgotten_little_by_little(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/decisions.db"
+    with closing(DecisionStore(url)) as store:
+        store.record_all([replace(RECORD, decided_at_s=float(second)) for second in range(5)])
+    with closing(DecisionStore(url, keep_days=1)) as store:
+        store.record(replace(RECORD, decided_at_s=time.time()))
+        assert len(store.latest(10)) == 6 - 3
+        store.record(replace(RECORD, decided_at_s=time.time()))
+        assert len(store.latest(10)) == 2
 
 
 @pytest.mark.parametrize("wrong", ["postgresql://host/db", "sqlite://", "sqlite:///", "/var/lib/decisions.db", ""])

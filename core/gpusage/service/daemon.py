@@ -57,7 +57,7 @@ async def serve(configuration: Configuration, path: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = DecisionStore(configuration.store.url)
+    store = DecisionStore(configuration.store.url, keep_days=configuration.store.keep_days or None)
     advisor = make_advisor(configuration.rules)
     socket_path = Path(configuration.daemon.socket)
     with listening.listen(socket_path) as bound:

@@ -28,11 +28,13 @@ from gpusage_hooks.types import DecisionRecord
 
 SCHEMA_VERSION = 1
 RETRY_S = 1.0
+DAY_S = 86_400.0
 CHUNK_ROWS = 100
 """Rows of one statement: the interpreter is then handed over once, not once a row, and the thread that answers runs on.
 SQLite before 3.32 takes 999 parameters."""
 
 _log = logging.getLogger(__name__)
+_FORGETTING = "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions ORDER BY id LIMIT ?) AND decided_at_s < ?"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS decisions (
     id INTEGER PRIMARY KEY,
@@ -61,13 +63,15 @@ class DecisionStore:
     Args:
         url: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
         busy_timeout_s: How long to wait for another writer.
+        keep_days: How long decisions are kept; ``None`` for good.
 
     Raises:
         RequestError: The URL is of no kind that we can keep decisions in.
     """
 
-    def __init__(self, url: str, *, busy_timeout_s: float = 1.0) -> None:
+    def __init__(self, url: str, *, busy_timeout_s: float = 1.0, keep_days: float | None = None) -> None:
         self.path = path_of(url)
+        self._keep_days = keep_days
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
@@ -139,6 +143,10 @@ class DecisionStore:
         for begin in range(0, len(rows), CHUNK_ROWS):
             chunk = rows[begin : begin + CHUNK_ROWS]
             connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
+        if self._keep_days is not None:
+            # A few more than came: an old store shrinks little by little, and no write ever waits for a large one.
+            oldest_s = time.time() - self._keep_days * DAY_S
+            connection.execute(_FORGETTING, (2 * len(rows) + 1, oldest_s))
         connection.execute("COMMIT")
 
     def _open(self) -> sqlite3.Connection:
