@@ -123,7 +123,7 @@ def describe(report: Mapping[str, Any], *, has_run: bool = False) -> str:
     where = f" on {label}" if label and not label.startswith("<") else ""
     if state == "running":
         waiting = "ending" if has_run else f"waiting for a GPU, at first{where}"
-        return f"{report['id']} {f'running in {count} containers' if count else waiting}"
+        return f"{report['id']} {f'running, containers: {count}' if count else waiting}"
     return f"{report['id']} {state}{where}"
 
 

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gpusage.advisor import Advisor
     from gpusage.configuration import Configuration
     from gpusage_yarn.cluster import View
+
+SETTLING_S = 15.0
+"""How long nodes may take to register after a ResourceManager's start: they ask for it every second or so."""
+_PAUSE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +51,18 @@ class Proposal:
 
         told = explain(self.decision, self.rendered)
         if not told:
-            return f"{self.rendered.before} on {', then '.join(self.plan.labels)} | {'; '.join(self.decision.reasons)}"
+            return f"{describe_plan(None, self.plan.labels)} | {'; '.join(self.decision.reasons)}"
         return f"advice only, for {self.held_back}: {told}" if self.held_back else told
+
+
+def settled_view(look: Callable[[], View], share: str, label: str) -> View:
+    """Return what *look* shows; again after a while where nodes are missing, for a new ResourceManager has none yet."""
+    deadline_s = time.monotonic() + SETTLING_S
+    view = look()
+    while _may_come(view, share, label) and time.monotonic() < deadline_s:
+        time.sleep(_PAUSE_S)
+        view = look()
+    return view
 
 
 def require_ready(view: View, share: str, queue: str, label: str) -> None:
@@ -83,6 +98,12 @@ def require_ready(view: View, share: str, queue: str, label: str) -> None:
             "Change --queue, or see: gpusage yarn doctor."
         )
         raise RequestError(message)
+
+
+def _may_come(view: View, share: str, label: str) -> bool:
+    """Tell whether nodes that are known of by their labels or their resource type have not registered yet."""
+    there = {node.label for node in view.nodes}
+    return share in view.resource_types and (not there or (label in view.labels and label not in there))
 
 
 def propose(

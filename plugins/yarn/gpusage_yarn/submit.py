@@ -116,11 +116,11 @@ def _prepare(
         parse_variables,
     )
     from gpusage_yarn.cluster import read_view  # noqa: PLC0415 - as above
-    from gpusage_yarn.proposal import record, require_ready  # noqa: PLC0415 - as above
+    from gpusage_yarn.proposal import record, require_ready, settled_view  # noqa: PLC0415 - as above
 
     variables, files = parse_variables(wishes.env), describe_files(wishes.files)
     share = configuration.yarn.share_resource
-    view = read_view(manager.get, share)
+    view = settled_view(lambda: read_view(manager.get, share), share, wishes.gpu)
     require_ready(view, share, wishes.queue, wishes.gpu)
     advisor = make_advisor(configuration.rules)
     proposal = _decide(advisor, configuration, wish, wishes, manager.user, view)

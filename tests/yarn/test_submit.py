@@ -1,0 +1,269 @@
+"""`gpusage yarn submit` on a real YARN, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import yarn_applications as apps
+import yarn_masters as masters
+from gpusage.service.client import ask
+from gpusage.store.decisions import DecisionStore
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+
+pytestmark = pytest.mark.yarn
+
+PACKAGE = masters.PACKAGE
+SITE = {
+    "yarn.scheduler.queue-placement-rules": f"{PACKAGE}.GpuSharePlacementRule,user-group",
+    "yarn.resourcemanager.application-master-service.processors": f"{PACKAGE}.GpuShareProcessor",
+    "yarn.nodemanager.container-state-transition-listener.classes": f"{PACKAGE}.GpuShareNodeListener",
+    "gpusage.am.heartbeat-ms": "200",
+    # A master that the killed ResourceManager had noted and not yet started is only missed after this time.
+    "yarn.am.liveness-monitor.expiry-interval-ms": "10000",
+}
+CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{PACKAGE}.GpuShareResourceCalculator"}
+MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
+SMALL = ("--model", f"{MODELS}/dlrm.onnx,batch=8,mode=infer", "--memory-mib", "128")
+WHOLE = ("--memory-mib", "128")
+
+
+@pytest.fixture(scope="module")
+def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Return a cluster with our classes: one V100, two A100."""
+    settings = {**SITE, "gpusage.switch-file": str(tmp_path_factory.mktemp("switch") / "off")}
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=CALCULATOR
+    )
+    with start_sandbox(plan) as sandbox:
+        yield sandbox
+
+
+def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 - run's
+    return sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words, timeout_s=120, **keywords)
+
+
+@contextmanager
+def begin(sandbox: Sandbox, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a submission, and wait for nothing; it is ended with the block."""
+    command = [sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=sandbox.environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def outputs(sandbox: Sandbox, identity: str) -> list[str]:
+    return list(masters.outputs(sandbox, identity.strip()).values())
+
+
+def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
+    done = submit(cluster, *SMALL, "--json", "--", "env")
+    document = json.loads(done.stdout)
+    plan, identity = document["plan"], document["application"]
+    assert document["code"] == "REWRITE"
+    assert document["before"] == "yarn.io/gpu: 1"
+    assert document["after"].startswith(f"gpusage.io/share: {plan['share']} on {plan['labels'][0]}")
+    assert document["end"] == {"state": "SUCCEEDED", "exit_status": 0, "diagnostics": "gpusage: exit status 0"}
+    (output,) = outputs(cluster, identity)
+    assert 0 < plan["share"] < 100
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == str(plan["share"])
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == f"0={plan['memory_cap_mib']}M"
+    assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | on " in done.stderr
+
+
+def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:
+    submit(cluster, *SMALL, "--dry-run", "--", "true")
+    store = DecisionStore(f"sqlite:///{cluster.layout.state}/decisions.db")
+    (record,) = store.latest(1)
+    store.close()
+    assert (record.manager, record.model) == ("yarn", f"{MODELS}/dlrm.onnx")
+
+
+TYPED = "echo \"a 'b' $HOME\" '$HOME' | tr a-z A-Z\nprintf '%s\\n' `echo tick` {{ }} \\\\ <<E\nE\n"
+
+
+def test_a_command_line_arrives_as_it_was_typed(cluster: Sandbox) -> None:
+    identity = submit(cluster, *WHOLE, "--env", "HOME=/h", "--", TYPED).stdout
+    assert outputs(cluster, identity) == ["A 'B' /H $HOME\ntick\n{{\n}}\n\\\n"]
+
+
+def test_words_arrive_as_they_were_typed(cluster: Sandbox) -> None:
+    words = ["a b", "$HOME", "it's", '"', "`id`", "|", "", "*", "\n", "{{X}}", "<LOG_DIR>", "\\", "ü"]
+    identity = submit(cluster, *WHOLE, "--", "printf", "[%s]", *words).stdout
+    assert outputs(cluster, identity) == ["".join(f"[{word}]" for word in words)]
+
+
+def test_variables_and_files_arrive(cluster: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "it's a file").write_text("content\n")
+    value = 'it\'s "$x" `y`\n2'
+    identity = submit(
+        cluster,
+        *WHOLE,
+        "--env",
+        f"VALUE={value}",
+        "--env",
+        "HERE",
+        "--file",
+        str(tmp_path / "it's a file"),
+        "--",
+        'cat "it\'s a file"; echo "$VALUE" "$HERE"',
+        environment={"HERE": "here"},
+    ).stdout
+    assert outputs(cluster, identity) == [f"content\n{value} here\n"]
+
+
+def test_a_failure_is_explained_and_its_status_is_ours(cluster: Sandbox) -> None:
+    done = submit(cluster, *WHOLE, "--", "echo said; echo complained >&2; exit 7", check=False)
+    assert done.returncode == 7
+    assert "failed, exit status 7" in done.stderr
+    assert "stdout\nsaid\n" in done.stderr
+    assert "stderr\ncomplained\n" in done.stderr
+
+
+def test_a_killed_application_ends_as_one_that_was_ended(cluster: Sandbox) -> None:
+    with begin(cluster, *WHOLE, "--", "sleep 600") as process:
+        assert process.stdout is not None
+        identity = process.stdout.readline().strip()
+        apps.wait_for_state(cluster, identity, "RUNNING")
+        apps.kill(cluster, identity)
+        assert process.wait(60) == 143
+
+
+def test_detached_is_only_submitted(cluster: Sandbox, tmp_path: Path) -> None:
+    identity = submit(cluster, *WHOLE, "--detach", "--", f"until test -e {tmp_path}/go; do sleep 0.1; done").stdout
+    assert apps.wait_for_state(cluster, identity.strip(), "RUNNING")["name"] == "until"
+    (tmp_path / "go").touch()
+    masters.wait_for_end(cluster, identity.strip())
+
+
+def test_two_containers_share_one_gpu(cluster: Sandbox, tmp_path: Path) -> None:
+    hold = f"env; until test -e {tmp_path}/go; do sleep 0.1; done"
+    identity = submit(
+        cluster, *SMALL, "--gpu", "v100", "--containers", "2", "--detach", "--", hold
+    ).stdout.strip()  # fmt: skip
+    masters.wait_for_output(cluster, identity, 2)
+    seen = outputs(cluster, identity)
+    assert [masters.variable(output, "CUDA_VISIBLE_DEVICES") for output in seen] == ["0", "0"]
+    assert {masters.variable(output, "GPUSAGE_CONTAINER") for output in seen} == {"0", "1"}
+    (tmp_path / "go").touch()
+    (report,) = masters.wait_for_end(cluster, identity)
+    assert report["finalStatus"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3])
+def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
+    cluster: Sandbox, tmp_path: Path, moment: float
+) -> None:
+    known = {app["id"] for app in apps.applications(cluster)}
+    mark = tmp_path / "ran"
+    with begin(cluster, *WHOLE, "--name", mark.parent.name, "--", f"echo $$ >>{mark}") as process:
+        subprocess.run(["sleep", str(0.6 + moment)], check=True)  # start-up of the command takes about so long
+        cluster.kill_rm()
+        cluster.start_rm()
+        identity, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    found = [app for app in apps.applications(cluster) if app["id"] not in known]
+    assert [(app["id"], app["finalStatus"]) for app in found] == [(identity.strip(), "SUCCEEDED")]
+    assert len(mark.read_text().splitlines()) == 1
+
+
+def test_who_stops_waiting_leaves_the_application_alone(cluster: Sandbox, tmp_path: Path) -> None:
+    with begin(cluster, *WHOLE, "--", f"until test -e {tmp_path}/go; do sleep 0.1; done") as process:
+        assert process.stdout is not None
+        identity = process.stdout.readline().strip()
+        apps.wait_for_state(cluster, identity, "RUNNING")
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr is not None
+        assert f"{identity} goes on" in process.stderr.read()
+    (tmp_path / "go").touch()
+    (report,) = masters.wait_for_end(cluster, identity)
+    assert report["finalStatus"] == "SUCCEEDED"
+
+
+def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, tmp_path: Path) -> None:
+    """Any client can name its model: the ResourceManager asks gpusaged, which knows as much as `submit`."""
+    plan = json.loads(submit(cluster, *SMALL, "--gpu", "a100", "--dry-run", "--json", "--", "true").stdout)["plan"]
+    comment = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+    card = cluster.run(sys.executable, "-m", "gpusage.cli", "job-card", comment).stdout.strip()
+    config = tmp_path / "gpusage.toml"
+    config.write_text('mode = "enforce"\n' + (cluster.layout.etc / "gpusage.toml").read_text())
+    environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
+    assert card
+    log = tmp_path / "gpusaged.log"
+    with log.open("w") as output, subprocess.Popen(
+        ["gpusaged"], env=environment, stdout=output, stderr=output
+    ) as daemon:  # fmt: skip
+        try:
+            socket = cluster.layout.run / "gpusaged.sock"
+            apps.wait_until(cluster, partial(has_seen_yarn, socket), f"gpusaged has seen the cluster; see {log}")
+            fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
+            answer = ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
+        finally:
+            daemon.terminate()
+    assert answer["code"] == "REWRITE", answer
+    assert answer["set.share"] == str(plan["share"])
+    assert answer["set.memory_cap_mib"] == str(plan["memory_cap_mib"])
+    assert answer["set.labels"] == "a100"
+
+
+def has_seen_yarn(socket: Path) -> bool:
+    try:
+        return "yarn" in ask(socket, {"v": 1, "op": "status"}).get("clusters", {})
+    except RequestError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--gpu", "k80"), "GPU 'k80' must be a node label with shared GPUs; there are a100, v100."),
+        (("--queue", "nope"), "Queue 'nope' must be one of the cluster's; there are default."),
+        (("--env", "1=2"), "Variable must be NAME=VALUE"),
+        (("--file", "/none"), "File '/none' must exist"),
+        (("--model", "/none.onnx"), "none.onnx"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_line_before_anything_is_sent(
+    cluster: Sandbox, words: tuple[str, ...], sentence: str
+) -> None:
+    known = len(apps.applications(cluster))
+    done = submit(cluster, *words, "--", "true", check=False)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert len(apps.applications(cluster)) == known
+
+
+def test_a_site_that_only_observes_gets_whole_gpus(cluster: Sandbox, tmp_path: Path) -> None:
+    config = tmp_path / "gpusage.toml"
+    config.write_text('mode = "advise"\n' + (cluster.layout.etc / "gpusage.toml").read_text())
+    done = submit(
+        cluster, *SMALL, "--dry-run", "--json", "--", "true", environment={"GPUSAGE_CONFIG": str(config)}
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert (document["plan"]["share"], document["plan"]["memory_cap_mib"]) == (100, 0)
+    assert "advice only, for the site's mode is advise: yarn.io/gpu: 1 -> gpusage.io/share" in done.stderr
+
+
+def test_plain_yarn_is_told_what_it_lacks(new_cluster: Any) -> None:  # noqa: ANN401 - NewCluster of conftest
+    plain = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1"), share_per_gpu=0, whole_gpus=1))
+    done = submit(plain, "--", "true", check=False)
+    assert (
+        "Cluster must have the resource type 'gpusage.io/share'; it has memory-mb, vcores, yarn.io/gpu" in done.stderr
+    )
+    assert apps.applications(plain) == []
