@@ -59,7 +59,7 @@ def _artifact(rows: MemoryRows, fitted: MemoryFit) -> Artifact:
                 "unseen family, median": figures.median,
                 "unseen family, above the high end": float((rows.measured[sound] > high).mean()),
             },
-            notes=("One GPU (A100-PCIE 40 GB), fp32, momentum; other states and precisions are added by rule.",),
+            notes=("One GPU (A100 of 40 GB), fp32, momentum; other states and precisions are added by rule.",),
         ),
         parameters={
             "terms": list(TRAINING_TERMS),

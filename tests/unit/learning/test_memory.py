@@ -10,14 +10,20 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("scipy")
+pytest.importorskip("sklearn")
 
 from gpusage.graphs.card import document_of
+from gpusage.learning import memory
+from gpusage.learning.artifacts import rendered
+from gpusage.learning.memory_baselines import BASELINES
 from gpusage.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage.learning.memory_rows import memory_rows
 from gpusage.learning.memory_unfitted import unfitted_table
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import Zoo, dumped
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.lowering import lower
+from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from graphs import convolution_graph
 
@@ -103,3 +109,51 @@ def test_rows_that_cannot_be_right_are_marked_and_the_others_counted(tmp_path: P
     assert rows.sound.tolist() == [True, True, False, False, False]
     assert rows.measured[0] == 2000 * MIB
     assert dict(rows.skipped) == {"falls as the batch grows, or near 40 GB": 1, "no card": 1}
+
+
+@pytest.fixture
+def measured_folder(tmp_path: Path) -> tuple[DataFolder, Zoo]:
+    """Twelve networks of four families, whose peaks are a context, three times the weights and what they keep."""
+    graphs_of = {f"net{depth}": convolution_graph(depth=depth, channels=8 * (1 + depth % 3)) for depth in range(1, 13)}
+    peaks = []
+    for name, graph in graphs_of.items():
+        for size in (8, 32, 128):
+            lowering = lower(graph, Workload(batch_size=size))
+            values = dict(zip(TRAINING_TERMS, terms(lowering, walk(graph, lowering, size)), strict=True))
+            noise = float(RANDOM.lognormal(0, 0.01))
+            peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["kept"]) / MIB)))
+    write(tmp_path / "gpumemnet_timm_memory.csv", peaks)
+    write(tmp_path / "timm_static_features.csv", [{"model": name, "img_size_px": 56} for name in graphs_of])
+    families = [{"model": name, "timm_module": f"family{int(name[3:]) % 4}"} for name in graphs_of]
+    write(tmp_path / "timm_benchmark.csv", families)
+    cards = {f"timm:{name}@56": dumped(document_of(graph)) for name, graph in graphs_of.items()}
+    return DataFolder(tmp_path), Zoo(cards)
+
+
+def test_the_fit_is_shipped_with_its_card_and_is_the_same_twice(
+    measured_folder: tuple[DataFolder, Zoo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, zoo = measured_folder
+    monkeypatch.setattr(memory, "load_zoo", lambda: zoo)
+    (artifact,), (again,) = memory.fit(data), memory.fit(data)
+    assert rendered(artifact) == rendered(again)
+    assert artifact.card.errors["unseen family, MAPE"] < 0.05
+    assert "36 rows of 4 families" in artifact.card.fitted_on[0]
+    assert np.shape(artifact.parameters["weights"]) == (3, len(TRAINING_TERMS))
+
+
+def test_ours_stands_first_with_every_baseline_below(
+    measured_folder: tuple[DataFolder, Zoo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, zoo = measured_folder
+    monkeypatch.setattr(memory, "load_zoo", lambda: zoo)
+    sound, without_flat, everything, families, unfitted = memory.evaluate(data)
+    names = [row[0] for row in sound.rows]
+    assert names[:2] == ["gpusage, unseen family", "gpusage, random rows"]
+    assert names[2:] == list(BASELINES)
+    errors = {row[0]: row[2] for row in sound.rows}
+    assert isinstance(errors[names[0]], float)
+    assert errors[names[0]] < 5 < errors["weights only"]
+    assert [len(table.rows) for table in (without_flat, everything)] == [7, 7]
+    assert len(families.rows) == 4
+    assert unfitted.rows == ()
