@@ -21,11 +21,12 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """All trees one after the other, each node's children by their index; ``children[0]`` where at most the threshold.
+    """All trees one after the other, *children* the left ones and then the right ones.
 
     Attributes:
         start: What the trees' values are added to.
         roots: Index of each tree's first node.
+        children: Where a walk goes on: to the left where the feature is at most the threshold.
         depth: Turns that the longest walk takes.
     """
 
@@ -39,11 +40,13 @@ class Trees:
 
     def predict(self, rows: FloatArray) -> FloatArray:
         """Return one figure a row of *rows*, of shape (rows, features)."""
+        flat, nodes = rows.ravel(), len(self.feature)
+        first = np.arange(len(rows))[:, np.newaxis] * rows.shape[1]
         at = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        here = np.arange(len(rows))[:, np.newaxis]
         for _ in range(self.depth):
-            at = self.children[(rows[here, self.feature[at]] > self.threshold[at]).astype(np.int64), at]
-        found: FloatArray = self.start + self.value[at].sum(axis=1)
+            is_above = flat.take(self.feature.take(at) + first) > self.threshold.take(at)
+            at = self.children.take(at + nodes * is_above)
+        found: FloatArray = self.start + self.value.take(at).sum(axis=1)
         return found
 
 
@@ -54,7 +57,7 @@ def read_trees(parameters: Mapping[str, Any]) -> Trees:
         roots=np.array(parameters["roots"], dtype=np.int64),
         feature=np.array(parameters["feature"], dtype=np.int64),
         threshold=np.array(parameters["threshold"], dtype=np.float64),
-        children=np.array([parameters["left"], parameters["right"]], dtype=np.int64),
+        children=np.array([*parameters["left"], *parameters["right"]], dtype=np.int64),
         value=np.array(parameters["value"], dtype=np.float64),
         depth=int(parameters["depth"]),
     )
