@@ -121,9 +121,7 @@ def test_a_shape_for_a_whole_input_leaves_the_batch_out(read: Maker) -> None:
     [
         pytest.param({"x": (3, 64)}, "must fit the file's 3xheightx48; got 3x64", id="rank"),
         pytest.param({"x": (4, 64, 48)}, "must fit the file's 3xheightx48; got 4x64x48", id="a-fixed-size"),
-        pytest.param(
-            {"z": (4,)}, "must name an input or a free dimension .* 'height', 'x'", id="no-such-name"
-        ),
+        pytest.param({"z": (4,)}, "must name an input or a free dimension .* 'height', 'x'", id="no-such-name"),
         pytest.param({"height": (4, 4)}, "must get one size; got 2", id="two-for-one"),
         pytest.param({"height": (0,)}, "must be from 1", id="zero"),
     ],

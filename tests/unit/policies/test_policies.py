@@ -413,9 +413,7 @@ def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
     decision = slo.decide_slo(asked, shared(asked))
     assert decision is not None
     assert decision.request == asked.request
-    assert decision.reasons == (
-        "a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",
-    )
+    assert decision.reasons == ("a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",)
 
 
 def test_requests_that_queue_wait() -> None:
@@ -432,9 +430,7 @@ def test_a_rate_that_a_share_cannot_serve_takes_it_back() -> None:
     asked = case(small(), workload=serving(60.0, rate_per_s=6))
     decision = slo.decide_slo(asked, shared(asked))
     assert decision is not None
-    assert decision.reasons == (
-        "a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",
-    )
+    assert decision.reasons == ("a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",)
 
 
 def test_a_batch_serves_several_requests() -> None:
