@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.step_fit import Sample
+from gpusage.learning.step_flat import Sample
 from gpusage.learning.tables import DataFolder
 from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
 from gpusage.predictors.kernels import Kernels

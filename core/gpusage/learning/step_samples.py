@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.learning.splits import Fold, by_group
-from gpusage.learning.step_fit import Fitted, Sample, fit
+from gpusage.learning.step_fit import Fitted, fit
+from gpusage.learning.step_flat import Sample
 from gpusage.learning.step_operators import operator_samples
 from gpusage.learning.step_rows import StepRow, families, step_rows
 from gpusage.learning.tables import DataFolder

@@ -8,7 +8,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import report
-from gpusage.learning.step_fit import Penalties, Sample, _Objective, fit, flattened, initial
+from gpusage.learning.step_fit import Penalties, _Objective, fit, initial
+from gpusage.learning.step_flat import Sample, flattened
 from gpusage.learning.step_rows import step_rows
 from gpusage.learning.step_samples import predicted
 from gpusage.learning.tables import DataFolder
