@@ -8,13 +8,16 @@ export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
 export PATH := $(PATH):$(HOME)/.local/bin
 
-.PHONY: help demo test test-versions lint format bench train clean
+.PHONY: help demo demo-yarn test test-versions lint format bench train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: .venv/base  ## the main job on a real Slurm of this machine's own, without root (2 minutes)
 	$(BIN)/python examples/demo.py
+
+demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Java 17 and Maven (3 minutes)
+	$(BIN)/python examples/demo_yarn.py
 
 test: .venv/test  ## every test: unit, contract, property, golden, and service tests on the host's Slurm
 	$(BIN)/pytest
