@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.edits import make_edits
 from gpusage.service.protocol import Ask, answer_line, parse_line
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
-from gpusage_slurm.install import Site, make_edits, plan_installation
+from gpusage_slurm.install import Site, plan_installation
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import parse_submission
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.cli.admin import Finding
 from gpusage.configuration import Configuration
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.block import with_block
-from gpusage_slurm.doctor import Finding, examine
+from gpusage_slurm.doctor import examine
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import Site
 

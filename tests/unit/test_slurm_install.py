@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.edits import make_edits
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.conf import setting
 from gpusage_slurm.install import (
     Site,
     find_site,
-    make_edits,
     plan_installation,
     plan_uninstallation,
     tracked_or_billed,

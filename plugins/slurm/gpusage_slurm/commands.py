@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
+from gpusage.cli.admin import show_and_make, show_findings
 from gpusage.configuration import SiteMode
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.commands import sandbox
@@ -29,7 +28,7 @@ _SYSTEMD = click.option(
 )
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
+_INSTALL = "gpusage.slurm.install/1"
 
 
 @click.group()
@@ -74,7 +73,7 @@ def install(
         raise RequestError(message)
     start = "systemctl enable --now gpusaged" if unit_folder else "gpusaged (or install it with --systemd)"
     after = f"Now run: scontrol reconfigure; {start}; gpusage slurm doctor"
-    _show_and_make(edits, yes=yes, as_json=as_json, after=after)
+    show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
 
 
 @slurm.command()
@@ -91,7 +90,7 @@ def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, yes: bool, a
 
     edits = plan_uninstallation(find_site(slurm_conf, unit_folder))
     after = "Now run: scontrol reconfigure; gpusage slurm uninstall --yes; systemctl disable --now gpusaged"
-    _show_and_make(edits, yes=yes, as_json=as_json, after=after)
+    show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
 
 
 @slurm.command()
@@ -109,25 +108,8 @@ def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) ->
     from gpusage_slurm.evidence import gather  # noqa: PLC0415 - as above
 
     evidence = gather(slurm_conf)
-    findings = examine(evidence)
-    settings = list(evidence.configuration.effective())
-    if as_json:
-        document = {
-            "schema": "gpusage.slurm.doctor/1",
-            "checks": [asdict(finding) for finding in findings],
-            "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
-        }
-        click.echo(json.dumps(document, indent=1))
-    else:
-        for finding in findings:
-            verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
-            click.echo(
-                f"{verdict}  {finding.check}: {finding.found}" + (f"\n      {finding.todo}" * bool(finding.todo))
-            )
-        click.echo("\nSettings (key = value, origin):")
-        for key, value, origin in settings:
-            click.echo(f"  {key} = {value!r}  ({origin})")
-    context.exit(int(any(finding.verdict == "fail" for finding in findings)))
+    status = show_findings(examine(evidence), evidence.configuration, schema="gpusage.slurm.doctor/1", as_json=as_json)
+    context.exit(status)
 
 
 @slurm.command()
@@ -143,32 +125,3 @@ def status(*, as_json: bool) -> None:
 
     answer = ask(load_configuration().daemon.socket, {"v": 1, "op": "status"})
     click.echo(json.dumps(answer, indent=1) if as_json else describe(answer))
-
-
-def _show_and_make(edits: Any, *, yes: bool, as_json: bool, after: str) -> None:  # noqa: ANN401 - tuple of Edit, imported late
-    from gpusage_slurm.install import make_edits  # noqa: PLC0415 - --help stays quick
-
-    changing = [edit for edit in edits if edit.changes]
-    if yes:
-        make_edits(changing)
-    if as_json:
-        files = [{"path": str(edit.path), "diff": edit.diff()} for edit in changing]
-        click.echo(json.dumps({"schema": "gpusage.slurm.install/1", "applied": yes, "files": files}, indent=1))
-        return
-    for edit in changing:
-        click.echo(_coloured(edit.diff()), nl=False)
-    if not changing:
-        click.echo("Nothing to change.")
-    elif yes:
-        click.echo(f"Changed {_files(changing)}. {after}")
-    else:
-        click.echo(f"Would change {_files(changing)}. Add --yes to do it.")
-
-
-def _files(edits: Sequence[object]) -> str:
-    return "1 file" if len(edits) == 1 else f"{len(edits)} files"
-
-
-def _coloured(diff: str) -> str:
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    return "".join(click.style(line, fg=colours.get(line[:1])) for line in diff.splitlines(keepends=True))

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Literal
 
+from gpusage.cli.admin import Finding
 from gpusage_slurm.block import block_of
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
 from gpusage_slurm.preference import SETTING, is_soft
 
-Verdict = Literal["pass", "warn", "fail", "skip"]
 OLDEST_VERSION = (22, 5)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What one check found, and what to do about it."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    todo: str = ""
 
 
 def examine(evidence: Evidence) -> tuple[Finding, ...]:

@@ -9,18 +9,17 @@ Invariants:
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
+from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import conf, preference
 from gpusage_slurm.block import with_block, without_block
@@ -32,31 +31,6 @@ _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULT
 _NODE = Path(__file__).parent / "node"
 _PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
 TRACKED = ("gres/gpu", "gres/mps")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
-    """One file before and after; ``None`` is a file that does not exist."""
-
-    path: Path
-    before: str | None
-    after: str | None
-    executable: bool = False
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything would be written."""
-        return self.before != self.after
-
-    def diff(self) -> str:
-        """Return the change as `diff -u` shows it."""
-        lines = difflib.unified_diff(
-            (self.before or "").splitlines(keepends=True),
-            (self.after or "").splitlines(keepends=True),
-            str(self.path) if self.before is not None else os.devnull,
-            str(self.path) if self.after is not None else os.devnull,
-        )
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +89,18 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     texts = dict(_configuration_files(site))
     prolog = _add_settings(texts, site)
     edits = [
-        _edit(site.folder / name, with_block(_read(site.folder / name) or "", body))
+        edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
         for name, body in (
             ("job_submit.lua", job_submit_block(settings)),
             ("cli_filter.lua", cli_filter_block(settings)),
         )
     ]
     if prolog is not None:
-        edits.append(_edit(_prolog_path(site), prolog, executable=True))
-    edits.append(_edit(site.gpusage_toml, _toml(_read(site.gpusage_toml), mode)))
+        edits.append(edit_of(_prolog_path(site), prolog, executable=True))
+    edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode)))
     edits += _unit_edits(site, _unit(site))
     # What slurm.conf names must be there first: sbatch reads slurm.conf anew each time, and fails without the script.
-    return (*edits, *(_edit(path, texts[path]) for path in texts))
+    return (*edits, *(edit_of(path, texts[path]) for path in texts))
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
@@ -134,40 +108,20 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
     A task prolog that wraps the site's own goes with the second uninstallation, when no slurm.conf names it any more.
     """
-    edits = [_edit(path, conf.without_edits(text)) for path, text in _configuration_files(site)]
+    edits = [edit_of(path, conf.without_edits(text)) for path, text in _configuration_files(site)]
     for name in ("job_submit.lua", "cli_filter.lua"):
-        text = _read(site.folder / name)
+        text = read_text(site.folder / name)
         if text is not None:
             edits.append(
-                _edit(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
+                edit_of(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
             )
     # Until the slurmds have read slurm.conf again, they fail each task whose prolog is gone: it stays till then.
     if not any(edit.before and str(_prolog_path(site)) in edit.before for edit in edits):
-        edits.append(_edit(_prolog_path(site), None))
-    own = _read(site.gpusage_toml)
+        edits.append(edit_of(_prolog_path(site), None))
+    own = read_text(site.gpusage_toml)
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
-    edits.append(_edit(site.gpusage_toml, None if generated else own))
+    edits.append(edit_of(site.gpusage_toml, None if generated else own))
     return (*edits, *_unit_edits(site, None))
-
-
-def make_edits(edits: Iterable[Edit]) -> None:
-    """Write every edit that changes something; where one fails, undo those before it.
-
-    Raises:
-        RequestError: A file cannot be written.
-    """
-    done: list[Edit] = []
-    for edit in edits:
-        try:
-            _write(edit.path, edit.after, executable=edit.executable)
-        except OSError as error:
-            for earlier in reversed(done):
-                _write(earlier.path, earlier.before, executable=earlier.executable)
-            message = (
-                f"File {str(edit.path)!r} must be writable; got: {error}. Run it as the owner; nothing was changed."
-            )
-            raise RequestError(message) from error
-        done.append(edit)
 
 
 def new_task_prolog(edits: Iterable[Edit]) -> str | None:
@@ -224,11 +178,11 @@ def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
 
 def _configuration_files(site: Site) -> Iterator[tuple[Path, str]]:
     """Yield slurm.conf and the files that it includes, with their texts."""
-    main = _read(site.slurm_conf) or ""
+    main = read_text(site.slurm_conf) or ""
     yield site.slurm_conf, main
     for name in _INCLUDE.findall(main):
         path = site.folder / name
-        text = _read(path)
+        text = read_text(path)
         if text is not None:
             yield path, text
 
@@ -240,7 +194,7 @@ def _unit(site: Site) -> str:
 
 
 def _unit_edits(site: Site, after: str | None) -> tuple[Edit, ...]:
-    return () if site.unit_folder is None else (_edit(site.unit_folder / "gpusaged.service", after),)
+    return () if site.unit_folder is None else (edit_of(site.unit_folder / "gpusaged.service", after),)
 
 
 def _toml(present: str | None, mode: SiteMode | None) -> str:
@@ -258,39 +212,3 @@ def _toml(present: str | None, mode: SiteMode | None) -> str:
 
 def _prolog_path(site: Site) -> Path:
     return site.folder / "gpusage_task_prolog.sh"
-
-
-def _edit(path: Path, after: str | None, *, executable: bool = False) -> Edit:
-    return Edit(path=path, before=_read(path), after=after, executable=executable)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"File {str(path)!r} must be readable text; got: {error}. Run it as the owner, or mend the file."
-        raise RequestError(message) from error
-
-
-def _write(path: Path, text: str | None, *, executable: bool) -> None:
-    """Put *text* in the place of *path* at once, its owner and mode kept."""
-    if text is None:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    target = path.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        present = target.stat() if target.exists() else None
-        Path(name).chmod(present.st_mode & 0o7777 if present else 0o755 if executable else 0o644)
-        if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(name, present.st_uid, present.st_gid)
-        Path(name).replace(target)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

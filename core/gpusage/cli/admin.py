@@ -1,0 +1,82 @@
+"""What the admin's commands of every workload manager show: changes to files, and findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from gpusage.configuration import Configuration
+    from gpusage.edits import Edit
+
+Verdict = Literal["pass", "warn", "fail", "skip"]
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check of an installation found, and what to do about it."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    todo: str = ""
+
+
+def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: bool, after: str) -> None:
+    """Show *edits*; with *yes*, make them, and say what comes *after*."""
+    from gpusage.edits import make_edits  # noqa: PLC0415 - --help stays quick
+
+    changing = [edit for edit in edits if edit.changes]
+    if yes:
+        make_edits(changing)
+    if as_json:
+        files = [{"path": str(edit.path), "diff": edit.diff()} for edit in changing]
+        click.echo(json.dumps({"schema": schema, "applied": yes, "files": files}, indent=1))
+        return
+    for edit in changing:
+        click.echo(_coloured(edit.diff()), nl=False)
+    if not changing:
+        click.echo("Nothing to change.")
+    elif yes:
+        click.echo(f"Changed {_files(changing)}. {after}")
+    else:
+        click.echo(f"Would change {_files(changing)}. Add --yes to do it.")
+
+
+def show_findings(
+    findings: Sequence[Finding], configuration: Configuration, *, schema: str, as_json: bool, **more: Any  # noqa: ANN401 - JSON
+) -> int:  # fmt: skip
+    """Show *findings* and the settings in force; return the exit status, 1 where a check fails."""
+    settings = list(configuration.effective())
+    if as_json:
+        document = {
+            "schema": schema,
+            "checks": [asdict(finding) for finding in findings],
+            "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
+            **more,
+        }
+        click.echo(json.dumps(document, indent=1))
+    else:
+        for finding in findings:
+            verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
+            click.echo(
+                f"{verdict}  {finding.check}: {finding.found}" + (f"\n      {finding.todo}" * bool(finding.todo))
+            )
+        click.echo("\nSettings (key = value, origin):")
+        for key, value, origin in settings:
+            click.echo(f"  {key} = {value!r}  ({origin})")
+    return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _files(edits: Sequence[object]) -> str:
+    return "1 file" if len(edits) == 1 else f"{len(edits)} files"
+
+
+def _coloured(diff: str) -> str:
+    return "".join(click.style(line, fg=_COLOURS.get(line[:1])) for line in diff.splitlines(keepends=True))
