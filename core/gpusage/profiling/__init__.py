@@ -1,0 +1,1 @@
+"""Measures named workloads on this machine's GPU, alone and together: the tables that the predictors are fitted on."""
