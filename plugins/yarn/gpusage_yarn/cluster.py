@@ -29,11 +29,13 @@ class NodeState:
     Attributes:
         label: ``""`` where it has none.
         usable: Whether a container could start there.
+        address: Where it answers over HTTP.
     """
 
     name: str
     label: str
     usable: bool
+    address: str = ""
     share: int = 0
     free_share: int = 0
     gpus: int = 0
@@ -120,6 +122,7 @@ def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
         name=str(node.get("id", "")),
         label=str(labels[0]),
         usable=usable,
+        address=str(node.get("nodeHTTPAddress", "")),
         share=total.get(share, 0),
         free_share=free.get(share, 0) if usable else 0,
         gpus=total.get(WHOLE_GPUS, 0),

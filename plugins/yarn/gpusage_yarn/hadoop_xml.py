@@ -22,14 +22,18 @@ def conf_folder(named: str | Path | None = None) -> Path:
     return Path(chosen) if chosen else _USUAL
 
 
-def read_settings(path: Path) -> dict[str, str]:
+def read_settings(path: Path, text: str | None = None) -> dict[str, str]:
     """Return the settings in one file, none where there is no file; the last value of a name is in force.
+
+    Args:
+        path: The file.
+        text: Read in place of what is in it.
 
     Raises:
         RequestError: The file cannot be read, or is not XML.
     """
     try:
-        root = ET.fromstring(path.read_bytes())  # noqa: S314 - the admin's own file, and expat fetches nothing
+        root = ET.fromstring(path.read_bytes() if text is None else text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
     except FileNotFoundError:
         return {}
     except (OSError, ET.ParseError, ValueError, LookupError) as error:

@@ -1,0 +1,177 @@
+"""What installing changes at a site, as a list of edits that can be shown, made, and unmade.
+
+Invariants:
+
+1. Planning reads and never writes.
+2. Planning an installation where one stands gives edits that change nothing.
+3. After an uninstallation each file has the site's own bytes again, also where the site changed it meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
+from gpusage.edits import Edit, edit_of, read_text
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.block import with_block, without_block
+from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+
+Role = Literal["rm", "node", "client"]
+ROLES: tuple[Role, ...] = get_args(Role)
+PACKAGE = "org.gpusage.yarn"
+RULES = "yarn.scheduler.queue-placement-rules"
+PROCESSORS = "yarn.resourcemanager.application-master-service.processors"
+LISTENERS = "yarn.nodemanager.container-state-transition-listener.classes"
+SERVICES = "yarn.nodemanager.aux-services"
+SERVICE = "gpusage_mps"
+CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
+TYPES = "yarn.resource-types"
+SCHEDULER, RESOURCE_TYPES = "capacity-scheduler.xml", "resource-types.xml"
+FILES = (SITE, SCHEDULER, RESOURCE_TYPES)
+CLASSES: Mapping[str, str] = {
+    RULES: f"{PACKAGE}.GpuSharePlacementRule",
+    PROCESSORS: f"{PACKAGE}.GpuShareProcessor",
+    LISTENERS: f"{PACKAGE}.GpuShareNodeListener",
+    f"{SERVICES}.{SERVICE}.class": f"{PACKAGE}.MpsAuxiliaryService",
+    CALCULATOR: f"{PACKAGE}.GpuShareResourceCalculator",
+}
+OLD_CALCULATORS = frozenset(
+    f"org.apache.hadoop.yarn.util.resource.{name}ResourceCalculator" for name in ("Default", "Dominant")
+)
+
+_MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
+_WHOLE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a site keeps what we change, and which daemons read it.
+
+    Attributes:
+        folder: Hadoop's configuration.
+        roles: Whose it is.
+        gpus: GPUs that each node with this configuration shares; ``None`` leaves that to the site.
+        mps_command: What starts and stops MPS daemons; ``""`` leaves the auxiliary service out.
+    """
+
+    folder: Path
+    gpusage_toml: Path
+    roles: frozenset[Role] = frozenset(("rm", "node"))
+    gpus: int | None = None
+    mps_command: str = ""
+
+
+def find_site(
+    folder: Path | None = None,
+    roles: frozenset[Role] = frozenset(("rm", "node")),
+    gpus: int | None = None,
+    mps_command: str = "",
+) -> Site:
+    """Return the site whose Hadoop configuration is *folder*, else the one that the environment names.
+
+    Raises:
+        RequestError: There is no yarn-site.xml in it.
+    """
+    chosen = conf_folder(folder)
+    if not (chosen / SITE).is_file():
+        message = f"Hadoop's configuration must hold {SITE}; {str(chosen)!r} does not. Name it with --conf-dir."
+        raise RequestError(message)
+    return Site(
+        folder=chosen.resolve(), gpusage_toml=configuration_path(), roles=roles, gpus=gpus, mps_command=mps_command
+    )
+
+
+def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
+    """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
+    configuration = load_configuration() if site.gpusage_toml.exists() else Configuration()
+    edits = []
+    for name in FILES:
+        path = site.folder / name
+        theirs = _own_settings(path)
+        ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
+        edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
+    if "rm" in site.roles:
+        edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
+    return tuple(edits)
+
+
+def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
+    """Return the edits that take us out; a gpusage.toml that the site changed is left to it."""
+    edits = [edit_of(site.folder / name, without_block(read_text(site.folder / name))) for name in FILES]
+    own = read_text(site.gpusage_toml)
+    generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None, site))
+    if "rm" in site.roles:
+        edits.append(edit_of(site.gpusage_toml, None if generated else own))
+    return tuple(edits)
+
+
+def with_item(present: str, item: str, *, default: str = "", first: bool = False) -> str:
+    """Return the comma-separated list *present* with *item* in it; an empty one is *default* first."""
+    items = [word.strip() for word in (present or default).split(",") if word.strip()]
+    if item in items:
+        return ",".join(items)
+    return ",".join([item, *items] if first else [*items, item])
+
+
+def _ours(
+    site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Yield our settings of one file, given what the site has set there itself."""
+    share = configuration.yarn.share_resource
+    if name == RESOURCE_TYPES:
+        yield TYPES, with_item(theirs.get(TYPES, ""), share)
+        yield f"{TYPES}.{share}.maximum-allocation", str(_WHOLE)
+    elif name == SCHEDULER and "rm" in site.roles:
+        if theirs.get(CALCULATOR, "").strip() in ("", *OLD_CALCULATORS):
+            yield CALCULATOR, CLASSES[CALCULATOR]
+    elif name == SITE:
+        if site.roles & {"rm", "node"}:
+            yield "gpusage.switch-file", configuration.kill_switch
+            yield from _if_other("gpusage.share.resource", share, "gpusage.io/share")
+        if "rm" in site.roles:
+            yield RULES, with_item(theirs.get(RULES, ""), CLASSES[RULES], default="user-group", first=True)
+            yield PROCESSORS, with_item(theirs.get(PROCESSORS, ""), CLASSES[PROCESSORS])
+            yield "gpusage.daemon.socket", configuration.daemon.socket
+        if "node" in site.roles:
+            yield from _of_nodes(site, theirs, share)
+
+
+def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tuple[str, str]]:
+    yield LISTENERS, with_item(theirs.get(LISTENERS, ""), CLASSES[LISTENERS])
+    if site.gpus is not None:
+        yield f"yarn.nodemanager.resource-type.{share}", str(site.gpus * _WHOLE)
+    if site.mps_command:
+        yield SERVICES, with_item(theirs.get(SERVICES, ""), SERVICE)
+        yield f"{SERVICES}.{SERVICE}.class", CLASSES[f"{SERVICES}.{SERVICE}.class"]
+        yield "gpusage.node.mps-command", site.mps_command
+
+
+def _if_other(name: str, value: str, default: str) -> Iterator[tuple[str, str]]:
+    if value != default:
+        yield name, value
+
+
+def _own_settings(path: Path) -> dict[str, str]:
+    """Return what the site has set in a file, our block left out."""
+    text = without_block(read_text(path))
+    return read_settings(path, text) if text else {}
+
+
+def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
+    if present is None:
+        return (
+            "# Settings of gpusage; `gpusage yarn doctor` prints every key with its value and where it came from.\n"
+            "# A change holds at once; nothing has to be restarted.\n"
+            f'mode = "{mode or "observe"}"  # observe: record only; advise: tell the user; enforce: rewrite\n\n'
+            '[daemon]\nallowed_users = ["root", "yarn"]  # who may ask: the ResourceManager\'s user\n\n'
+            f'[yarn]\nconf_dir = "{site.folder}"\n'
+        )
+    if mode is None:
+        return present
+    line = f'mode = "{mode}"'
+    return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"

@@ -1,0 +1,101 @@
+"""Whether Hadoop's daemons on this host would find our classes: one that is missing keeps them from starting.
+
+Each class is made by Hadoop's own FindClass, in a Java of its own, with the classpath that `yarn classpath` tells.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpusage.edits import Edit
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.hadoop_xml import read_settings
+from gpusage_yarn.install import FILES, PACKAGE
+
+_LIMIT_S = 60.0
+_CLASS = re.compile(rf"{re.escape(PACKAGE)}\.\w+")
+_FINDER = "org.apache.hadoop.util.FindClass"
+_OPTIONS = ("-Xmx128m", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_TROUBLE = re.compile(r"^(?:Caused by: )?([\w.$]+(?:Exception|Error)[^\n]*)", re.MULTILINE)
+
+
+def configured_classes(folder: Path) -> tuple[str, ...]:
+    """Return our classes that the configuration in *folder* names."""
+    values = [value for name in FILES for value in read_settings(folder / name).values()]
+    return tuple(dict.fromkeys(found for value in values for found in _CLASS.findall(value)))
+
+
+def require_classes(edits: Iterable[Edit], folder: Path) -> None:
+    """Refuse edits that name a class of ours which this host's Hadoop cannot load; without Hadoop here, ask nothing.
+
+    Raises:
+        RequestError: There is such a class.
+    """
+    new = {name for edit in edits for name in _CLASS.findall(edit.after or "")}
+    try:
+        loaded = load_classes(sorted(new), folder)
+    except RequestError:
+        return
+    broken = [f"{name}: {trouble}" for name, trouble in loaded.items() if trouble]
+    if broken:
+        message = (
+            f"Our classes must load with this host's Hadoop, or its daemons would not start; got: {broken[0]}. "
+            "Put gpusage-yarn-*.jar into share/hadoop/yarn/lib first."
+        )
+        raise RequestError(message)
+
+
+def load_classes(names: Iterable[str], folder: Path) -> Mapping[str, str]:
+    """Return for each class why it cannot be made here, ``""`` where it can.
+
+    Raises:
+        RequestError: This host has no Hadoop that tells its classpath, or no Java.
+    """
+    java, classpath = _java(), _classpath(folder)
+    return {name: _load(java, classpath, name) for name in names}
+
+
+def _load(java: str, classpath: str, name: str) -> str:
+    command = [java, *_OPTIONS, "-classpath", classpath, _FINDER, "create", name]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    found = _TROUBLE.findall(done.stdout + done.stderr)
+    return " ".join((found[-1] if found else f"exit status {done.returncode}").split())[:200]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not Path(found).is_file():
+        message = "Java must be found by JAVA_HOME or PATH to try our classes; it is not. Set JAVA_HOME."
+        raise RequestError(message)
+    return found
+
+
+def _classpath(folder: Path) -> str:
+    homes = [os.environ.get(name) for name in ("HADOOP_YARN_HOME", "HADOOP_HOME")]
+    places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
+    program = shutil.which("yarn", path=places)
+    if program is None:
+        message = "Hadoop's command yarn must be found by HADOOP_HOME or PATH to try our classes; it is not. Set one."
+        raise RequestError(message)
+    environment = {**os.environ, "HADOOP_CONF_DIR": str(folder), "YARN_CONF_DIR": str(folder)}
+    try:
+        done = subprocess.run(
+            [program, "classpath"], check=True, capture_output=True, text=True, timeout=_LIMIT_S, env=environment
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        message = f"Command {program} classpath must succeed; got: {error}. Try it by hand."
+        raise RequestError(message) from error
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
