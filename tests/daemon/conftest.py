@@ -82,7 +82,7 @@ class Daemon:
         """Return its store's file."""
         return self.folder / "store" / "d.db"
 
-    def configure(self, mode: str = "enforce", limit_ms: float = 5000, stale_after_s: float = 60) -> None:
+    def configure(self, mode: str = "enforce", limit_ms: float = 1000, stale_after_s: float = 60) -> None:
         """Write the configuration; the limit is wide, because this machine may be busy."""
         text = CONFIGURATION.format(folder=self.folder, mode=mode, limit_ms=limit_ms, stale_after_s=stale_after_s)
         (self.folder / "new.toml").write_text(text)

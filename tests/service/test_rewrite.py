@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
-GENEROUS = "[slurm]\nlimit_ms = 2000\n"  # what is tried here is not speed, and CI's machines are busy
+GENEROUS = "[slurm]\nlimit_ms = 1000\n"  # what is tried here is not speed, and CI's machines are busy
 
 
 @pytest.fixture(scope="module")
