@@ -1,0 +1,88 @@
+"""What is sent to YARN for a command."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.application import Application, command_line, describe_files, parse_variables
+from gpusage_yarn.plan import Plan, parse_plan
+
+PLAN = Plan(share=40, labels=("a100", "h100"), containers=2)
+
+
+def test_one_word_is_a_line_as_typed_and_several_are_words() -> None:
+    assert command_line(["a | b $C"]) == "a | b $C"
+    assert command_line(["printf", "%s", "a b", "$C"]) == "printf %s 'a b' '$C'"
+
+
+@pytest.mark.parametrize("word", ["x" * 70_000, "a\0b", "\udcff"], ids=["long", "zero", "bytes"])
+def test_what_cannot_travel_is_refused(word: str) -> None:
+    with pytest.raises(RequestError, match=r"^Command must .* send that with --file"):
+        command_line([word])
+
+
+def test_nothing_that_a_user_typed_is_left_for_a_shell_to_read() -> None:
+    typed = "\"$(id)\" `id` 'x' \n \\"
+    application = Application(
+        command=typed, plan=PLAN, name="n", variables=(("V", typed),), files=((typed, "file:///x 1 2"),)
+    )
+    environment = application.environment("application_1_2")
+    harmless = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_")
+    assert all(set(value) <= harmless for value in environment.values())
+    assert base64.b64decode(environment["GPUSAGE_COMMAND"]).decode() == typed
+    assert json.loads(base64.b64decode(environment["GPUSAGE_ENV"])) == {"V": typed}
+    assert typed not in application.master_command()
+
+
+def test_the_plan_carries_the_application_s_id() -> None:
+    environment = Application(command="true", plan=PLAN, name="n").environment("application_1_2")
+    assert parse_plan(environment["GPUSAGE_PLAN"]).identity == "application_1_2"
+
+
+def test_the_document_is_what_the_resource_manager_reads() -> None:
+    document = Application(command="true", plan=PLAN, name="n", queue="q").document("application_1_2")
+    assert document["app-node-label-expression"] == "a100"
+    assert document["queue"] == "q"
+    assert document["keep-containers-across-application-attempts"] is True
+    assert "queue" not in Application(command="true", plan=PLAN, name="n").document("i")
+
+
+def test_a_classpath_of_variables_is_filled_in_on_the_node() -> None:
+    command = Application(command="true", plan=PLAN, name="n", classpath="$HADOOP_CONF_DIR,/x/*").master_command()
+    assert "-cp '{{HADOOP_CONF_DIR}}:/x/*'" in command
+
+
+def test_variables_are_given_or_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "here")
+    assert parse_variables(["A=b=c", "HERE", "EMPTY="]) == (("A", "b=c"), ("HERE", "here"), ("EMPTY", ""))
+
+
+@pytest.mark.parametrize("entry", ["1=2", "", "=x", "A-B=c", "NOT_SET_ANYWHERE"])
+def test_a_variable_without_a_name_is_refused(entry: str) -> None:
+    with pytest.raises(RequestError, match=r"^Variable must be NAME=VALUE"):
+        parse_variables([entry])
+
+
+def test_a_file_is_known_by_its_time_of_change_in_milliseconds(tmp_path: Path) -> None:
+    path = tmp_path / "a b.txt"
+    path.write_text("four")
+    os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+    assert describe_files([path]) == (("a b.txt", f"{path.as_uri()} 4 1700000000123"),)
+
+
+def test_files_that_cannot_lie_in_one_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for path in (tmp_path / "f", tmp_path / "d" / "f"):
+        path.touch()
+    with pytest.raises(RequestError, match="name of its own"):
+        describe_files([tmp_path / "f", tmp_path / "d" / "f"])
+    with pytest.raises(RequestError, match="must be a file"):
+        describe_files([tmp_path / "d"])
+    with pytest.raises(RequestError, match="must exist"):
+        describe_files([tmp_path / "none"])

@@ -1,0 +1,133 @@
+"""What the doctor says of an installation, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.api import advisor
+from gpusage.cli.admin import Finding
+from gpusage.configuration import Configuration
+from gpusage_yarn.cluster import cluster_of, read_view
+from gpusage_yarn.doctor import examine
+from gpusage_yarn.evidence import Daemon, Evidence
+from gpusage_yarn.install import CLASSES, PROCESSORS, RULES
+from gpusage_yarn.preflight import configured_classes
+from gpusage_yarn.status import describe
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden/yarn/3.4.2.json").read_text())
+RUNNING = frozenset(name.rpartition(".")[2] for name in CLASSES.values())
+
+
+@pytest.fixture
+def healthy() -> Evidence:
+    view = read_view(RECORDED.get)
+    nodes = tuple(Daemon(name=node.name, version="1", classes=RUNNING) for node in view.nodes)
+    return Evidence(
+        folder=Path("/etc/hadoop/conf"),
+        configuration=Configuration(),
+        view=view,
+        cluster=cluster_of(view, advisor().catalogue),
+        manager=Daemon(name="ResourceManager", version="1", classes=RUNNING),
+        nodes=nodes,
+        loaded=dict.fromkeys(CLASSES.values(), ""),
+        status={},
+    )
+
+
+def finding(evidence: Evidence, check: str) -> Finding:
+    return next(found for found in examine(evidence) if found.check == check)
+
+
+def changed_view(evidence: Evidence, **changes: Any) -> Evidence:  # noqa: ANN401 - any field of a view
+    assert evidence.view is not None
+    view = replace(evidence.view, **changes)
+    return replace(evidence, view=view, cluster=cluster_of(view, advisor().catalogue))
+
+
+def test_everything_passes_where_all_is_well(healthy: Evidence) -> None:
+    assert [found for found in examine(healthy) if found.verdict != "pass"] == []
+
+
+def test_without_a_resource_manager_the_rest_of_the_cluster_is_skipped(healthy: Evidence) -> None:
+    silent = replace(healthy, view=None, trouble="nobody there")
+    assert finding(silent, "ResourceManager").verdict == "fail"
+    assert finding(silent, "placement rule").verdict == "skip"
+    assert finding(silent, "classes").verdict == "pass"
+
+
+@pytest.mark.parametrize("check", ["placement rule", "processor"])
+def test_a_class_that_does_not_run_is_told_with_the_command(healthy: Evidence, check: str) -> None:
+    key = RULES if check == "placement rule" else PROCESSORS
+    evidence = replace(healthy, manager=Daemon(name="rm"), settings={key: "user-group"})
+    found = finding(evidence, check)
+    assert (found.verdict, found.found) == ("fail", f"{key}=user-group")
+    assert found.todo.startswith("gpusage yarn install --yes")
+
+
+def test_a_class_that_would_not_load_is_told_before_a_daemon_finds_out(healthy: Evidence) -> None:
+    found = finding(replace(healthy, loaded={CLASSES[RULES]: "ClassNotFoundException"}), "classes")
+    assert found.verdict == "fail"
+    assert "BEFORE a daemon restarts" in found.todo
+
+
+def test_nodes_without_our_listener_are_named(healthy: Evidence) -> None:
+    nodes = (replace(healthy.nodes[0], classes=frozenset()), *healthy.nodes[1:])
+    found = finding(replace(healthy, nodes=nodes), "node listener")
+    assert (found.verdict, healthy.nodes[0].name in found.found) == ("fail", True)
+
+
+def test_two_versions_side_by_side_are_a_warning(healthy: Evidence) -> None:
+    nodes = (replace(healthy.nodes[0], version="2"), *healthy.nodes[1:])
+    assert finding(replace(healthy, nodes=nodes), "node listener").verdict == "warn"
+
+
+def test_a_cluster_without_our_resource_type_is_told_so(healthy: Evidence) -> None:
+    assert finding(changed_view(healthy, resource_types={"vcores": 4}), "resource type").verdict == "fail"
+    wide = changed_view(healthy, resource_types={"gpusage.io/share": 400})
+    assert finding(wide, "resource type").found == "a container could have 400 of gpusage.io/share"
+
+
+def test_nodes_without_labels_get_the_commands_that_label_them(healthy: Evidence) -> None:
+    assert healthy.view is not None
+    nodes = tuple(replace(node, label="") for node in healthy.view.nodes)
+    found = finding(changed_view(healthy, nodes=nodes), "node labels")
+    assert found.verdict == "fail"
+    assert f"yarn rmadmin -replaceLabelsOnNode '{nodes[0].name}=" in found.todo
+
+
+def test_a_label_that_no_queue_reaches_gets_the_lines_to_add(healthy: Evidence) -> None:
+    assert healthy.view is not None
+    queues = tuple(replace(queue, labels=frozenset({"a100", "v100"})) for queue in healthy.view.queues)
+    found = finding(changed_view(healthy, queues=queues), "queues")
+    assert (found.verdict, found.found) == ("fail", "no queue has capacity in h100")
+    assert "accessible-node-labels.h100.capacity=100" in found.todo
+
+
+def test_two_kill_switches_are_one_too_many(healthy: Evidence) -> None:
+    assert finding(replace(healthy, settings={"gpusage.switch-file": "/else"}), "kill switch").verdict == "warn"
+    assert finding(replace(healthy, killed=True), "kill switch").verdict == "warn"
+
+
+def test_a_daemon_that_is_not_there_is_a_warning_for_submit_needs_none(healthy: Evidence) -> None:
+    assert finding(replace(healthy, status=None, status_trouble="none"), "gpusaged").verdict == "warn"
+
+
+def test_our_classes_are_found_in_a_configuration(tmp_path: Path) -> None:
+    name, value = RULES, f"{CLASSES[RULES]},user-group"
+    text = f"<configuration><property><name>{name}</name><value>{value}</value></property></configuration>"
+    (tmp_path / "yarn-site.xml").write_text(text)
+    assert configured_classes(tmp_path) == (CLASSES[RULES],)
+
+
+def test_status_tells_what_is_free(healthy: Evidence) -> None:
+    assert healthy.view is not None
+    assert healthy.cluster is not None
+    lines = describe(healthy.view, healthy.cluster, None, "not there").splitlines()
+    assert lines[0] == "YARN 3.4.2: 3 nodes, queues default"
+    assert lines[1].endswith("2 of 2 GPUs free, room for a share of 100")
+    assert lines[-1] == "gpusaged: not there"

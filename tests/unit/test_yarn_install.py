@@ -1,0 +1,148 @@
+"""What installing changes in Hadoop's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusage.edits import make_edits
+from gpusage_hooks.errors import RequestError
+from gpusage_yarn.block import block_of, with_block, without_block
+from gpusage_yarn.hadoop_xml import read_settings
+from gpusage_yarn.install import (
+    CALCULATOR,
+    CLASSES,
+    LISTENERS,
+    PROCESSORS,
+    RULES,
+    SERVICES,
+    TYPES,
+    Site,
+    find_site,
+    plan_installation,
+    plan_uninstallation,
+    with_item,
+)
+
+YARN_SITE = """\
+<?xml version="1.0"?>
+<!-- the site's; </configuration> is not its end -->
+<configuration>
+  <property> <!-- why -->
+    <name>yarn.scheduler.queue-placement-rules</name>
+    <value>app-name,user-group</value>
+  </property>
+  <property><name>yarn.nodemanager.aux-services</name><value>mapreduce_shuffle</value></property>
+</configuration>
+<!-- end -->
+"""
+SCHEDULER = "<configuration><property><name>a</name><value>b</value></property></configuration>"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "gpusage.toml"))
+    (tmp_path / "yarn-site.xml").write_text(YARN_SITE)
+    (tmp_path / "capacity-scheduler.xml").write_text(SCHEDULER)
+    return find_site(tmp_path, gpus=4, mps_command="/opt/gpusage-mps")
+
+
+def settings(site: Site, name: str) -> dict[str, str]:
+    return read_settings(site.folder / name)
+
+
+def test_our_classes_join_those_of_the_site(site: Site) -> None:
+    make_edits(plan_installation(site))
+    found = settings(site, "yarn-site.xml")
+    assert found[RULES] == f"{CLASSES[RULES]},app-name,user-group"
+    assert found[PROCESSORS] == CLASSES[PROCESSORS]
+    assert found[LISTENERS] == CLASSES[LISTENERS]
+    assert found[SERVICES] == "mapreduce_shuffle,gpusage_mps"
+    assert found["yarn.nodemanager.resource-type.gpusage.io/share"] == "400"
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
+    assert settings(site, "resource-types.xml")[TYPES] == "gpusage.io/share"
+    assert 'mode = "observe"' in site.gpusage_toml.read_text()
+
+
+def test_a_second_installation_changes_nothing(site: Site) -> None:
+    make_edits(plan_installation(site))
+    assert not any(edit.changes for edit in plan_installation(site))
+
+
+def test_uninstalling_gives_each_file_its_own_bytes_again(site: Site) -> None:
+    before = {path.name: path.read_bytes() for path in site.folder.iterdir()}
+    make_edits(plan_installation(site))
+    make_edits(plan_uninstallation(site))
+    assert {path.name: path.read_bytes() for path in site.folder.iterdir()} == before
+
+
+def test_what_the_site_changed_meanwhile_stays(site: Site) -> None:
+    make_edits(plan_installation(site))
+    path = site.folder / "yarn-site.xml"
+    path.write_text(path.read_text().replace("app-name,", "").replace("<!-- why -->", ""))
+    make_edits(plan_uninstallation(site))
+    assert path.read_text() == YARN_SITE.replace("app-name,", "").replace("<!-- why -->", "")
+
+
+def test_a_new_installation_follows_what_the_site_changed(site: Site) -> None:
+    make_edits(plan_installation(site))
+    path = site.folder / "yarn-site.xml"
+    path.write_text(path.read_text().replace("<value>app-name,user-group</value>", "<value>user</value>"))
+    make_edits(plan_installation(site))
+    assert settings(site, "yarn-site.xml")[RULES] == f"{CLASSES[RULES]},user"
+
+
+def test_each_host_gets_what_its_daemons_read(site: Site) -> None:
+    node = find_site(site.folder, frozenset({"node"}))
+    make_edits(plan_installation(node))
+    assert RULES not in block_of((site.folder / "yarn-site.xml").read_text() or "")  # type: ignore[operator]
+    assert CALCULATOR not in settings(site, "capacity-scheduler.xml")
+    assert not site.gpusage_toml.exists()
+
+
+def test_the_site_s_own_calculator_is_left_alone(site: Site) -> None:
+    own = f"<configuration><property><name>{CALCULATOR}</name><value>org.site.Own</value></property></configuration>"
+    (site.folder / "capacity-scheduler.xml").write_text(own)
+    make_edits(plan_installation(site))
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == "org.site.Own"
+
+
+def test_a_property_that_is_final_is_the_admin_s_to_set(site: Site) -> None:
+    path = site.folder / "yarn-site.xml"
+    path.write_text(YARN_SITE.replace("user-group</value>", "user-group</value><final>true</final>"))
+    with pytest.raises(RequestError, match=r"queue-placement-rules' of .* must not be final"):
+        plan_installation(site)
+
+
+@pytest.mark.parametrize("text", ["", "<configuration>", "<configuration/>", "no xml"])
+def test_a_file_that_cannot_be_added_to_is_refused(site: Site, text: str) -> None:
+    (site.folder / "capacity-scheduler.xml").write_text(text)
+    with pytest.raises(RequestError, match="Mend it"):
+        plan_installation(site)
+
+
+def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"must hold yarn-site\.xml; .* Name it with --conf-dir"):
+        find_site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", [None, YARN_SITE, SCHEDULER, "<configuration>\r\n</configuration>\r\n", "<configuration></configuration >"]
+)
+def test_a_block_leaves_no_trace(text: str | None) -> None:
+    first = with_block(text, {"a": "<&>", "b": "2"}, "f")
+    assert first is not None
+    assert with_block(first, {"a": "<&>", "b": "2"}, "f") == first
+    assert without_block(first) == text
+
+
+def test_values_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(with_block(None, {"a<b": "c&d"}, "f") or "")
+    assert read_settings(tmp_path / "f") == {"a<b": "c&d"}
+
+
+def test_an_item_joins_a_list_once() -> None:
+    assert with_item("", "x", default="d", first=True) == "x,d"
+    assert with_item("a, x", "x") == "a,x"
+    assert with_item("a", "x") == "a,x"

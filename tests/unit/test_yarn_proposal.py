@@ -1,0 +1,147 @@
+"""What `gpusage yarn submit` asks for, and what it refuses before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.configuration import Configuration, StoreSettings
+from gpusage.store.decisions import DecisionStore
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
+from gpusage_yarn.cluster import View, cluster_of, read_view
+from gpusage_yarn.plan import SHARE
+from gpusage_yarn.proposal import Proposal, propose, record, require_ready, settled_view
+
+ROOT = Path(__file__).parents[2]
+VIEW = read_view(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
+MODEL = str(ROOT / "examples/models/dlrm.onnx")
+WISH = ModelRequest(model=MODEL, workload=Workload(batch_size=8, mode="infer"))
+
+
+@pytest.fixture(scope="module")
+def advisor() -> Advisor:
+    return make_advisor()
+
+
+@pytest.fixture(scope="module")
+def graph(advisor: Advisor) -> ModelGraph:
+    return advisor.read(MODEL)
+
+
+def proposed(
+    advisor: Advisor,
+    graph: ModelGraph | None,
+    view: View = VIEW,
+    configuration: Configuration | None = None,
+    **fields: str,
+) -> Proposal:
+    job = advisor.plugins.hook.parse_submission(submission=Submission(manager="yarn", fields=fields, origin="alice"))
+    job = replace(job, model_request=WISH if graph else None)
+    cluster = cluster_of(view, advisor.catalogue)
+    return propose(advisor, job, graph, cluster, view, configuration or Configuration())
+
+
+def with_room(**free_shares: int) -> View:
+    nodes = tuple(replace(node, free_share=free_shares.get(node.label, node.free_share)) for node in VIEW.nodes)
+    return replace(VIEW, nodes=nodes)
+
+
+def test_a_small_model_gets_a_share_everywhere(advisor: Advisor, graph: ModelGraph) -> None:
+    made = proposed(advisor, graph)
+    assert made.decision.code is Code.REWRITE
+    assert 0 < made.plan.share < 100
+    assert made.plan.memory_cap_mib > 0
+    assert sorted(made.plan.labels) == ["a100", "h100", "v100"]
+    assert made.rendered.after == f"{SHARE}: {made.plan.share} on {', then '.join(made.plan.labels)}"
+    assert made.line().startswith(f"yarn.io/gpu: 1 -> {made.rendered.after} | on ")
+
+
+def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -> None:
+    first = proposed(advisor, graph).plan.labels[0]
+    made = proposed(advisor, graph, with_room(**{first: 5}))
+    assert made.plan.labels[-1] == first
+    assert made.plan.fallback_after_s == 30
+
+
+def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
+    made = proposed(advisor, None)
+    assert (made.plan.share, made.plan.memory_cap_mib) == (100, 0)
+    assert made.line() == "yarn.io/gpu: 1 on a100, then h100, then v100 | the job says nothing to gpusage"
+
+
+def test_a_named_gpu_is_the_only_one(advisor: Advisor, graph: ModelGraph) -> None:
+    made = proposed(advisor, graph, label="h100")
+    assert made.plan.labels == ("h100",)
+    assert made.plan.fallback_after_s == 0
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_mode_that_the_site_has_set_is_kept_to(advisor: Advisor, graph: ModelGraph, mode: Any) -> None:  # noqa: ANN401
+    made = proposed(advisor, graph, configuration=Configuration(mode=mode, origins={"mode": "file"}))
+    assert (made.plan.share, made.plan.memory_cap_mib) == (100, 0)
+    assert made.line().startswith(f"advice only, for the site's mode is {mode}: yarn.io/gpu: 1 -> {SHARE}")
+
+
+def test_the_kill_switch_gives_whole_gpus(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
+    (tmp_path / "off").touch()
+    made = proposed(advisor, graph, configuration=Configuration(kill_switch=str(tmp_path / "off")))
+    assert made.plan.share == 100
+    assert "kill switch" in made.line()
+
+
+def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
+    configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
+    made = proposed(advisor, graph)
+    assert record(advisor, made, configuration) == ""
+    store = DecisionStore(configuration.store.url)
+    (kept,) = store.latest(5)
+    store.close()
+    assert (kept.manager, kept.origin, kept.model, kept.rendered.after) == ("yarn", "alice", MODEL, made.rendered.after)
+
+
+def test_a_store_that_cannot_be_written_costs_no_job(advisor: Advisor, graph: ModelGraph) -> None:
+    configuration = Configuration(store=StoreSettings(url="sqlite:////proc/none/d.db"))
+    assert record(advisor, proposed(advisor, graph), configuration) != ""
+
+
+@pytest.mark.parametrize(
+    ("view", "queue", "label", "sentence"),
+    [
+        (
+            replace(VIEW, resource_types={"vcores": 1}),
+            "",
+            "",
+            "resource type 'gpusage.io/share'; it has vcores",
+        ),
+        (replace(VIEW, nodes=()), "", "", "must have nodes that offer"),
+        (replace(VIEW, nodes=tuple(replace(node, label="") for node in VIEW.nodes)), "", "", "must have node labels"),
+        (VIEW, "", "k80", "GPU 'k80' must be a node label"),
+        (VIEW, "nope", "", "Queue 'nope' must be one of the cluster's; there are default"),
+        (
+            replace(VIEW, queues=(replace(VIEW.queues[0], labels=frozenset({"a100"})),)),
+            "default",
+            "h100",
+            "Queue 'default' must be open to the label h100",
+        ),
+    ],
+    ids=["type", "nodes", "labels", "gpu", "queue", "access"],
+)
+def test_what_the_cluster_cannot_run_is_told_in_one_sentence(view: View, queue: str, label: str, sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        require_ready(view, SHARE, queue, label)
+
+
+def test_what_the_cluster_can_run_is_let_through() -> None:
+    require_ready(VIEW, SHARE, "root.default", "a100")
+
+
+def test_nodes_that_have_not_registered_yet_are_waited_for() -> None:
+    views = iter([replace(VIEW, nodes=()), replace(VIEW, nodes=VIEW.nodes[:1]), VIEW])
+    missing = next(node.label for node in VIEW.nodes[1:])
+    assert settled_view(lambda: next(views), SHARE, missing) is VIEW
