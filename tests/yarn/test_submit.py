@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,12 +43,19 @@ WHOLE = ("--memory-mib", "128")
 @pytest.fixture(scope="module")
 def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Return a cluster with our classes: one V100, two A100."""
-    settings = {**SITE, "gpusage.switch-file": str(tmp_path_factory.mktemp("switch") / "off")}
+    folder = Path(tempfile.mkdtemp(prefix="gpusage-test-"))  # short enough for a socket, unlike pytest's own
+    settings = {
+        **SITE,
+        "gpusage.switch-file": str(tmp_path_factory.mktemp("switch") / "off"),
+        "gpusage.daemon.socket": str(folder / "s" / "run" / "gpusaged.sock"),
+        "gpusage.daemon.limit-ms": "5000",  # of a machine that runs all of it at once; the default is 10
+    }
     plan = ClusterPlan(
         nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=CALCULATOR
     )
-    with start_sandbox(plan) as sandbox:
+    with start_sandbox(plan, folder=folder / "s") as sandbox:
         yield sandbox
+    folder.rmdir()
 
 
 def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 - run's
@@ -201,24 +209,35 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
     comment = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
     card = cluster.run(sys.executable, "-m", "gpusage.cli", "job-card", comment).stdout.strip()
     config = tmp_path / "gpusage.toml"
-    config.write_text('mode = "enforce"\n' + (cluster.layout.etc / "gpusage.toml").read_text())
-    environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
-    assert card
-    log = tmp_path / "gpusaged.log"
-    with log.open("w") as output, subprocess.Popen(
-        ["gpusaged"], env=environment, stdout=output, stderr=output
-    ) as daemon:  # fmt: skip
-        try:
-            socket = cluster.layout.run / "gpusaged.sock"
-            apps.wait_until(cluster, partial(has_seen_yarn, socket), f"gpusaged has seen the cluster; see {log}")
-            fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
-            answer = ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
-        finally:
-            daemon.terminate()
+    text = (cluster.layout.etc / "gpusage.toml").read_text()
+    config.write_text(f'mode = "enforce"\n{text}\n[slurm]\nlimit_ms = 1000\n')
+    with gpusaged(cluster, config, tmp_path / "gpusaged.log") as socket:
+        fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
+        answer = ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
+        identity = masters.submit(cluster, environment={"GPUSAGE_CARD": card, "GPUSAGE_COMMENT": comment})
+        (report,) = masters.wait_for_end(cluster, identity)
     assert answer["code"] == "REWRITE", answer
     assert answer["set.share"] == str(plan["share"])
     assert answer["set.memory_cap_mib"] == str(plan["memory_cap_mib"])
     assert answer["set.labels"] == "a100"
+    (output,) = outputs(cluster, identity)
+    assert report["appNodeLabelExpression"] in ("a100", "v100")
+    assert 0 < int(masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) < 100
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+
+
+@contextmanager
+def gpusaged(cluster: Sandbox, config: Path, log: Path) -> Iterator[Path]:
+    """Run gpusaged beside the ResourceManager until the end of the block; yield its socket once it has seen YARN."""
+    environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
+    socket = cluster.layout.run / "gpusaged.sock"
+    command = [sys.executable, "-m", "gpusage.service.daemon"]
+    with log.open("w") as said, subprocess.Popen(command, env=environment, stdout=said, stderr=said) as daemon:
+        try:
+            apps.wait_until(cluster, partial(has_seen_yarn, socket), f"gpusaged has seen the cluster; see {log}")
+            yield socket
+        finally:
+            daemon.terminate()
 
 
 def has_seen_yarn(socket: Path) -> bool:
