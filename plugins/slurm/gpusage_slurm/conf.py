@@ -72,7 +72,7 @@ def without_edits(text: str) -> str:
             lines.append(bare.split(_WAS, 1)[1] + end)
         elif bare.endswith(_ADDED):
             if not end and lines:
-                lines[-1] = _split_end(lines[-1])[0]
+                lines[-1] = lines[-1].removesuffix("\n")
         else:
             lines.append(line)
     return "".join(lines)
