@@ -25,6 +25,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "job-card": "gpusage.cli.job_card:job_card",
         "train": "gpusage.cli.learning:train",
         "evaluate": "gpusage.cli.learning:evaluate",
+        "profile": "gpusage.cli.profile:command",
     }
 )
 """Where each command stands: ``module:name``."""
@@ -95,9 +96,9 @@ def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
     """
     memory: MutableMapping[str, Any] = ctx.find_root().meta
     if "gpusage.plugin_commands" not in memory:
-        from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+        from gpusage.api import advisor  # noqa: PLC0415 - start-up time
 
-        answers = load_plugins().hook.add_commands()
+        answers = advisor().plugins.hook.add_commands()  # which keeps them for the command itself
         commands = [item for answer in answers for item in answer if isinstance(item, click.Command)]
         memory["gpusage.plugin_commands"] = {command.name: command for command in reversed(commands)}
     found: Mapping[str, click.Command] = memory["gpusage.plugin_commands"]

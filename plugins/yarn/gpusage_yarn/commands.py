@@ -11,7 +11,6 @@ import click
 
 from gpusage.cli.admin import show_and_make, show_findings
 from gpusage.configuration import SiteMode
-from gpusage_yarn.sandbox.commands import sandbox
 from gpusage_yarn.submit import submit
 
 _SCHEMA = "gpusage.yarn.install/1"
@@ -34,12 +33,27 @@ _YES = click.option("--yes", is_flag=True, help="Make the change instead of only
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group()
+class YarnGroup(click.Group):
+    """Imports the sandbox only where it is meant: a submission is a matter of milliseconds."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return every command."""
+        return sorted([*super().list_commands(ctx), "sandbox"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of this name."""
+        if cmd_name != "sandbox":
+            return super().get_command(ctx, cmd_name)
+        from gpusage_yarn.sandbox.commands import sandbox  # noqa: PLC0415 - see above
+
+        return sandbox
+
+
+@click.group(cls=YarnGroup)
 def yarn() -> None:
     """Submit to YARN with predictions; install, check and try gpusage for YARN."""
 
 
-yarn.add_command(sandbox)
 yarn.add_command(submit)
 
 

@@ -164,7 +164,7 @@ class ResourceManager:
                 raise SilentError(trouble)
             report = self._seen(identity)
         while report.get("state") in _UNSAVED:
-            time.sleep(_PAUSE_S / 5)
+            time.sleep(_PAUSE_S / 20)
             report = self.application(identity) or {"state": ""}
             if not report["state"]:
                 message = "it has forgotten the application"

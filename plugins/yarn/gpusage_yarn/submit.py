@@ -108,7 +108,7 @@ def _prepare(
     manager: ResourceManager, configuration: Configuration, wish: ModelRequest | None, wishes: Wishes, line: str
 ) -> tuple[Proposal, Application]:
     """Return what to ask for, and the application that does; nothing is sent yet."""
-    from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
+    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
     from gpusage_yarn.application import (  # noqa: PLC0415 - as above
         DEFAULT_CLASSPATH,
         Application,
@@ -122,9 +122,9 @@ def _prepare(
     share = configuration.yarn.share_resource
     view = settled_view(lambda: read_view(manager.get, share), share, wishes.gpu)
     require_ready(view, share, wishes.queue, wishes.gpu)
-    advisor = make_advisor(configuration.rules)
-    proposal = _decide(advisor, configuration, wish, wishes, manager.user, view)
-    trouble = record(advisor, proposal, configuration)
+    advised = replace(advisor(), rules=configuration.rules)
+    proposal = _decide(advised, configuration, wish, wishes, manager.user, view)
+    trouble = record(advised, proposal, configuration)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
     plan = replace(
