@@ -132,6 +132,7 @@ class _Campaign:
         self._rows: list[dict[str, Any]] = list(order.table.rows())
         self._estimated_s = self._taken_s = 0.0
         self._count = 0
+        self._mps_is_silent = False
 
     def run(self, tell: Callable[[Told], None]) -> int:
         """Measure item after item."""
@@ -140,7 +141,8 @@ class _Campaign:
         if order.gpu is not None and self._mps is None:
             queue = [item for item in queue if not item.needs_mps]
         for place, item in enumerate(queue):
-            if is_too_large(item, self._rows) or not self._has_time(item):
+            is_idle = item.needs_mps and self._mps_is_silent
+            if is_idle or is_too_large(item, self._rows) or not self._has_time(item):
                 continue
             left_s = sum(took for took, _ in self._estimates(queue[place:]))
             tell(Told(item=item, status="", done=self._count, total=len(queue), left_s=left_s))
@@ -169,7 +171,8 @@ class _Campaign:
             return "cpu"
         if item.kind in ("solo", "operators"):
             return "none"
-        return "mps" if self._mps is not None and self._mps.has_clients else "time-slicing"
+        self._mps_is_silent = self._mps is None or not self._mps.has_clients
+        return "time-slicing" if self._mps_is_silent else "mps"
 
     def _learn(self, estimated_s: float, taken_s: float) -> None:
         self._estimated_s += estimated_s / self._costs.scale

@@ -77,7 +77,7 @@ class Crew:
         """Return a worker a side; what is not needed is ended first: its memory would be counted."""
         for place in list(self._hands):
             is_needed = place < len(item.sides)
-            if not is_needed or self._hands[place].started_as != started_as(item, item.sides[place]):
+            if not is_needed or self._hands[place].started_as != self._started_as(item, item.sides[place]):
                 self._hands.pop(place).process.close()
         new = {
             place: self._start(item, side, place) for place, side in enumerate(item.sides) if place not in self._hands
@@ -87,12 +87,17 @@ class Crew:
             hand.hello = hand.process.receive(HELLO_S)
         return [self._hands[place] for place in range(len(item.sides))]
 
+    def _started_as(self, item: Item, side: Side) -> tuple[object, ...]:
+        return started_as(item, side, has_environments=self._uuid is not None)
+
     def _start(self, item: Item, side: Side, place: int) -> Hand:
         variables = environment(side, mps=self._mps if item.kind not in ("solo", "operators") else None)
         if self._uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = self._uuid
         log = self._folder / f"worker-{place}.log"
-        return Hand(process=WorkerProcess(self._device, variables, log), started_as=started_as(item, side), hello={})
+        return Hand(
+            process=WorkerProcess(self._device, variables, log), started_as=self._started_as(item, side), hello={}
+        )
 
     def _prepare(self, item: Item, hands: list[Hand]) -> Outcome | None:
         """Let each worker build its job; return an outcome where one cannot.

@@ -25,6 +25,7 @@ class Costs:
         warm_s: Of a workload's first steps.
         ends_s: Of a measurement's start and end.
         scale: What the estimates were wrong by so far.
+        has_environments: Workers are started anew where MPS is to treat them otherwise; a CPU has no MPS.
     """
 
     start_s: float = 8.0
@@ -32,9 +33,10 @@ class Costs:
     warm_s: float = 0.8
     ends_s: float = 0.3
     scale: float = 1.0
+    has_environments: bool = True
 
 
-ON_CPU = Costs(start_s=6.0, build_s=0.3, warm_s=0.2, ends_s=0.1)
+ON_CPU = Costs(start_s=6.0, build_s=0.3, warm_s=0.2, ends_s=0.1, has_environments=False)
 Slots = tuple[tuple[tuple[object, ...], str], ...]
 """What the workers at hand hold: how each was started, and its model."""
 
@@ -99,8 +101,10 @@ def shape_text(side: Side) -> str:
     return ";".join(f"{name}={'x'.join(map(str, sizes))}" for name, sizes in side.job.workload.shape)
 
 
-def started_as(item: Item, side: Side) -> tuple[object, ...]:
+def started_as(item: Item, side: Side, *, has_environments: bool) -> tuple[object, ...]:
     """Return what a worker must have been started with to run *side*."""
+    if not has_environments:
+        return ()
     return (item.kind not in ("solo", "operators"), *_environment(side))
 
 
@@ -113,7 +117,7 @@ def estimate_s(item: Item, slots: Slots, costs: Costs) -> tuple[float, Slots]:
     total = item.seconds + costs.ends_s
     after = []
     for place, side in enumerate(item.sides):
-        wanted = (started_as(item, side), side.job.model)
+        wanted = (started_as(item, side, has_environments=costs.has_environments), side.job.model)
         before = held.get(place)
         total += costs.warm_s
         if before is None or before[0] != wanted[0]:
