@@ -96,9 +96,9 @@ def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
     """
     memory: MutableMapping[str, Any] = ctx.find_root().meta
     if "gpusage.plugin_commands" not in memory:
-        from gpusage.api import advisor  # noqa: PLC0415 - start-up time
+        from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
 
-        answers = advisor().plugins.hook.add_commands()  # which keeps them for the command itself
+        answers = load_plugins().hook.add_commands()
         commands = [item for answer in answers for item in answer if isinstance(item, click.Command)]
         memory["gpusage.plugin_commands"] = {command.name: command for command in reversed(commands)}
     found: Mapping[str, click.Command] = memory["gpusage.plugin_commands"]
