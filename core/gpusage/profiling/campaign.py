@@ -77,10 +77,10 @@ def run(order: Order, tell: Callable[[Told], None]) -> int:
         DeviceError: The machine has no such GPU, or the table is of another one.
         RequestError: The table has other columns.
     """
-    order.table.open()
-    order.operators.open()
     with ExitStack() as stack:
         gauges, uuid = _gauges(order.gpu)
+        order.table.open()
+        order.operators.open()
         check_device(order.table.rows(), gauges.facts)
         daemon = stack.enter_context(mps_of.running(uuid)) if uuid is not None else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpusage-profile-")))
