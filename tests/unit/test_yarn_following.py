@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusage_yarn.following import describe, outcome_of
+from gpusage_yarn.following import contents_of, describe, outcome_of
 
 REPORT: dict[str, Any] = {"id": "application_1_2", "state": "FINISHED", "finalStatus": "FAILED", "diagnostics": ""}
 
@@ -49,3 +49,10 @@ def test_yarn_s_copies_of_the_logs_are_left_out_of_the_reason() -> None:
 )
 def test_progress_is_one_line(changes: dict[str, Any], has_run: bool, line: str) -> None:  # noqa: FBT001 - a case
     assert describe({**REPORT, **changes}, has_run=has_run) == line
+
+
+def test_a_log_is_taken_out_of_what_the_node_writes_around_it() -> None:
+    around = "Container: c on n\nLogContents:\n{}End of LogType:stdout.\n****\n"
+    assert contents_of(around.format("a\nb\n")) == "a\nb"
+    assert contents_of(around.format("")) == ""
+    assert contents_of("as it is") == "as it is"

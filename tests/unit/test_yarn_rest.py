@@ -85,7 +85,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.redirected():
             return
         server = self.server
-        if "/info" in self.path:
+        if "/conf" in self.path:
+            self.answer({"property": {"value": "v"}} if "name=known" in self.path else {})
+        elif "/info" in self.path:
             self.answer({"clusterInfo": {"haState": "INITIALIZING" if server.blind else "ACTIVE"}})
             server.blind = max(server.blind - 1, 0)
         elif server.blind or IDENTITY not in server.kept:
@@ -212,3 +214,17 @@ def test_what_must_log_in_first_is_told_how(start: Callable[[], Manager]) -> Non
     server.refusal = 401
     with pytest.raises(RefusedError, match="kinit"):
         submit(client(server))
+
+
+def test_a_setting_is_told_or_not(start: Callable[[], Manager]) -> None:
+    manager = client(start())
+    assert manager.settings("known") == "v"
+    assert manager.settings("unknown") is None
+
+
+def test_a_silent_manager_is_not_one_without_the_setting(start: Callable[[], Manager]) -> None:
+    dead = start()
+    dead.shutdown()
+    dead.server_close()
+    with pytest.raises(SilentError):
+        client(dead, patience_s=0).settings("known")

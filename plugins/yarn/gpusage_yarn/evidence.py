@@ -116,9 +116,9 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         view = read_view(lambda path: manager.look("GET", path), configuration.yarn.share_resource)
         # Of the scheduler's own file the ResourceManager tells nothing; on its host it lies here.
         calculator = read_settings(folder / SCHEDULER).get(CALCULATOR)
+        told = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     except GpuUsageError as error:
         return {"trouble": str(error)}
-    told = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     sharing = [node for node in view.nodes if node.usable and node.share][:MOST_NODES]
     with ThreadPoolExecutor(max_workers=8) as pool:
         nodes = tuple(pool.map(lambda node: ask_daemon(node.name, f"http://{node.address}"), sharing))

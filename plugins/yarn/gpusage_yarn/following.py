@@ -23,7 +23,7 @@ _EXIT = re.compile(r"gpusage: exit status (\d+)")
 _LOGS = re.compile(r"(https?://[^/]+)/node/containerlogs/(container_\w+)")
 _RUNS = re.compile(r"gpusage: (container_\w+) runs on \S+, logs at (https?://[^/]+)/")
 _ENDS = re.compile(r"gpusage: (container_\w+) ended with (-?\d+)")
-_CONTENTS = re.compile(r"^LogContents:\n(.*?)\nEnd of LogType:", re.DOTALL | re.MULTILINE)
+_CONTENTS = re.compile(r"^LogContents:\n(.*?)\n?End of LogType:", re.DOTALL | re.MULTILINE)
 _REPEATED = re.compile(
     r"(?:^\[[^\]]*\])?(?:Container exited with a non-zero|Last \d+ bytes of).*", re.DOTALL | re.MULTILINE
 )
@@ -158,7 +158,10 @@ def container_log(address: str, container: str, stream: str, size: int = TAIL_BY
         answer = session.get(url, params={"size": str(-size), "format": "text"}, timeout=_TIMEOUT_S)
     except requests.RequestException:
         return ""
-    if not answer.ok:
-        return ""
-    found = _CONTENTS.search(answer.text)
-    return found[1] if found else answer.text
+    return contents_of(answer.text) if answer.ok else ""
+
+
+def contents_of(text: str) -> str:
+    """Return the log itself of what a NodeManager shows: it writes its own lines above and below."""
+    found = _CONTENTS.search(text)
+    return found[1] if found else text

@@ -70,6 +70,7 @@ class ResourceManager:
         self._session = requests.Session()
         self._session.headers["Accept"] = "application/json"
         self._session.trust_env = False  # a proxy is for the world outside
+        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         self._session.auth = _kerberos()
 
     @property
@@ -145,15 +146,25 @@ class ResourceManager:
             return None
 
     def settings(self, name: str) -> str | None:
-        """Return the value of one of the ResourceManager's settings, ``None`` where it does not tell."""
+        """Return the value of one of the ResourceManager's settings, ``None`` where it does not tell.
+
+        Raises:
+            SilentError: None has answered for too long.
+        """
+        value: str | None = self._patiently(lambda: self._setting(name))
+        return value
+
+    def _setting(self, name: str) -> str | None:
+        parameters = {"name": name, "format": "json", "user.name": self.user}
         try:
-            answer = self._session.get(
-                f"{self._active}/conf", params={"name": name, "format": "json"}, timeout=_TIMEOUT_S
-            )
-            value = answer.json()["property"]["value"]
-        except (requests.RequestException, ValueError, KeyError, TypeError):
+            answer = self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
+        except _CONNECTION_ERRORS as error:
+            self.look("GET", "info")  # another may be active by now
+            raise SilentError(_reason(error)) from error
+        try:
+            return str(answer.json()["property"]["value"])
+        except (ValueError, KeyError, TypeError):
             return None
-        return str(value)
 
     def _place(self, identity: str, document: Mapping[str, Any]) -> bool:
         """Send *document* unless it has arrived already; tell the loop to go on until it is kept."""
@@ -162,13 +173,13 @@ class ResourceManager:
             _, trouble = self._ask(self._active, "POST", "apps", document)
             if trouble:
                 raise SilentError(trouble)
-            report = self._seen(identity)
-        while report.get("state") in _UNSAVED:
+            report = self.application(identity)
+        while report is not None and report.get("state") in _UNSAVED:
             time.sleep(_PAUSE_S / 20)
-            report = self.application(identity) or {"state": ""}
-            if not report["state"]:
-                message = "it has forgotten the application"
-                raise SilentError(message)
+            report = self.application(identity)
+        if report is None:
+            message = "it has forgotten the application"
+            raise SilentError(message)
         return True
 
     def _seen(self, identity: str) -> Mapping[str, Any]:

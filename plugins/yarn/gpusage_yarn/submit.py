@@ -116,6 +116,7 @@ def _prepare(
         parse_variables,
     )
     from gpusage_yarn.cluster import read_view  # noqa: PLC0415 - as above
+    from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings  # noqa: PLC0415 - as above
     from gpusage_yarn.proposal import record, require_ready, settled_view  # noqa: PLC0415 - as above
 
     variables, files = parse_variables(wishes.env), describe_files(wishes.files)
@@ -130,7 +131,9 @@ def _prepare(
     plan = replace(
         proposal.plan, containers=wishes.containers, memory_mib=wishes.memory_mib, vcores=wishes.vcores
     )  # fmt: skip
-    classpath = manager.settings("yarn.application.classpath") or DEFAULT_CLASSPATH
+    named = "yarn.application.classpath"
+    own = read_settings(conf_folder(configuration.yarn.conf_dir) / SITE).get(named)
+    classpath = manager.settings(named) or own or DEFAULT_CLASSPATH
     application = Application(
         command=line,
         plan=plan,
