@@ -54,10 +54,10 @@ class Worker:
         """Return what this process runs with."""
         torch = self.torch
         if self._on_gpu:
-            torch.zeros(1, device=self.device)  # the GPU's context
+            weight = torch.zeros(1, device=self.device, requires_grad=True)  # makes the GPU's context
+            torch.optim.SGD([weight], lr=1.0)  # the first one imports for seconds: let workers do so at the same time
         else:
             torch.set_num_threads(1)
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # the first one imports for seconds
         return {"event": "hello", "pid": os.getpid()} | versions(torch, on_gpu=self._on_gpu)
 
     def answer(self, message: Message) -> Message:
