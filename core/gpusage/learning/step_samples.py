@@ -35,7 +35,8 @@ GPU_FOLDS: tuple[tuple[str, ...], ...] = (
     ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-5090"),
     ("p100-pcie-16gb", "rtx-3090", "rtx-2080-ti"),
     ("t4", "rtx-4090", "titan-xp"),
-    ("v100-pcie-32gb", "p4", "rtx-pro-6000-max-q", "titan-rtx"),
+    ("v100-pcie-32gb", "rtx-pro-6000-max-q", "titan-rtx"),
+    ("p4",),
 )
 """GPUs that are left out together: of different sources, or of one chip."""
 

@@ -32,7 +32,6 @@ FEATURES = (
     "waves",
     "traffic_per_l2",
     "matrix_path",
-    "power",
 )
 """What a network reads, in this order; lengths and ratios as logarithms."""
 OVERLAP = 4.0

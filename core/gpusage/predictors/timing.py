@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log
+from math import exp, log
 
 import numpy as np
 
-from gpusage.predictors.efficiency import OVERLAP, Efficiency, shipped
+from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, shipped
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
@@ -20,8 +20,10 @@ from gpusage_hooks.units import TERA
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 _FIRST_TENSOR_CORES = (7, 0)
-_TINY = 1e-3
-"""Microseconds, and shares: what the logarithm of nothing is taken of."""
+_SMALL_US = 1.0
+"""Shorter kernels are alike: latency decides, and none that short was measured by itself."""
+_SMALL_SHARE = 0.03
+"""The same of a GPU's SMs and of its cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,6 @@ class _Rates:
 
     Attributes:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
-        power: How far the power limit is below what the arithmetic units of its year take, as a logarithm <= 0.
     """
 
     matrix_flop_per_s: FloatArray
@@ -75,7 +76,6 @@ class _Rates:
     bytes_per_s: FloatArray
     sm_count: FloatArray
     l2_bytes: FloatArray
-    power: FloatArray
 
 
 def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
@@ -123,17 +123,16 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
     compute_s = kernels.flop[:, column] / np.where(matrix, rates.matrix_flop_per_s[operator_class], rates.flop_per_s)
     traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s
     waves = kernels.blocks[:, column] / rates.sm_count
-    features = np.empty((*compute_s.shape, 10))
+    features = np.empty((*compute_s.shape, len(FEATURES)))
     features[:, :, 0] = 0.25 * np.log(kernels.inner)[:, column] - 1.0
     features[:, :, 1] = 0.25 * np.log(kernels.width)[:, column] - 1.0
     features[:, :, 2] = kernels.backward[:, column]
     features[:, :, 3] = precision in ("fp16", "bf16")
-    features[:, :, 4] = 0.2 * np.log(compute_s * 1e6 + _TINY)
-    features[:, :, 5] = 0.2 * np.log(traffic_s * 1e6 + _TINY)
-    features[:, :, 6] = 0.2 * np.log(waves)
-    features[:, :, 7] = 0.2 * np.log(kernels.traffic_bytes[:, column] / rates.l2_bytes + _TINY)
+    features[:, :, 4] = 0.2 * np.log(compute_s * 1e6 + _SMALL_US)
+    features[:, :, 5] = 0.2 * np.log(traffic_s * 1e6 + _SMALL_US)
+    features[:, :, 6] = 0.2 * np.log(waves + _SMALL_SHARE)
+    features[:, :, 7] = 0.2 * np.log(kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE)
     features[:, :, 8] = np.where(matrix, rates.matrix_path[operator_class], 0.0)
-    features[:, :, 9] = rates.power
     return Ideal(compute_s=compute_s, traffic_s=traffic_s, waves=waves, features=features)
 
 
@@ -141,14 +140,14 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
 def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
     rows = [key.value for key in gpus]
     matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
+    sustained = np.array([_sustained(gpu) for gpu in rows])
     return _Rates(
-        matrix_flop_per_s=np.array([[rate for rate, _ in row] for row in matrix]),
+        matrix_flop_per_s=np.array([[rate for rate, _ in row] for row in matrix]) * sustained,
         matrix_path=np.array([[path for _, path in row] for row in matrix]),
-        flop_per_s=np.array([gpu.peak_flop_per_s["fp32"] for gpu in rows]),
+        flop_per_s=np.array([gpu.peak_flop_per_s["fp32"] for gpu in rows]) * sustained,
         bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
-        power=np.array([_power(gpu) for gpu in rows]),
     )
 
 
@@ -161,14 +160,17 @@ def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) 
     return peak, 0.5 if wanted == "tf32" else 1.0
 
 
-POWER_PER_RATE, POWER_HALVES_YEARLY, POWER_YEAR = 3.2, 0.25, 2016
+POWER_PER_RATE, POWER_FALLS_YEARLY, POWER_YEAR = 2.9, 0.25, 2016
+SUSTAINED = 0.9
 
 
-def _power(gpu: Gpu) -> float:
-    """Return how far the power limit is below what the clock needs, as a logarithm <= 0, 0 where it is enough.
+def _sustained(gpu: Gpu) -> float:
+    """Return the share of its peak arithmetic rate that a GPU's power limit lets it hold, 1 where that is enough.
 
-    Chips take e^-0.25 times as much a year for the same arithmetic, judged by the boards of 2016 to 2025; those that
-    are known not to hold their clock under load (P4, T4, L4) stand near -0.6, the large ones at 0.
+    Watts for the same arithmetic fell by a quarter a year over the boards of 2016 to 2025. Those of 70 W (P4, T4, L4)
+    stand a quarter to a third below the others in the logarithm; NeuSight's P4 and T4 take 18 to 33 % longer than
+    their clock says, P100, V100 and A100 do not.
     """
     per_rate = log(gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"])
-    return min(0.0, per_rate + POWER_HALVES_YEARLY * (gpu.launch_year - POWER_YEAR) - POWER_PER_RATE)
+    lacking = per_rate + POWER_FALLS_YEARLY * (gpu.launch_year - POWER_YEAR) - POWER_PER_RATE
+    return exp(SUSTAINED * min(0.0, lacking))
