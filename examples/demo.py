@@ -25,7 +25,7 @@ from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandb
 from gpusage_slurm.sandbox.trial import install_plugin
 
 MODELS = Path(__file__).parent / "models"
-NODES = "1xv100:3,1xa100:3,1xh100:3"
+NODES = "1xa100:4,1xh100:4,1xb200:4"
 RUN_S = 12
 REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
 console = Console(highlight=False, width=max(Console().width, 100))
@@ -45,16 +45,14 @@ def model(name: str, wish: str) -> str:
 
 
 EXAMPLES = (
-    Example(why="a small inference job", options=(model("resnet18", "batch=1,mode=infer"), "--gres=gpu:1")),
-    Example(why="another one", options=(model("dlrm", "batch=64,mode=infer"), "--gpus=1")),
+    Example(why="a small service", options=(model("dlrm", "batch=8,mode=infer"), "--gres=gpu:1")),
+    Example(why="another one", options=(model("mobilenet_v3_large", "batch=1,mode=infer"), "--gpus=1")),
     Example(
-        why="a language model, few requests", options=(model("distilbert_base", "batch=1,mode=infer"), "--gres=gpu:1")
+        why="a service that promised 10 ms to 100 requests a second",
+        options=(model("dlrm", "batch=1,mode=infer,slo=10ms,rate=100"), "--gpus-per-node=1"),
     ),
-    Example(
-        why="a service that promised 100 ms",
-        options=(model("efficientnet_b0", "batch=1,mode=infer,slo=100ms,rate=5"), "--gpus-per-node=1"),
-    ),
-    Example(why="training that fills a GPU", options=(model("vgg16", "batch=64,precision=fp16"), "--gres=gpu:1")),
+    Example(why="a model whose need is uncertain", options=(model("t5_small", "batch=1,mode=infer"), "--gres=gpu:1")),
+    Example(why="training that fills a GPU", options=(model("convnext_tiny", "batch=64"), "--gres=gpu:1")),
     Example(why="the user insists on a type", options=(model("resnet50", "batch=128"), "--gres=gpu:a100:1")),
     Example(why="two GPUs are left alone", options=(model("bert_base", "batch=32"), "--gpus=2")),
     Example(why="a job that says nothing to us", options=("--gres=gpu:1",)),

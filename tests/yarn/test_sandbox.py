@@ -223,6 +223,11 @@ def test_a_killed_owner_s_sandbox_is_taken_down(java: None, folder: Path) -> Non
 
 def test_an_ordinary_user_can_do_all_of_it(cluster: Sandbox, folder: Path) -> None:
     assert cluster.hadoop.folder.is_dir()  # fetched already: what is tried here is to run it
+    reached = subprocess.run(
+        ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "ls", cluster.hadoop.folder], check=False
+    )
+    if os.geteuid() == 0 and reached.returncode != 0:
+        pytest.skip("an ordinary user cannot read the cache of this checkout")
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
     codecs.lookup("ascii")  # the interpreter's own modules may be out of that user's reach
