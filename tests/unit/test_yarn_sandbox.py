@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.sandboxes.nodes import Node
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox.class_archive import class_names
 from gpusage_yarn.sandbox.daemons import complaint
 from gpusage_yarn.sandbox.java import find_java, java_version
 from gpusage_yarn.sandbox.jdk import prepare_java, tie_links
-from gpusage_yarn.sandbox.layout import ClusterPlan, Layout, Node, parse_nodes
+from gpusage_yarn.sandbox.layout import ClusterPlan, Layout, parse_nodes
 from gpusage_yarn.sandbox.settings import (
     client_files,
     equal_parts,

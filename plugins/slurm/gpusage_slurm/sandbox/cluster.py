@@ -25,6 +25,7 @@ from pathlib import Path
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.guard import dismiss, start_guard
 from gpusage.sandboxes.host import free_ports, private_folder, require_own, user_name
+from gpusage.sandboxes.inside import Inside
 from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.installation import Installation, prepare_installation, read_installation
@@ -77,27 +78,12 @@ class Sandbox:
         Raises:
             RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
         """
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                text=True,
-                cwd=self.layout.jobs,
-                env={**self.environment, **(environment or {})},
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired as error:
-            message = (
-                f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
-            )
-            raise RequestError(message) from error
-        if check and done.returncode != 0:
-            found = " ".join((done.stderr or done.stdout).split()) or f"exit status {done.returncode}"
-            message = f"Command {' '.join(command)!r} must succeed; got: {found}. Look into {self.logs}."
-            raise RequestError(message)
-        return done
+        inside = Inside(
+            environment={**self.environment, **(environment or {})},
+            folder=self.layout.jobs,
+            logs=self.logs,
+        )
+        return inside.run(command, check=check, timeout_s=timeout_s)
 
     @property
     def logs(self) -> Path:

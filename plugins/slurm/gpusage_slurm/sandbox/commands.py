@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from gpusage.configuration import SiteMode
+from gpusage.sandboxes.inside import enter
 from gpusage.sandboxes.progress import progress
 
 _FOLDER = click.option(
@@ -82,13 +82,7 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
     """
     from gpusage_slurm.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
 
-    arguments = command or (os.environ.get("SHELL") or "/bin/sh",)
-    environment = open_sandbox(folder).environment
-    try:
-        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's own command, in the user's place
-    except OSError as error:
-        message = f"Command {arguments[0]!r} must be a program; got: {error.strerror}."
-        raise click.ClickException(message) from error
+    enter(command, open_sandbox(folder).environment)
 
 
 @sandbox.command()

@@ -21,6 +21,7 @@ from typing import Any
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.guard import dismiss, start_guard
 from gpusage.sandboxes.host import user_name
+from gpusage.sandboxes.inside import Inside
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import daemons, rest
 from gpusage_yarn.sandbox.hadoop import Hadoop
@@ -76,27 +77,13 @@ class Sandbox:
         Raises:
             RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
         """
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                text=True,
-                cwd=self.layout.jobs,
-                env={**self.environment, **(environment or {})},
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired as error:
-            message = (
-                f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
-            )
-            raise RequestError(message) from error
-        if check and done.returncode != 0:
-            found = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit status {done.returncode}"
-            message = f"Command {' '.join(command)!r} must succeed; got: {found}. Look into {self.logs}."
-            raise RequestError(message)
-        return done
+        inside = Inside(
+            environment={**self.environment, **(environment or {})},
+            folder=self.layout.jobs,
+            logs=self.logs,
+            complaint_characters=500,  # a Java complaint ends with what matters
+        )
+        return inside.run(command, check=check, timeout_s=timeout_s)
 
     def java_client(
         self, main_class: str, *arguments: str, check: bool = True, timeout_s: float = 120.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
 
+from gpusage.sandboxes.inside import enter
 from gpusage.sandboxes.progress import progress
 
 _FOLDER = click.option(
@@ -72,13 +72,7 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
     """
     from gpusage_yarn.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
 
-    arguments = command or (os.environ.get("SHELL") or "/bin/sh",)
-    environment = open_sandbox(folder).environment
-    try:
-        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's own command, in the user's place
-    except OSError as error:
-        message = f"Command {arguments[0]!r} must be a program; got: {error.strerror}."
-        raise click.ClickException(message) from error
+    enter(command, open_sandbox(folder).environment)
 
 
 @sandbox.command()

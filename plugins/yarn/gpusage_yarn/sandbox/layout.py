@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusage_hooks.errors import RequestError
+from gpusage.sandboxes.nodes import Node, read_nodes
 
-_GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]{0,23}|\d+[a-z][a-z0-9_]{0,19}):(?P<gpus>\d+)")
 _MOST_NODES = 32
-_MOST_GPUS_PER_NODE = 64
 
 RESOURCE_MANAGER = "rm"
 CLIENT = "client"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One NodeManager of a sandbox; its name begins with its GPU type, which is its label where it has a GPU."""
-
-    name: str
-    gpu_type: str
-    gpu_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,22 +129,4 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
     Raises:
         RequestError: *text* is not of this form, or describes more than a sandbox can hold.
     """
-    nodes: list[Node] = []
-    numbers: dict[str, int] = {}
-    for group in text.split(","):
-        match = _GROUP.fullmatch(group.strip())
-        count, gpus = (int(match["count"] or 1), int(match["gpus"])) if match else (0, 0)
-        if match is None or not 1 <= count <= _MOST_NODES or gpus > _MOST_GPUS_PER_NODE:
-            message = (
-                f"Nodes must be COUNTxTYPE:GPUS, separated by commas, at most {_MOST_NODES} nodes and "
-                f"{_MOST_GPUS_PER_NODE} GPUs a node; got {group!r}. Write, for example, 2xv100:4,1xh100:8,1xcpu:0."
-            )
-            raise RequestError(message)
-        gpu_type = match["type"]
-        for _ in range(count):
-            numbers[gpu_type] = numbers.get(gpu_type, 0) + 1
-            nodes.append(Node(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
-    if len(nodes) > _MOST_NODES:
-        message = f"A sandbox must have at most {_MOST_NODES} nodes; got {len(nodes)}. Ask for fewer."
-        raise RequestError(message)
-    return tuple(nodes)
+    return read_nodes(text, most_nodes=_MOST_NODES, fewest_gpus=0, example="2xv100:4,1xh100:8,1xcpu:0")

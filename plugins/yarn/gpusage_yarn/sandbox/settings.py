@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from gpusage_yarn.sandbox.layout import ClusterPlan, Layout, Node
+from gpusage.sandboxes.nodes import Node
+from gpusage_yarn.sandbox.layout import ClusterPlan, Layout
 
 MARK = "GPUSAGE_YARN_SANDBOX"
 """The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""
