@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +26,39 @@ class Finding:
     verdict: Verdict
     found: str
     todo: str = ""
+
+
+def passed(check: str, found: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(check=check, verdict="pass", found=found)
+
+
+def warned(check: str, found: str, todo: str) -> Finding:
+    """Return a finding that something is missing that may be missing."""
+    return Finding(check=check, verdict="warn", found=found, todo=todo)
+
+
+def failed(check: str, found: str, todo: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(check=check, verdict="fail", found=found, todo=todo)
+
+
+def settings_finding(configuration: Configuration, trouble: str) -> Finding:
+    """Return whether gpusage.toml can be used."""
+    name = "gpusage.toml"
+    if trouble:
+        return failed(name, trouble, "mend the file; the last good one stays in force")
+    return passed(name, f"mode = {configuration.mode}")
+
+
+def store_finding(configuration: Configuration, status: Mapping[str, Any] | None) -> Finding:
+    """Return whether decisions are kept, as gpusaged's *status* has it."""
+    name = "store"
+    records = (status or {}).get("records", {})
+    if records.get("lost"):
+        found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
+        return warned(name, found, f"check {configuration.store.url}")
+    return passed(name, configuration.store.url)
 
 
 def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: bool, after: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from gpusage.cli.admin import Finding
+from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
 from gpusage_slurm.block import block_of
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
@@ -30,11 +30,11 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
 def _slurmctld(evidence: Evidence) -> Finding:
     name = "slurmctld"
     if evidence.version is None or not evidence.settings:
-        return _fail(name, evidence.trouble, "start slurmctld, and run this where scontrol works")
+        return failed(name, evidence.trouble, "start slurmctld, and run this where scontrol works")
     spelled = "{}.{:02}".format(*evidence.version)
     if evidence.version < OLDEST_VERSION:
-        return _fail(name, f"Slurm {spelled}", "gpusage needs Slurm 22.05 or newer")
-    return _pass(name, f"Slurm {spelled} answers")
+        return failed(name, f"Slurm {spelled}", "gpusage needs Slurm 22.05 or newer")
+    return passed(name, f"Slurm {spelled} answers")
 
 
 def _job_submit(evidence: Evidence) -> Finding:
@@ -47,86 +47,86 @@ def _cli_filter(evidence: Evidence) -> Finding:
 
 def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Finding:
     if block_of(evidence.scripts.get(script, "")) is None:
-        return _fail(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
+        return failed(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
     used = evidence.settings.get(key, "").split(",")
     if evidence.settings and "lua" not in used:
-        return _fail(name, f"slurmctld uses {key}={','.join(used) or 'nothing'}", "scontrol reconfigure")
-    return _pass(name, f"{script} calls gpusage")
+        return failed(name, f"slurmctld uses {key}={','.join(used) or 'nothing'}", "scontrol reconfigure")
+    return passed(name, f"{script} calls gpusage")
 
 
 def _lua_socket(evidence: Evidence) -> Finding:
     name = "LuaSocket"
     if evidence.answered or "socket" in evidence.lua_modules:
-        return _pass(name, "slurmctld's Lua can ask the daemon")
-    return _fail(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
+        return passed(name, "slurmctld's Lua can ask the daemon")
+    return failed(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
 
 
 def _lua_posix(evidence: Evidence) -> Finding:
     name = "luaposix"
     if "posix" in evidence.lua_modules:
-        return _pass(name, "models travel without touching --export")
-    return _warn(name, "no module 'posix' where Lua looks", "apt install lua-posix (on the login nodes)")
+        return passed(name, "models travel without touching --export")
+    return warned(name, "no module 'posix' where Lua looks", "apt install lua-posix (on the login nodes)")
 
 
 def _task_prolog(evidence: Evidence) -> Finding:
     name = "task prolog"
     used = evidence.settings.get("taskprolog", "")
     if "gpusage" not in used:
-        return _fail(name, f"TaskProlog={used or '(none)'}", "gpusage slurm install --yes, then scontrol reconfigure")
+        return failed(name, f"TaskProlog={used or '(none)'}", "gpusage slurm install --yes, then scontrol reconfigure")
     if not os.access(used, os.X_OK):
-        return _fail(name, f"{used} is not executable here", "install gpusage at the same path on every node")
-    return _pass(name, used)
+        return failed(name, f"{used} is not executable here", "install gpusage at the same path on every node")
+    return passed(name, used)
 
 
 def _shares(evidence: Evidence) -> Finding:
     name = "gres/mps"
     if evidence.cluster is None:
-        return _fail(name, evidence.trouble or "the nodes are not known", "mend slurmctld first")
+        return failed(name, evidence.trouble or "the nodes are not known", "mend slurmctld first")
     pools = evidence.cluster.pools
     if not pools:
-        return _fail(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
+        return failed(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     unknown = [pool.site_type for pool in pools if pool.gpu is None]
     todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
     if len(bare) == len(pools):
-        return _fail(name, f"no GPU can be shared: {', '.join(bare)}", todo)
+        return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:
-        return _warn(name, f"these GPUs cannot be shared: {', '.join(bare)}", todo)
+        return warned(name, f"these GPUs cannot be shared: {', '.join(bare)}", todo)
     if unknown:
-        return _warn(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
-    return _pass(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+        return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
+    return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
 
 
 def _all_sharing(evidence: Evidence) -> Finding:
     name = "all_sharing"
     lines = [line for line in evidence.gres_conf.splitlines() if "name=mps" in line.lower().replace(" ", "")]
     if not lines:
-        return _warn(name, "gres.conf has no mps line here", "add Flags=all_sharing to each Name=mps line")
+        return warned(name, "gres.conf has no mps line here", "add Flags=all_sharing to each Name=mps line")
     if not any("all_sharing" in line.lower() for line in lines):
         found = "only one GPU of a node is shared at a time"
-        return _warn(name, found, "add Flags=all_sharing to the Name=mps lines of gres.conf")
-    return _pass(name, "every GPU of a node can be shared")
+        return warned(name, found, "add Flags=all_sharing to the Name=mps lines of gres.conf")
+    return passed(name, "every GPU of a node can be shared")
 
 
 def _units(evidence: Evidence) -> Finding:
     name = "mps units"
     if _TYPED_UNITS.search(evidence.scripts.get("slurm.conf", "")):
         todo = "write mps:200 instead of mps:v100:200 in the nodes' Gres, then restart slurmctld and the slurmds"
-        return _warn(name, "slurm.conf gives mps a type: Slurm 22.05 then shares only a node's first GPU", todo)
-    return _pass(name, "counted without a type")
+        return warned(name, "slurm.conf gives mps a type: Slurm 22.05 then shares only a node's first GPU", todo)
+    return passed(name, "counted without a type")
 
 
 def _prefer(evidence: Evidence) -> Finding:
     name = "features"
     if not is_soft(evidence.settings):
         found = f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference"
-        return _warn(name, f"{found}; no generation is preferred", "gpusage slurm install --yes, scontrol reconfigure")
+        return warned(name, f"{found}; no generation is preferred", "gpusage slurm install --yes, scontrol reconfigure")
     pools = evidence.cluster.pools if evidence.cluster else ()
     bare = [pool.site_type for pool in pools if not pool.feature]
     if len(pools) > 1 and bare:
         todo = "give each node its GPU type as a Feature in slurm.conf"
-        return _warn(name, f"no feature leads to {', '.join(bare)}; generations cannot be preferred there", todo)
-    return _pass(name, ", ".join(str(pool.feature) for pool in pools) or "one pool")
+        return warned(name, f"no feature leads to {', '.join(bare)}; generations cannot be preferred there", todo)
+    return passed(name, ", ".join(str(pool.feature) for pool in pools) or "one pool")
 
 
 def _per_gpu_defaults(evidence: Evidence) -> Finding:
@@ -134,8 +134,8 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
     used = sorted({word for word in ("DefMemPerGPU", "DefCpuPerGPU") if _mentions(evidence, word)})
     if used:
         found = f"a share would lose {' and '.join(used)}, so no GPU is shared"
-        return _warn(name, found, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
-    return _pass(name, "none that a share would lose")
+        return warned(name, found, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
+    return passed(name, "none that a share would lose")
 
 
 def _mps_daemons(evidence: Evidence) -> Finding:
@@ -143,77 +143,69 @@ def _mps_daemons(evidence: Evidence) -> Finding:
     prologs = [evidence.settings.get(key, "") for key in ("prolog", "prolog[0]", "epilog", "epilog[0]")]
     if not any(prologs):
         todo = "add node/prolog.sh and node/epilog.sh of gpusage to Prolog and Epilog, with PrologFlags=Alloc"
-        return _warn(name, "no Prolog: shares are served in time slices, without MPS", todo)
-    return _pass(name, ", ".join(dict.fromkeys(filter(None, prologs))))
+        return warned(name, "no Prolog: shares are served in time slices, without MPS", todo)
+    return passed(name, ", ".join(dict.fromkeys(filter(None, prologs))))
 
 
 def _accounting(evidence: Evidence) -> Finding:
     name = "accounting"
     text = evidence.scripts.get("slurm.conf", "")
     if not accounts(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
-        return _pass(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
+        return passed(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
     tracked = "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(",")
     if tracked or tracked_or_billed(text):
         billed = "gres/mps" in text.lower().partition("tresbillingweights=")[2]
         todo = "add GRES/mps=... (a GPU's weight / its units) to each partition's TRESBillingWeights"
-        return _pass(name, "gres/mps counts") if billed else _warn(name, "gres/mps is tracked, not billed", todo)
+        return passed(name, "gres/mps counts") if billed else warned(name, "gres/mps is tracked, not billed", todo)
     if evidence.configuration.mode == "enforce":
         found = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
-        return _fail(name, found, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
-    return _warn(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
+        return failed(name, found, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
+    return warned(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
 
 
 def _settings_file(evidence: Evidence) -> Finding:
-    name = "gpusage.toml"
-    if evidence.configuration_trouble:
-        return _fail(name, evidence.configuration_trouble, "mend the file; the last good one stays in force")
-    return _pass(name, f"mode = {evidence.configuration.mode}")
+    return settings_finding(evidence.configuration, evidence.configuration_trouble)
 
 
 def _daemon(evidence: Evidence) -> Finding:
     name = "gpusaged"
     if evidence.status is None:
-        return _fail(name, evidence.status_trouble, "systemctl enable --now gpusaged (on the controller)")
+        return failed(name, evidence.status_trouble, "systemctl enable --now gpusaged (on the controller)")
     trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("slurm")
     if trouble:
-        return _warn(name, str(trouble), "see `gpusage slurm status`")
-    return _pass(name, f"answers at {evidence.configuration.daemon.socket}")
+        return warned(name, str(trouble), "see `gpusage slurm status`")
+    return passed(name, f"answers at {evidence.configuration.daemon.socket}")
 
 
 def _submission(evidence: Evidence) -> Finding:
     name = "dry run"
     if evidence.answered is None:
-        return _warn(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
+        return warned(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
     if not evidence.answered:
         todo = "scontrol reconfigure; then look for 'gpusage' in slurmctld's log"
-        return _fail(name, "`sbatch --test-only` did not reach gpusaged", todo)
-    return _pass(name, "`sbatch --test-only` reached gpusaged")
+        return failed(name, "`sbatch --test-only` did not reach gpusaged", todo)
+    return passed(name, "`sbatch --test-only` reached gpusaged")
 
 
 def _store(evidence: Evidence) -> Finding:
-    name = "store"
-    records = (evidence.status or {}).get("records", {})
-    if records.get("lost"):
-        found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
-        return _warn(name, found, f"check {evidence.configuration.store.url}")
-    return _pass(name, evidence.configuration.store.url)
+    return store_finding(evidence.configuration, evidence.status)
 
 
 def _kill_switch(evidence: Evidence) -> Finding:
     name = "kill switch"
     if evidence.killed:
-        return _warn(name, f"{evidence.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
-    return _pass(name, "not thrown")
+        return warned(name, f"{evidence.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
+    return passed(name, "not thrown")
 
 
 def _pyslurm(evidence: Evidence) -> Finding:
     name = "PySlurm"
     if evidence.pyslurm is None:
-        return _pass(name, "not installed; scontrol is read instead")
+        return passed(name, "not installed; scontrol is read instead")
     if evidence.pyslurm != evidence.version:
         found = "PySlurm {}.{:02}".format(*evidence.pyslurm)
-        return _warn(name, f"{found} is not Slurm's version; scontrol is read instead", "install the matching one")
-    return _pass(name, "matches Slurm")
+        return warned(name, f"{found} is not Slurm's version; scontrol is read instead", "install the matching one")
+    return passed(name, "matches Slurm")
 
 
 def _mentions(evidence: Evidence, word: str) -> bool:
@@ -224,11 +216,11 @@ def _mentions(evidence: Evidence, word: str) -> bool:
 def _current(evidence: Evidence) -> Finding:
     name = "installation"
     if evidence.outdated is None:
-        return _fail(name, "slurm.conf or our settings cannot be read", "see the lines above")
+        return failed(name, "slurm.conf or our settings cannot be read", "see the lines above")
     if evidence.outdated:
         found = f"{', '.join(evidence.outdated)} would be written differently by this version and these settings"
-        return _warn(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
-    return _pass(name, "as this version and these settings have it")
+        return warned(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+    return passed(name, "as this version and these settings have it")
 
 
 _OF_SLURM = (
@@ -253,15 +245,3 @@ _OF_OURS = (_settings_file, _daemon, _store, _kill_switch)
 
 def _skip(check: str) -> Finding:
     return Finding(check=check, verdict="skip", found="slurmctld does not answer", todo="mend slurmctld first")
-
-
-def _pass(check: str, found: str) -> Finding:
-    return Finding(check=check, verdict="pass", found=found)
-
-
-def _warn(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, verdict="warn", found=found, todo=todo)
-
-
-def _fail(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, verdict="fail", found=found, todo=todo)

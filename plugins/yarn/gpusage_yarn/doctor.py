@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpusage.cli.admin import Finding
+from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
 from gpusage_yarn.evidence import Daemon, Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, LISTENERS, OLD_CALCULATORS, PROCESSORS, RULES
 
@@ -27,12 +27,12 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
 def _manager(evidence: Evidence) -> Finding:
     name = "ResourceManager"
     if evidence.view is None:
-        return _fail(name, evidence.trouble, "start it, or set HADOOP_CONF_DIR or rm_urls in [yarn] of gpusage.toml")
+        return failed(name, evidence.trouble, "start it, or set HADOOP_CONF_DIR or rm_urls in [yarn] of gpusage.toml")
     if evidence.settings.get("yarn.resourcemanager.scheduler.class", _SCHEDULER) != _SCHEDULER:
-        return _fail(
+        return failed(
             name, "it does not use the CapacityScheduler", f"set yarn.resourcemanager.scheduler.class={_SCHEDULER}"
         )
-    return _pass(name, f"Hadoop {evidence.view.version} answers")
+    return passed(name, f"Hadoop {evidence.view.version} answers")
 
 
 def _resource_type(evidence: Evidence) -> Finding:
@@ -40,25 +40,25 @@ def _resource_type(evidence: Evidence) -> Finding:
     known = evidence.view.resource_types if evidence.view else {}
     if share not in known:
         found = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
-        return _fail(name, found, _INSTALL.format("every host of YARN's", "ResourceManager and NodeManagers"))
+        return failed(name, found, _INSTALL.format("every host of YARN's", "ResourceManager and NodeManagers"))
     if known[share] != 100:  # noqa: PLR2004 - one whole GPU
         todo = f"set yarn.resource-types.{share}.maximum-allocation=100 in resource-types.xml: no more is one GPU"
-        return _fail(name, f"a container could have {known[share]} of {share}", todo)
-    return _pass(name, f"{share}, at most 100 a container")
+        return failed(name, f"a container could have {known[share]} of {share}", todo)
+    return passed(name, f"{share}, at most 100 a container")
 
 
 def _calculator(evidence: Evidence) -> Finding:
     name, used = "resource calculator", evidence.settings.get(CALCULATOR)
     if evidence.manager and _has(evidence.manager, CLASSES[CALCULATOR]):
-        return _pass(name, f"runs, version {evidence.manager.version}")
+        return passed(name, f"runs, version {evidence.manager.version}")
     if used is None:
-        return _warn(name, "the ResourceManager does not tell which it uses", "look into capacity-scheduler.xml")
+        return warned(name, "the ResourceManager does not tell which it uses", "look into capacity-scheduler.xml")
     if used.strip() == CLASSES[CALCULATOR]:
-        return _pass(name, used)
+        return passed(name, used)
     if used.strip() in OLD_CALCULATORS:
         todo = _INSTALL.format("the ResourceManager's host", "it")
-        return _warn(name, f"{used}: shares are not rounded to the site's steps", todo)
-    return _warn(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
+        return warned(name, f"{used}: shares are not rounded to the site's steps", todo)
+    return warned(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
 
 
 def _rule(evidence: Evidence) -> Finding:
@@ -73,30 +73,30 @@ def _of_manager(name: str, key: str, evidence: Evidence) -> Finding:
     wanted, todo = CLASSES[key], _INSTALL.format("the ResourceManager's host", "it")
     running = evidence.manager
     if running and _has(running, wanted):
-        return _pass(name, f"runs, version {running.version}")
+        return passed(name, f"runs, version {running.version}")
     named = evidence.settings.get(key)
     if named is not None and wanted not in named:
-        return _fail(name, f"{key}={named or '(none)'}", todo)
+        return failed(name, f"{key}={named or '(none)'}", todo)
     trouble = f" ({running.trouble})" if running and running.trouble else ""
-    return _fail(name, f"it does not run in the ResourceManager{trouble}", todo)
+    return failed(name, f"it does not run in the ResourceManager{trouble}", todo)
 
 
 def _nodes(evidence: Evidence) -> Finding:
     name, wanted = "node listener", CLASSES[LISTENERS]
     if not evidence.nodes:
-        return _fail(
+        return failed(
             name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
         )
     lacking = [node.name for node in evidence.nodes if not _has(node, wanted)]
     if lacking:
         found = f"it does not run on {len(lacking)} of {len(evidence.nodes)} nodes: {', '.join(lacking[:5])}"
-        return _fail(name, found, "gpusage yarn install --role node --yes there, then restart the NodeManager")
+        return failed(name, found, "gpusage yarn install --role node --yes there, then restart the NodeManager")
     versions = sorted(
         {node.version for node in evidence.nodes} | ({evidence.manager.version} if evidence.manager else set())
     )
     if len(versions) > 1:
-        return _warn(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
-    return _pass(name, f"runs on {len(evidence.nodes)} nodes, version {versions[0]}")
+        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
+    return passed(name, f"runs on {len(evidence.nodes)} nodes, version {versions[0]}")
 
 
 def _labels(evidence: Evidence) -> Finding:
@@ -107,25 +107,25 @@ def _labels(evidence: Evidence) -> Finding:
             "in yarn-site.xml: yarn.node-labels.enabled=true, yarn.node-labels.fs-store.root-dir=hdfs://.../labels; "
             "then restart the ResourceManager"
         )
-        return _fail(name, "they are not enabled", todo)
+        return failed(name, "they are not enabled", todo)
     if bare:
         todo = (
             "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels 'v100,a100'; "
             f"yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
         )
-        return _fail(name, f"{len(bare)} nodes with GPUs have none: {', '.join(bare[:5])}", todo)
+        return failed(name, f"{len(bare)} nodes with GPUs have none: {', '.join(bare[:5])}", todo)
     pools = evidence.cluster.pools if evidence.cluster else ()
     strange = [pool.site_type for pool in pools if pool.gpu is None]
     if strange:
         todo = "name them after GPUs as `gpusage gpus` has them, or add them with a plugin's describe_gpus"
-        return _warn(name, f"not in the catalogue: {', '.join(strange)}", todo)
-    return _pass(name, ", ".join(f"{pool.site_type}: {pool.gpu_count} GPUs" for pool in pools) or "no GPU")
+        return warned(name, f"not in the catalogue: {', '.join(strange)}", todo)
+    return passed(name, ", ".join(f"{pool.site_type}: {pool.gpu_count} GPUs" for pool in pools) or "no GPU")
 
 
 def _queues(evidence: Evidence) -> Finding:
     name, view = "queues", evidence.view
     if view is None:
-        return _warn(name, "they are not known", "mend the ResourceManager first")
+        return warned(name, "they are not known", "mend the ResourceManager first")
     labels = sorted({node.label for node in view.nodes if node.share and node.label})
     closed = [(queue.name, label) for label in labels for queue in view.queues if not queue.opens(label)]
     unreachable = [label for label in labels if not any(queue.opens(label) for queue in view.queues)]
@@ -136,19 +136,19 @@ def _queues(evidence: Evidence) -> Finding:
             f"accessible-node-labels=*, yarn.scheduler.capacity.root.Q.accessible-node-labels.{label}.capacity=100 "
             "(100 in all); then yarn rmadmin -refreshQueues"
         )
-        return _fail(name, f"no queue has capacity in {', '.join(unreachable)}", todo)
+        return failed(name, f"no queue has capacity in {', '.join(unreachable)}", todo)
     if closed:
         found = ", ".join(f"{queue} not in {label}" for queue, label in closed[:5])
-        return _pass(name, f"{len(view.queues)}; {found}")
-    return _pass(name, f"{len(view.queues)}, each with capacity in every label")
+        return passed(name, f"{len(view.queues)}; {found}")
+    return passed(name, f"{len(view.queues)}, each with capacity in every label")
 
 
 def _recovery(evidence: Evidence) -> Finding:
     name = "recovery"
     if evidence.settings.get("yarn.resourcemanager.recovery.enabled", "true") != "true":
         todo = "set yarn.resourcemanager.recovery.enabled=true and a store"
-        return _warn(name, "a restart of the ResourceManager forgets every application", todo)
-    return _pass(name, "applications outlive a restart of the ResourceManager")
+        return warned(name, "a restart of the ResourceManager forgets every application", todo)
+    return passed(name, "applications outlive a restart of the ResourceManager")
 
 
 def _loading(evidence: Evidence) -> Finding:
@@ -160,52 +160,44 @@ def _loading(evidence: Evidence) -> Finding:
     broken = [f"{found.rpartition('.')[2]}: {trouble}" for found, trouble in evidence.loaded.items() if trouble]
     if broken:
         todo = "put gpusage-yarn-*.jar into share/hadoop/yarn/lib BEFORE a daemon restarts: it would not start"
-        return _fail(name, "; ".join(broken), todo)
-    return _pass(name, f"{len(evidence.loaded)} of ours load with the classpath of this host's Hadoop")
+        return failed(name, "; ".join(broken), todo)
+    return passed(name, f"{len(evidence.loaded)} of ours load with the classpath of this host's Hadoop")
 
 
 def _settings_file(evidence: Evidence) -> Finding:
-    name = "gpusage.toml"
-    if evidence.configuration_trouble:
-        return _fail(name, evidence.configuration_trouble, "mend the file; the last good one stays in force")
-    return _pass(name, f"mode = {evidence.configuration.mode}")
+    return settings_finding(evidence.configuration, evidence.configuration_trouble)
 
 
 def _daemon(evidence: Evidence) -> Finding:
     name = "gpusaged"
     if evidence.status is None:
         todo = "systemctl enable --now gpusaged on the ResourceManager's host; gpusage yarn submit works without"
-        return _warn(name, evidence.status_trouble, todo)
+        return warned(name, evidence.status_trouble, todo)
     trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("yarn")
     if trouble:
-        return _warn(name, str(trouble), "see `gpusage yarn status`")
+        return warned(name, str(trouble), "see `gpusage yarn status`")
     named = evidence.settings.get("gpusage.daemon.socket", evidence.configuration.daemon.socket)
     if named != evidence.configuration.daemon.socket:
         todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
-        return _warn(
+        return warned(
             name, f"the ResourceManager asks at {named}, it listens at {evidence.configuration.daemon.socket}", todo
         )
-    return _pass(name, f"answers at {named}")
+    return passed(name, f"answers at {named}")
 
 
 def _store(evidence: Evidence) -> Finding:
-    name = "store"
-    records = (evidence.status or {}).get("records", {})
-    if records.get("lost"):
-        found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
-        return _warn(name, found, f"check {evidence.configuration.store.url}")
-    return _pass(name, evidence.configuration.store.url)
+    return store_finding(evidence.configuration, evidence.status)
 
 
 def _kill_switch(evidence: Evidence) -> Finding:
     name, ours = "kill switch", evidence.configuration.kill_switch
     if evidence.killed:
-        return _warn(name, f"{ours} exists: nothing is rewritten", "remove it to go on")
+        return warned(name, f"{ours} exists: nothing is rewritten", "remove it to go on")
     theirs = evidence.settings.get("gpusage.switch-file", ours)
     if theirs != ours:
         found = f"the ResourceManager looks at {theirs}, gpusaged at {ours}"
-        return _warn(name, found, "gpusage yarn install --yes, to have one for both")
-    return _pass(name, "not thrown")
+        return warned(name, found, "gpusage yarn install --yes, to have one for both")
+    return passed(name, "not thrown")
 
 
 _OF_CLUSTER: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
@@ -223,15 +215,3 @@ _OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (_loading, _settings_file,
 
 def _has(daemon: Daemon, wanted: str) -> bool:
     return bool({wanted, wanted.rpartition(".")[2]} & daemon.classes)
-
-
-def _pass(check: str, found: str) -> Finding:
-    return Finding(check=check, verdict="pass", found=found)
-
-
-def _warn(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, verdict="warn", found=found, todo=todo)
-
-
-def _fail(check: str, found: str, todo: str) -> Finding:
-    return Finding(check=check, verdict="fail", found=found, todo=todo)
