@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,7 @@ def bare(slurm_release: str | None) -> Iterator[Sandbox]:
         conf = sandbox.layout.slurm_conf
         conf.write_text(conf.read_text() + "JobSubmitPlugins=lua  # the site's\n")
         sandbox.reconfigure()
+        time.sleep(1.1)  # slurmctld counts in seconds when it looks whether a script is newer than the one it has read
         yield sandbox
 
 
