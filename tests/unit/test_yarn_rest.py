@@ -27,6 +27,7 @@ class Manager(ThreadingHTTPServer):
         cut: How many answers to submissions are lost after the application was taken.
         lost: How many submissions are lost before.
         forgets: Whether it forgets the first application before that is in its store.
+        unheard: How many questions are cut off without an answer.
         blind: How many questions it answers before its store is read.
         active: Where a standby points to.
     """
@@ -37,7 +38,7 @@ class Manager(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.kept: Counter[str] = Counter()
         self.store: Counter[str] = Counter()
-        self.cut = self.lost = self.blind = 0
+        self.cut = self.lost = self.unheard = self.blind = 0
         self.forgets = False
         self.active = ""
         self.refusal = 0
@@ -85,7 +86,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.redirected():
             return
         server = self.server
-        if "/conf" in self.path:
+        if server.unheard:
+            server.unheard -= 1
+            self.connection.close()
+        elif "/conf" in self.path:
             self.answer({"property": {"value": "v"}} if "name=known" in self.path else {})
         elif "/info" in self.path:
             self.answer({"clusterInfo": {"haState": "INITIALIZING" if server.blind else "ACTIVE"}})
@@ -228,3 +232,12 @@ def test_a_silent_manager_is_not_one_without_the_setting(start: Callable[[], Man
     dead.server_close()
     with pytest.raises(SilentError):
         client(dead, patience_s=0).settings("known")
+
+
+def test_a_question_that_is_cut_off_is_asked_once_more(start: Callable[[], Manager]) -> None:
+    server = start()
+    server.unheard = 1
+    assert client(server, patience_s=0).settings("known") == "v"
+    server.unheard = 2
+    with pytest.raises(SilentError, match="Connection aborted"):
+        client(server, patience_s=0).settings("known")

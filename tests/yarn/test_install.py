@@ -26,6 +26,7 @@ def gpusage(sandbox: Sandbox, *words: str, check: bool = True) -> Any:  # noqa: 
 def checks(sandbox: Sandbox) -> dict[str, str]:
     folder = str(sandbox.layout.conf("rm"))
     found = gpusage(sandbox, "doctor", "--conf-dir", folder, check=False)["checks"]
+    print(*found, sep="\n")  # noqa: T201 - what pytest shows of a failure
     return {finding["check"]: finding["verdict"] for finding in found}
 
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from gpusage_hooks.errors import GpuUsageError, RequestError
 
@@ -31,6 +33,9 @@ _MOST_REDIRECTS = 4
 _NOT_KNOWN, _UNAUTHORISED, _FIRST_ERROR, _SERVER_ERROR = 404, 401, 300, 500
 _UNSAVED = ("NEW", "NEW_SAVING")
 _ROOT = "/ws/v1/cluster/"
+_ONCE_MORE = Retry(total=None, connect=0, read=1, redirect=0, status=0, other=0, allowed_methods={"GET"})
+"""A kept connection may be closed by the server in the moment that we ask over it; a question harms nothing twice."""
+
 _CONNECTION_ERRORS = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
 
@@ -72,6 +77,8 @@ class ResourceManager:
         self._session.trust_env = False  # a proxy is for the world outside
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         self._session.auth = _kerberos()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=_ONCE_MORE))
 
     @property
     def address(self) -> str:
