@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpusage.cli import options, tables
+
+if TYPE_CHECKING:
+    from gpusage.learning.targets import ScoreTable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
@@ -19,6 +22,7 @@ EVALUATE_EXAMPLE = """\b
 Examples:
   gpusage evaluate --data ../shared/data
   gpusage evaluate --data ../shared/data --target step_time -o report.html
+  gpusage evaluate --data ../shared/data --artifact mine/step_time.json
 """
 SCHEMA = "gpusage.evaluation/1"
 
@@ -59,38 +63,60 @@ def train(folder: Path, names: tuple[str, ...], output: Path | None) -> None:
     Needs the extra [train]; neither torch nor a GPU.
     """
     from gpusage.learning import artifacts, targets  # noqa: PLC0415 - start-up time
-    from gpusage.learning.tables import DataFolder  # noqa: PLC0415 - as above
+    from gpusage.learning.tables import DataFolder, on_one_thread  # noqa: PLC0415 - as above
 
-    for name in _targets(names):
-        targets.forget_what_was_learned()
-        for artifact in targets.target(name).fit(DataFolder(folder)):
-            path = artifacts.write(artifact, output or artifacts.FOLDER)
-            click.echo(f"{name}: {path} ({path.stat().st_size} bytes)")
+    data, chosen = DataFolder(folder), _targets(names)
+    written: dict[str, Path] = {}
+    with on_one_thread():
+        for number, name in enumerate(chosen, start=1):
+            click.echo(f"{name}, {number} of {len(chosen)}", err=True)
+            with artifacts.reading(written):  # a target is fitted on what the one before it has just left
+                made = targets.target(name).fit(data)
+            for artifact in made:
+                path = written[artifact.name] = artifacts.write(artifact, output or artifacts.FOLDER)
+                click.echo(f"{name}: {path} ({path.stat().st_size} bytes)")
 
 
 @click.command(epilog=EVALUATE_EXAMPLE, short_help="Score the predictors on splits that do not leak.")
 @_common
 @options.json_option
 @click.option(
+    "--artifact",
+    type=click.Path(exists=True, path_type=Path),
+    help="Score only this artifact, or the artifacts of this folder, as they are.  [default: the shipped ones]",
+)
+@click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
 )
-def evaluate(folder: Path, names: tuple[str, ...], output: Path | None, *, as_json: bool) -> None:
+def evaluate(
+    folder: Path, names: tuple[str, ...], artifact: Path | None, output: Path | None, *, as_json: bool
+) -> None:
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them.
 
+    Each is refitted without what it is tested on; then the shipped artifacts are asked as they are.
     Needs the extra [train]; neither torch nor a GPU.
     """
-    from gpusage.learning import report, targets  # noqa: PLC0415 - start-up time
-    from gpusage.learning.tables import DataFolder  # noqa: PLC0415 - as above
+    from gpusage.cli.scores import show_scores  # noqa: PLC0415 - start-up time
+    from gpusage.learning import report  # noqa: PLC0415 - as above
 
-    found = {name: targets.target(name).evaluate(DataFolder(folder)) for name in _targets(names)}
+    found = _evaluated(folder, _targets(names), artifact)
     if output is not None:
         output.write_text(report.page(found), encoding="utf-8")
     if as_json:
         tables.print_json({"schema": SCHEMA, "targets": report.documents(found)})
         return
-    for scores in found.values():
-        for table in scores:
-            tables.show_title(table.title)
-            columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(table.columns)]
-            tables.show_rows(columns, [[report.cell(value) for value in row] for row in table.rows])
-            tables.show("".join(f"\n{note}" for note in table.notes) + "\n")
+    for made in found.values():
+        show_scores(made)
+
+
+def _evaluated(folder: Path, names: list[str], artifact: Path | None) -> dict[str, list[ScoreTable]]:
+    from gpusage.learning import artifacts, as_it_is, targets  # noqa: PLC0415 - start-up time
+    from gpusage.learning.tables import DataFolder, on_one_thread  # noqa: PLC0415 - as above
+
+    data = DataFolder(folder)
+    with on_one_thread():
+        if artifact is None:
+            return {name: [*targets.target(name).evaluate(data), *as_it_is.tables(name, data)] for name in names}
+        paths = artifacts.found_at(artifact, names)
+        with artifacts.reading(paths):
+            return {name: [*as_it_is.tables(name, data), *as_it_is.never_fitted(name, data)] for name in paths}

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from gpusage.predictors import pretrained
+from gpusage_hooks.errors import RequestError
 
 FOLDER = Path(__file__).parent.parent / "predictors" / "pretrained"
 SIGNIFICANT_DIGITS = 6
@@ -53,6 +58,57 @@ def write(artifact: Artifact, folder: Path = FOLDER) -> Path:
     path = folder / f"{artifact.name}.json"
     path.write_text(rendered(artifact), encoding="utf-8")
     return path
+
+
+def found_at(place: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return the artifacts at *place*, an artifact or a folder of some, by name.
+
+    Raises:
+        RequestError: There is none of *names*, or one is not an artifact.
+    """
+    paths = [place / f"{name}.json" for name in names] if place.is_dir() else [place]
+    found = {path.stem: path for path in paths if path.is_file() and path.stem in names}
+    if not found:
+        known = ", ".join(f"{name}.json" for name in names)
+        message = f"Artifact '{place}' must be {known}, or a folder with some of these; got none. Name another."
+        raise RequestError(message)
+    for path in found.values():
+        _check(path)
+    return found
+
+
+def _check(path: Path) -> None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        document = str(error)
+    if not isinstance(document, dict) or not {"card", "parameters"} <= document.keys():
+        message = f"Artifact '{path}' must be JSON with 'card' and 'parameters'; got something else. Train it again."
+        raise RequestError(message)
+
+
+@contextmanager
+def reading(paths: Mapping[str, Path]) -> Iterator[None]:
+    """Let the predictors read the artifacts *paths*, by name, instead of those that are shipped."""
+    before = pretrained.INSTEAD.set({**pretrained.INSTEAD.get(), **paths})
+    _forget_what_was_read()
+    try:
+        yield
+    finally:
+        pretrained.INSTEAD.reset(before)
+        _forget_what_was_read()
+
+
+def _forget_what_was_read() -> None:
+    """Empty the predictors' caches: they hold what was made of the artifacts."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gpusage.predictors."):
+            for value in vars(module).values():
+                getattr(value, "cache_clear", _nothing)()
+
+
+def _nothing() -> None:
+    return None
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and numpy's numbers

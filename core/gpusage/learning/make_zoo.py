@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
-from rich.progress import track
 
 from gpusage.graphs.card import document_of
 from gpusage.learning import zoo
+from gpusage.learning.progress import track
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo_recipes import RECIPES, Recipe
 from gpusage_hooks.errors import GraphError

@@ -21,6 +21,7 @@ from gpusage_hooks.units import MIB
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.csv", "timm_benchmark.csv"
+GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
 """A model's peaks grow by at least this share of what its kept tensors grow by, or they are flat."""
 _KEPT, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
@@ -31,6 +32,7 @@ class MemoryRows:
     """One entry a measured peak.
 
     Attributes:
+        key: Of the zoo.
         model: timm's name.
         family: timm's module that defines it.
         batch_size: Samples a step.
@@ -42,6 +44,7 @@ class MemoryRows:
         skipped: Why rows were left out, with how many.
     """
 
+    key: tuple[str, ...]
     model: tuple[str, ...]
     family: tuple[str, ...]
     batch_size: npt.NDArray[np.int64]
@@ -71,6 +74,7 @@ def memory_rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
     measured = known["max_gpu_memory_MiB"].to_numpy(dtype=np.float64) * MIB
     values = values.reshape(-1, len(TRAINING_TERMS))
     return MemoryRows(
+        key=tuple(keys[name] for name in known["model"]),
         model=tuple(known["model"]),
         family=tuple(families.get(name, name.partition("_")[0]) for name in known["model"]),
         batch_size=known["batch_size"].to_numpy(dtype=np.int64),

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.progress import track
 
 from gpusage.learning import step_tables
 from gpusage.learning.artifacts import Artifact, Card
+from gpusage.learning.progress import track
 from gpusage.learning.scores import score
 from gpusage.learning.step_fit import Fitted
 from gpusage.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit

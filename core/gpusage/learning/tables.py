@@ -5,6 +5,9 @@ pandas and numpy's friends are the extra ``[train]``; nothing that predicts impo
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,6 +48,29 @@ def _read(path: Path) -> Table:
     return import_pandas().read_csv(path, low_memory=False)
 
 
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Let libraries that compute use one thread: the order of a sum is part of its last digit.
+
+    Raises:
+        RequestError: The libraries are not installed.
+    """
+    try:
+        from threadpoolctl import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+            threadpool_limits,
+        )
+    except ImportError as error:
+        raise _missing(library="scikit-learn") from error
+    import_pandas()
+    importlib.import_module("sklearn")  # only what is loaded can be limited
+    with threadpool_limits(limits=1):
+        yield
+
+
+def _missing(*, library: str) -> RequestError:
+    return RequestError(f"Library {library} must be there to learn; got: not installed. pip install 'gpusage[train]'.")
+
+
 def import_pandas() -> Any:  # noqa: ANN401 - a module without types
     """Return pandas.
 
@@ -54,6 +80,5 @@ def import_pandas() -> Any:  # noqa: ANN401 - a module without types
     try:
         import pandas as pd  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
     except ImportError as error:
-        message = "Library pandas must be there to learn; got: not installed. pip install 'gpusage[train]'."
-        raise RequestError(message) from error
+        raise _missing(library="pandas") from error
     return pd

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from gpusage.learning.artifacts import Artifact
 from gpusage.learning.tables import DataFolder
 
+Cell: TypeAlias = str | float | None
+"""A text, a number, or ``None`` where there is nothing to say."""
 TARGETS: Mapping[str, str] = MappingProxyType(
     {
         "step_time": "gpusage.learning.step_time",
@@ -38,11 +39,11 @@ class Points:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTable:
-    """One table of an evaluation; a cell is a text, a number, or ``None`` where there is nothing to say."""
+    """One table of an evaluation."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     points: tuple[Points, ...] = ()
 
@@ -57,18 +58,6 @@ class Target(Protocol):
     def evaluate(self, data: DataFolder) -> Sequence[ScoreTable]:
         """Score, on splits that do not leak, with the baselines beside."""
         ...
-
-
-def forget_what_was_learned() -> None:
-    """Empty the predictors' caches: a target may be fitted on what the one before it has just left in its artifact."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("gpusage.predictors."):
-            for value in vars(module).values():
-                getattr(value, "cache_clear", _nothing)()
-
-
-def _nothing() -> None:
-    return None
 
 
 def target(name: str) -> Target:
