@@ -11,7 +11,8 @@ from typing import Any
 from gpusage.learning.targets import Points, ScoreTable
 
 Found = Mapping[str, Sequence[ScoreTable]]
-SIDE, MARGIN, MAXIMUM_POINTS = 420.0, 46.0, 3000
+SIDE, MARGIN, MAXIMUM_POINTS = 420.0, 46.0, 1000
+THREE_DIGITS = 100
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:.5rem 0}td,th{padding:.2rem .7rem;text-align:right;"
@@ -25,7 +26,7 @@ def cell(value: str | float | None) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1 else f"{value:.1f}"
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:.{1 if abs(value) < THREE_DIGITS else 0}f}"
     return str(value)
 
 

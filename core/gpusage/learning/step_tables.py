@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.learning.scores import score
+from gpusage.learning.scores import Score, score
 from gpusage.learning.step_baselines import ratio_forest, throughput_forest
 from gpusage.learning.step_fit import initial
 from gpusage.learning.step_rows import StepRow
 from gpusage.learning.step_samples import Measurements, family_folds
-from gpusage.learning.targets import Points, ScoreTable
+from gpusage.learning.targets import Cell, Points, ScoreTable
 from gpusage.predictors.timing import timing_with
 
 Array = npt.NDArray[Any]
-Cell = str | float | None
 NEIGHBOURS = (("rtx-3090", "rtx-4090"), ("rtx-4090", "rtx-5090"), ("rtx-4090", "rtx-pro-6000-max-q"))
 WIDE = (
     ("titan-xp", "titan-rtx"),
@@ -28,17 +27,17 @@ WIDE = (
 )
 
 
-def tables(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> list[ScoreTable]:
-    """Return all tables; the two arrays are those of `step_time.held_out_families` and `held_out_gpus`."""
+def tables(found: Measurements, unseen_family: Array, unseen_gpu: Array, factors: Array) -> list[ScoreTable]:
+    """Return all tables; the arrays are those of `step_time.held_out_families`, `held_out_gpus` and `factors`."""
     return [
-        _absolute(found, unseen_family),
-        _gpus(found, unseen_gpu),
+        _absolute(found, unseen_family, factors[:, 0]),
+        _gpus(found, unseen_gpu, factors[:, 1]),
         _speedups(found, unseen_family, NEIGHBOURS, "timm infer", "Neighbour generations: speed-up, unseen family"),
         _speedups(found, unseen_family, WIDE, "torchvision", "Wide generations: speed-up, unseen family"),
     ]
 
 
-def _absolute(found: Measurements, unseen: Array) -> ScoreTable:
+def _absolute(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
     measured = found.measured_s
     forest = throughput_forest(found, family_folds(found))
     plain = _plain(found)
@@ -46,22 +45,27 @@ def _absolute(found: Measurements, unseen: Array) -> ScoreTable:
     points = []
     for source in sorted({row.source for row in found.rows}):
         kept = np.array([row.source == source for row in found.rows])
-        ours = score(measured[kept], unseen[kept, 0])
+        ours = _score(measured, unseen[:, 0], factor, kept)
         rows.append(
             (
                 source,
                 ours.row_count,
                 100 * ours.mape,
                 100 * ours.median,
+                100 * (ours.coverage or 0.0),
+                ours.width,
                 100 * score(measured[kept], unseen[kept, 1]).mape,
                 100 * score(measured[kept], plain[kept]).mape,
                 100 * score(measured[kept], forest[kept]).mape,
             )
         )
-        points.append(_points(f"{source}, unseen family", found, kept, unseen[:, 0]))
+        points.append(_points(f"{source}, unseen family", found, kept, unseen[:, 0], factor))
     return ScoreTable(
         title="Step time of an unseen family, MAPE %",
-        columns=("rows of", "n", "ours", "ours, median", "ours, host known", "constant roofline", "random forest"),
+        columns=(
+            *("rows of", "n", "ours", "ours, median", "coverage %", "high/low"),
+            *("ours, host known", "constant roofline", "random forest"),
+        ),
         rows=tuple(rows),
         notes=(
             "A model of NeuSight is a family of its own. Host known: launches as fast as elsewhere in the campaign.",
@@ -71,7 +75,7 @@ def _absolute(found: Measurements, unseen: Array) -> ScoreTable:
     )
 
 
-def _gpus(found: Measurements, unseen: Array) -> ScoreTable:
+def _gpus(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
     measured = found.measured_s
     plain = _plain(found)
     rows: list[tuple[Cell, ...]] = []
@@ -80,15 +84,21 @@ def _gpus(found: Measurements, unseen: Array) -> ScoreTable:
         for gpu in [*sorted({row.gpu.name for row in found.rows if row.source == source}), "all"]:
             kept = left_out & np.array([row.source == source and gpu in (row.gpu.name, "all") for row in found.rows])
             if kept.any():
-                ours = score(measured[kept], unseen[kept, 0])
+                ours = _score(measured, unseen[:, 0], factor, kept)
+                figures = (100 * ours.mape, 100 * ours.bias, 100 * (ours.coverage or 0.0), ours.width)
                 baseline = score(measured[kept], plain[kept])
-                rows.append((f"{source}: {gpu}", ours.row_count, 100 * ours.mape, 100 * ours.bias, 100 * baseline.mape))
+                rows.append((f"{source}: {gpu}", ours.row_count, *figures, 100 * baseline.mape))
     return ScoreTable(
         title="Step time on an unseen GPU, MAPE %",
-        columns=("rows of", "n", "ours", "bias %", "constant roofline"),
+        columns=("rows of", "n", "ours", "bias %", "coverage %", "high/low", "constant roofline"),
         rows=tuple(rows),
         notes=("No row and no operator of the GPU was learned; its model families may have been, on other GPUs.",),
     )
+
+
+def _score(measured: Array, predicted: Array, factor: Array, kept: Array) -> Score:
+    point = predicted[kept]
+    return score(measured[kept], point, point / factor[kept], point * factor[kept])
 
 
 def _plain(found: Measurements) -> Array:
@@ -146,7 +156,7 @@ def _matched(rows: Sequence[StepRow], pair: tuple[str, str], source: str) -> Ite
             yield cell, np.array(both)
 
 
-def _points(title: str, found: Measurements, kept: Array, predicted: Array) -> Points:
+def _points(title: str, found: Measurements, kept: Array, predicted: Array, factor: Array) -> Points:
     indices = np.flatnonzero(kept)
     names: Mapping[int, str] = {int(i): f"{found.rows[i].key} on {found.rows[i].gpu.name}" for i in indices}
     return Points(
@@ -154,5 +164,7 @@ def _points(title: str, found: Measurements, kept: Array, predicted: Array) -> P
         unit="s",
         measured=found.measured_s[indices].tolist(),
         predicted=predicted[indices].tolist(),
+        low=(predicted / factor)[indices].tolist(),
+        high=(predicted * factor)[indices].tolist(),
         labels=[names[int(i)] for i in indices],
     )

@@ -41,7 +41,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on families and on GPUs that were left out, with the baselines beside."""
     found = measurements(data)
-    return step_tables.tables(found, held_out_families(found), held_out_gpus(found))
+    unseen_family, unseen_gpu = held_out_families(found), held_out_gpus(found)
+    return step_tables.tables(found, unseen_family, unseen_gpu, factors(found, unseen_family, unseen_gpu))
 
 
 def held_out_families(found: Measurements) -> Array:
@@ -66,14 +67,40 @@ def _fill(result: Array, fitted: Fitted, found: Measurements, test: Array) -> No
     result[test, 1], _ = predicted(fitted, samples, with_campaign=True)
 
 
-def deviations(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> dict[str, float]:
-    """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`."""
-    miss = np.abs(np.log(unseen_family[:, 0] / found.measured_s))
+def factors(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Array:
+    """Return, a row, the factor from the point to either end of the interval, by what the other folds missed by.
+
+    Its columns are those where the row's family was unseen, and where its GPU was.
+    """
+    result = np.ones((len(found.rows), 2))
+    folds = [(0, fold) for fold in family_folds(found)] + [(1, fold) for _, fold in gpu_folds(found)]
+    for column, fold in folds:
+        known = deviations(found, unseen_family, unseen_gpu, fold.train)
+        share = (unseen_gpu if column else unseen_family)[fold.test, 2]
+        squares = known["known"] ** 2 + (known["unseen_gpu"] * column) ** 2 + (known["host"] * share) ** 2
+        result[fold.test, column] = np.exp(np.sqrt(squares))
+    return result
+
+
+def deviations(
+    found: Measurements, unseen_family: Array, unseen_gpu: Array, rows: Array | None = None
+) -> dict[str, float]:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`.
+
+    Args:
+        found: The measurements.
+        unseen_family: As `held_out_families` gives it.
+        unseen_gpu: As `held_out_gpus` gives it.
+        rows: Indices of the rows to look at; all where it is left out.
+    """
+    rows = np.arange(len(found.rows)) if rows is None else rows
+    unseen_family, unseen_gpu, measured = unseen_family[rows], unseen_gpu[rows], found.measured_s[rows]
+    miss = np.abs(np.log(unseen_family[:, 0] / measured))
     host = unseen_family[:, 2] > HOST_BOUND
     known = float(np.quantile(miss[~host], COVERED))
     bound = float(np.quantile(miss[host], COVERED)) if host.any() else 0.0
     left_out = ~np.isnan(unseen_gpu[:, 0])
-    miss_gpu = np.abs(np.log(unseen_gpu[left_out, 0] / found.measured_s[left_out]))
+    miss_gpu = np.abs(np.log(unseen_gpu[left_out, 0] / measured[left_out]))
     unseen = float(np.quantile(miss_gpu[unseen_gpu[left_out, 2] <= HOST_BOUND], COVERED))
     return {
         "known": known,
