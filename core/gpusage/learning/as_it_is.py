@@ -58,9 +58,7 @@ def tables(name: str, data: DataFolder) -> list[ScoreTable]:
         title=title,
         columns=("rows of", "n", *figures, "coverage %", "width, points" if is_share else "high/low", "fitted on"),
         rows=tuple(lines),
-        notes=(
-            "Fitted on: the artifact's card names these rows; refits show how well it predicts others.",
-        ),
+        notes=("Fitted on: the artifact's card names these rows; refits show how well it predicts others.",),
         points=tuple(_points(line, list(found), _UNITS[name]) for line, found in groupby(answers, key=_line)),
     )
     return [shown] if answers else []
