@@ -95,7 +95,7 @@ def _scales_by_weight(structure: Identity[Structure]) -> BoolArray:
 
     A learned number is a tensor of one element, a number that the model's code knows has no dimension.
     """
-    return np.array([_has_learned_scale(kind.node) for kind in structure.value.kinds], dtype=bool)
+    return np.array([_has_learned_scale(node) for node in structure.value.kinds], dtype=bool)
 
 
 def _has_learned_scale(node: Node) -> bool:
@@ -106,9 +106,7 @@ def _has_learned_scale(node: Node) -> bool:
 def _copying(key: Identity[ModelGraph], structure: Identity[Structure]) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
     graph, kinds = key.value, structure.value.kinds
-    products = np.array(
-        [kind.node.op_type in ("MatMul", "Gemm") and bool(kind.node.parameters) for kind in kinds], bool
-    )
+    products = np.array([node.op_type in ("MatMul", "Gemm") and bool(node.parameters) for node in kinds], bool)
     nodes = np.flatnonzero(products[structure.value.kind_of_node]).tolist() if len(kinds) else []
     return np.array([index for index in nodes if _reads_transposed(graph, index)], dtype=np.int64)
 
@@ -204,7 +202,7 @@ def terms(lowering: Lowering, tensors: Walk) -> FloatArray:
 @lru_cache(maxsize=512)
 def _is_spatial(structure: Identity[Structure]) -> BoolArray:
     """Return, a kind, whether it is a convolution whose kernel is larger than one pixel."""
-    return np.array([_has_kernel(kind.node) for kind in structure.value.kinds], dtype=bool)
+    return np.array([_has_kernel(node) for node in structure.value.kinds], dtype=bool)
 
 
 def _has_kernel(node: Node) -> bool:

@@ -11,28 +11,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.autocast import widened
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.operators import (
-    Keeps,
-    OperatorClass,
-    element_count,
-    is_grouped,
-    rule_of,
-)
-from gpusage.predictors.structure import Kind, Role, Structure, structure_of, widened
-from gpusage_hooks.types import ModelGraph, Node, Workload
+from gpusage.predictors.kinds import Kinds, Tensors, kinds_of
+from gpusage.predictors.operators import Keeps, OperatorClass, element_count
+from gpusage.predictors.structure import Role, Structure, structure_of
+from gpusage_hooks.types import ModelGraph, Workload
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 WIDE_BYTES = 4
-ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 INDEX_BYTES = 8
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
@@ -111,149 +105,76 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
     graph = identity.value
     float_bytes = FLOAT_BYTES[precision]
     structure = structure_of(graph) if float_bytes == WIDE_BYTES else widened(graph)
-    rows = [_row(kind, batch_size, float_bytes) for kind in structure.kinds]
-    columns = np.array(rows, dtype=np.float64).reshape(-1, _WIDTH).T
-    tensors = [len(kind.node.parameters) for kind in structure.kinds]
+    kinds = kinds_of(structure)
+    classes, roles = kinds.operator_class, structure.roles
+    works = classes != OperatorClass.VIEW
+    outputs = works * _summed(kinds.outputs, kinds.outputs.amounts.at(batch_size), len(works))
+    flop = works * (kinds.flop.at(batch_size) + kinds.flop_per_output * outputs)
+    output_bytes = outputs * np.where(
+        kinds.element_bytes > 0, kinds.element_bytes, np.where(structure.wide, WIDE_BYTES, float_bytes)
+    )
+    written = np.where((roles == Role.SCORES) | (roles == Role.INSIDE), 0.0, output_bytes)
+    read, cast = _read(kinds, structure, batch_size, float_bytes)
+    inner, width = _sides(kinds, flop, outputs)
     return Lowering(
-        operator_class=columns[0].astype(np.int64),
-        flop=columns[1],
-        read_bytes=columns[2],
-        parameter_bytes=columns[3],
-        written_bytes=columns[4],
-        output_elements=columns[5],
-        output_bytes=columns[6],
-        kept_bytes=columns[7],
-        keeps_inputs=columns[8] > 0,
-        keeps_output=columns[9] > 0,
-        matrix_units=columns[10] > 0,
-        sequential_steps=columns[11],
-        inner=columns[12],
-        width=columns[13],
-        cast_elements=columns[14],
+        operator_class=classes,
+        flop=flop,
+        read_bytes=works * np.where(classes == OperatorClass.GATHER, output_bytes, read),
+        parameter_bytes=works * (classes != OperatorClass.GATHER) * kinds.parameter_elements * float_bytes,
+        written_bytes=written,
+        output_elements=outputs,
+        output_bytes=written,
+        kept_bytes=_EXTRA_BYTES[kinds.keeps] * outputs,
+        keeps_inputs=works & ((kinds.keeps == Keeps.INPUTS) | (kinds.keeps == Keeps.INPUTS_AND_INDICES)),
+        keeps_output=works & (kinds.keeps == Keeps.OUTPUT),
+        matrix_units=_IS_MATRIX[classes] & (flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs),
+        sequential_steps=kinds.sequential_steps,
+        inner=inner,
+        width=width,
+        cast_elements=cast,
         parameter_count=graph.parameter_count,
-        parameter_tensor_count=int(np.dot(tensors, structure.counts)) if tensors else 0,
+        parameter_tensor_count=int(kinds.parameter_tensors @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=mode == "train",
     )
 
 
-_WIDTH = 15
-_NO_WORK = (float(OperatorClass.VIEW), *(0.0,) * 10, 1.0, 1.0, 1.0, 0.0)
-
-
-def _row(kind: Kind, batch_size: int, float_bytes: int) -> tuple[float, ...]:
-    """Return one kind's entry of each column, in the order of `_lower`."""
-    node, role = kind.node, kind.role
-    rule = rule_of(node)
-    operator_class = _operator_class(node, role, rule.operator_class)
-    if operator_class is OperatorClass.VIEW:
-        return _NO_WORK
-    outputs = sum([element_count(shape, batch_size) for shape in node.outputs])
-    output_bytes = outputs * ELEMENT_BYTES.get(node.element_type, WIDE_BYTES if kind.wide else float_bytes)
-    flop = rule.flop(node, batch_size) if rule.flop else rule.flop_per_output * outputs
-    keeps = _keeps(node, role, rule.keeps)
-    return (
-        operator_class,
-        flop,
-        _read_bytes(kind, operator_class, batch_size, float_bytes, output_bytes),
-        0 if operator_class is OperatorClass.GATHER else sum([prod(shape) for shape in node.parameters]) * float_bytes,
-        0 if role in _NEVER_STORED else output_bytes,
-        outputs,
-        0 if role in _NEVER_STORED else output_bytes,
-        _EXTRA_BYTES.get(keeps, 0) * outputs,
-        keeps in (Keeps.INPUTS, Keeps.INPUTS_AND_INDICES),
-        keeps is Keeps.OUTPUT,
-        operator_class in _MATRIX_CLASSES and flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs,
-        _sequential_steps(node, operator_class),
-        *_sides(node, operator_class, flop, outputs),
-        _cast_elements(kind, operator_class, batch_size),
-    )
-
-
-_NEVER_STORED = (Role.SCORES, Role.INSIDE)
-_CLASS_OF_ROLE = {
-    Role.HOST: OperatorClass.VIEW,
-    Role.BIAS: OperatorClass.VIEW,
-    Role.COPY: OperatorClass.COPY,
-    Role.SCORES: OperatorClass.ATTENTION,
-    Role.VALUES: OperatorClass.ATTENTION,
-    Role.INSIDE: OperatorClass.ATTENTION,
-}
-_EXTRA_BYTES = {Keeps.MASK: 1, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}
-
-
-def _operator_class(node: Node, role: Role, operator_class: OperatorClass) -> OperatorClass:
-    """Return the class of a node in its *role*."""
-    if role is not Role.PLAIN:
-        return _CLASS_OF_ROLE[role]
-    if operator_class is OperatorClass.PRODUCT and not node.parameters:
-        return OperatorClass.BATCHED_PRODUCT
-    if operator_class is OperatorClass.CONVOLUTION and is_grouped(node):
-        return OperatorClass.GROUPED_CONVOLUTION
-    return operator_class
-
-
-def _keeps(node: Node, role: Role, keeps: Keeps) -> Keeps:
-    """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
-    scales = node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and all(prod(w) <= 1 for w in node.parameters)
-    return Keeps.NOTHING if scales or role in (Role.INSIDE, Role.COPY) else keeps
-
-
-def _read_bytes(
-    kind: Kind, operator_class: OperatorClass, batch_size: int, float_bytes: int, output_bytes: float
-) -> float:
-    """Return the bytes of activations read: a gather reads what it writes, an attention no scores."""
-    if kind.role is Role.INSIDE:
-        return 0.0
-    if operator_class is OperatorClass.GATHER:
-        return output_bytes
-    inputs, wide = kind.node.inputs, kind.wide_inputs
-    if kind.role is Role.VALUES:
-        inputs, wide = inputs[-1:], wide[-1:]
-    if not wide or operator_class in _CASTING_CLASSES:
-        return float(sum([element_count(shape, batch_size) for shape in inputs]) * float_bytes)
-    return float(
-        sum(
-            [
-                element_count(shape, batch_size) * (WIDE_BYTES if is_wide else float_bytes)
-                for shape, is_wide in zip(inputs, wide, strict=False)
-            ]
-        )
-    )
-
-
-def _cast_elements(kind: Kind, operator_class: OperatorClass, batch_size: int) -> int:
-    """Return the elements that are cast to 2 bytes before a product or a convolution reads them."""
-    if not kind.wide_inputs or operator_class not in _CASTING_CLASSES or kind.role is Role.INSIDE:
-        return 0
-    pairs = zip(kind.node.inputs, kind.wide_inputs, strict=False)
-    return sum([element_count(shape, batch_size) for shape, is_wide in pairs if is_wide])
-
-
-def _sequential_steps(node: Node, operator_class: OperatorClass) -> int:
-    """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
-    if operator_class is not OperatorClass.RECURRENT or not node.inputs:
-        return 1
-    return max((size for size in node.inputs[0][:2] if size > 0), default=1)
-
-
-def _sides(node: Node, operator_class: OperatorClass, flop: float, outputs: int) -> tuple[float, float]:
-    """Return the inner length and the width of the matrix product that a node is, or comes nearest to."""
-    shape = node.outputs[0] if node.outputs else ()
-    width = max(shape[-1], 1) if shape else 1
-    if operator_class in _CONVOLUTIONS:
-        groups = dict(node.attributes).get("group", 1)
-        channels = shape[1] if len(shape) > 1 else 1
-        width = max(channels // groups, 1) if isinstance(groups, int) and groups > 0 else 1
-    if operator_class not in _MATRIX_CLASSES and operator_class is not OperatorClass.GROUPED_CONVOLUTION:
-        return 1.0, float(width) if operator_class in _ROW_CLASSES else 1.0
-    return max(flop / (2.0 * outputs), 1.0) if outputs else 1.0, float(width)
-
-
+_EXTRA_BYTES = np.array([{Keeps.MASK: 1, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}.get(keeps, 0) for keeps in Keeps])
 _CASTING_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
-_CONVOLUTIONS = (OperatorClass.CONVOLUTION, OperatorClass.GROUPED_CONVOLUTION)
 _ROW_CLASSES = (OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
+_IS_MATRIX, _IS_CASTING, _IS_ROW = (
+    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _CASTING_CLASSES, _ROW_CLASSES)
+)
+
+
+def _summed(tensors: Tensors, amounts: FloatArray, kind_count: int) -> FloatArray:
+    """Return the sum of *amounts*, one a tensor, over each kind."""
+    return np.bincount(tensors.kind, weights=amounts, minlength=kind_count).astype(np.float64, copy=False)
+
+
+def _read(kinds: Kinds, structure: Structure, batch_size: int, float_bytes: int) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes of activations read, and the elements that are cast to 2 bytes before.
+
+    The inside of an attention reads nothing, the product after it the values alone.
+    """
+    owner, roles, count = kinds.inputs.kind, structure.roles, len(structure.kinds)
+    casts = _IS_CASTING[kinds.operator_class]
+    inputs = kinds.inputs.amounts.at(batch_size) * (roles != Role.INSIDE)[owner]
+    is_last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    is_read = is_last | (roles != Role.VALUES)[owner]
+    wide = structure.wide_inputs
+    sizes = np.where(wide & ~casts[owner], WIDE_BYTES, float_bytes)
+    read = _summed(kinds.inputs, inputs * sizes * is_read, count)
+    return read, casts * _summed(kinds.inputs, inputs * wide, count)
+
+
+def _sides(kinds: Kinds, flop: FloatArray, outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the inner length and the width of the matrix product that a kind is, or comes nearest to."""
+    classes = kinds.operator_class
+    products = _IS_CASTING[classes]
+    inner = np.where(products, np.maximum(flop / np.maximum(2.0 * outputs, 1.0), 1.0), 1.0)
+    return inner, np.where(products | _IS_ROW[classes], kinds.width, 1.0)
 
 
 def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A rule depends on a node and a batch size, never on a GPU, a precision or a mode.
+1. A rule depends on a node, never on a GPU, a precision or a mode; it leaves the batch size open.
 2. FLOP count a multiply-add as 2 and are those of the forward pass.
 3. Whatever eager PyTorch does without a kernel of its own (a reshape, a transposed view) is a view here too.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from gpusage_hooks.types import Node, Shape
 
@@ -51,66 +52,82 @@ class Keeps(IntEnum):
     """The inputs and eight bytes for each element of the output, as a maximum pool does."""
 
 
+class Amount(NamedTuple):
+    """*factor* x the batch size to the power of *power*."""
+
+    factor: float
+    power: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """How one operator is counted; flop_per_output stands in where *flop* is not given."""
 
     operator_class: OperatorClass
     keeps: Keeps = Keeps.NOTHING
-    flop: Callable[[Node, int], float] | None = None
+    flop: Callable[[Node], Amount] | None = None
     flop_per_output: float = 1.0
 
 
+NOTHING, ONE = Amount(0), Amount(1)
+
+
 @lru_cache(maxsize=16_384)
-def element_count(shape: Shape, batch_size: int) -> int:
-    """Return how many elements *shape* has at *batch_size*."""
+def elements(shape: Shape) -> Amount:
+    """Return how many elements *shape* has."""
     count = prod(shape)
     if count == 0 or not shape or min(shape) >= 0:
-        return count
-    follows = len([size for size in shape if size < 0])
-    return abs(count) * int(batch_size**follows)
+        return Amount(count)
+    return Amount(abs(count), len([size for size in shape if size < 0]))
 
 
-def _size(size: int, batch_size: int) -> int:
-    return size if size >= 0 else -size * batch_size
+def element_count(shape: Shape, batch_size: int) -> int:
+    """Return how many elements *shape* has at *batch_size*."""
+    factor, power = elements(shape)
+    return int(factor * batch_size**power)
 
 
-def _output(node: Node, batch_size: int) -> int:
-    return element_count(node.outputs[0], batch_size) if node.outputs else 0
+def _first(shapes: tuple[Shape, ...]) -> Amount:
+    return elements(shapes[0]) if shapes else NOTHING
 
 
-def convolution_flop(node: Node, batch_size: int) -> float:
+def _product(first: Amount, second: Amount, times: int) -> Amount:
+    return Amount(first.factor * second.factor * times, first.power + second.power)
+
+
+def _kernel(node: Node) -> Amount:
+    """Return the elements of a convolution's weight behind the first of its sizes."""
+    return Amount(abs(prod(_weight(node)[1:])))
+
+
+def convolution_flop(node: Node) -> Amount:
     """Return 2 x outputs x (channels a group x kernel): the weight is ``(out, in / groups, *kernel)``."""
-    weight = _weight(node)
-    return 2.0 * _output(node, batch_size) * prod(map(abs, weight[1:]))
+    return _product(_first(node.outputs), _kernel(node), 2)
 
 
-def transposed_convolution_flop(node: Node, batch_size: int) -> float:
+def transposed_convolution_flop(node: Node) -> Amount:
     """Return 2 x inputs x (channels a group x kernel): the weight is ``(in, out / groups, *kernel)``."""
-    first = element_count(node.inputs[0], batch_size) if node.inputs else _output(node, batch_size)
-    return 2.0 * first * prod(map(abs, _weight(node)[1:]))
+    return _product(_first(node.inputs or node.outputs), _kernel(node), 2)
 
 
-def product_flop(node: Node, batch_size: int) -> float:
+def product_flop(node: Node) -> Amount:
     """Return 2 x outputs x the length of the sums."""
-    return 2.0 * _output(node, batch_size) * _inner_length(node, batch_size)
+    return _product(_first(node.outputs), _inner_length(node), 2)
 
 
-def attention_flop(node: Node, batch_size: int) -> float:
+def attention_flop(node: Node) -> Amount:
     """Return 4 x query elements x keys: scores and their sum over the values."""
     if len(node.inputs) < 2:  # noqa: PLR2004 - query and key
-        return 4.0 * _output(node, batch_size)
+        return _product(_first(node.outputs), ONE, 4)
     keys = node.inputs[1]
-    length = keys[-2] if len(keys) > 1 else 1
-    return 4.0 * element_count(node.inputs[0], batch_size) * _size(length, batch_size)
+    length = keys[-2:-1] if len(keys) > 1 else ()
+    return _product(elements(node.inputs[0]), elements(length), 4)
 
 
-def recurrent_flop(node: Node, batch_size: int) -> float:
+def recurrent_flop(node: Node) -> Amount:
     """Return 2 x samples x time steps x the weights of all gates."""
-    if not node.inputs:
-        return 0.0
-    width = max(_size(node.inputs[0][-1], batch_size), 1) if node.inputs[0] else 1
-    return 2.0 * element_count(node.inputs[0], batch_size) / width * sum(map(prod, node.parameters[:2]))
+    samples = elements(node.inputs[0][:-1]) if node.inputs else NOTHING
+    return _product(samples, Amount(sum(map(prod, node.parameters[:2]))), 2)
 
 
 def _weight(node: Node) -> Shape:
@@ -119,23 +136,23 @@ def _weight(node: Node) -> Shape:
     return node.inputs[1] if len(node.inputs) > 1 else (1,)
 
 
-def _inner_length(node: Node, batch_size: int) -> int:
+def _inner_length(node: Node) -> Amount:
     """Return K of ``(M, K) @ (K, N)``, whichever of the two is the weight and however it is laid out."""
     if node.parameters and len(node.parameters[0]) > 1 and node.outputs and node.outputs[0]:
         weight = node.parameters[0]
-        outer = _size(node.outputs[0][-1], batch_size)
-        if outer == weight[-1]:
-            return weight[-2]
-        return weight[-1]
-    if node.inputs and node.inputs[0]:
-        return _size(node.inputs[0][-1], batch_size)
-    return 1
+        return Amount(weight[-2] if node.outputs[0][-1] == weight[-1] else weight[-1])
+    return elements(node.inputs[0][-1:]) if node.inputs else ONE
 
 
-def is_grouped(node: Node) -> bool:
-    """Return whether a convolution works on groups too narrow for a matrix unit (depthwise and its kin)."""
-    groups = dict(node.attributes).get("group", 1)
-    return isinstance(groups, int) and groups > 1 and _weight(node)[1:2] < (_NARROW_CHANNELS,)
+def group_count(node: Node) -> int:
+    """Return into how many groups a convolution parts its channels."""
+    groups = dict(node.attributes).get("group", 1) if node.attributes else 1
+    return groups if isinstance(groups, int) and groups > 0 else 1
+
+
+def is_narrow(node: Node) -> bool:
+    """Return whether a convolution's groups are too narrow for a matrix unit (depthwise and its kin)."""
+    return _weight(node)[1:2] < (_NARROW_CHANNELS,)
 
 
 _NARROW_CHANNELS = 16
@@ -201,6 +218,18 @@ RULES: dict[str, Rule] = {
 
 UNKNOWN_RULE = Rule(operator_class=_C.UNKNOWN, keeps=Keeps.INPUTS)
 """An operator without a rule is taken for one that reads its inputs, writes its outputs and keeps its inputs."""
+
+
+OPERATORS = (*RULES, "")
+"""By number; the last stands for every operator without a rule."""
+_NUMBERS = {op_type: number for number, op_type in enumerate(OPERATORS)}
+_UNKNOWN = len(RULES)
+RULE_OF_NUMBER = (*RULES.values(), UNKNOWN_RULE)
+
+
+def operator_number(op_type: str) -> int:
+    """Return the index into `RULE_OF_NUMBER`, and into every column that is made from it."""
+    return _NUMBERS.get(op_type, _UNKNOWN)
 
 
 def rule_of(node: Node) -> Rule:

@@ -8,10 +8,11 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from gpusage.predictors.operators import OperatorClass, rule_of
 from gpusage_hooks.types import ModelGraph, Node
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
 _SHAPE_ELEMENTS = 64
@@ -46,22 +48,14 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Nodes that are equal in everything that counts."""
-
-    node: Node
-    role: Role
-    wide: bool = False
-    """Mixed precision writes it in 4 bytes: see `widened`."""
-    wide_inputs: tuple[bool, ...] = ()
-    """Which of the inputs are so; empty where none is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """The arrays.
+    """The arrays; nodes are of one kind where they are equal in everything that counts.
 
     Attributes:
+        kinds: One node of each kind.
+        roles: `Role` of each kind.
+        wide_inputs: Which inputs mixed precision leaves in 4 bytes, one entry a kind and an input of it.
+        wide: Of which kinds it writes the output in 4 bytes; see `gpusage.predictors.autocast`.
         kind_of_node: Index into *kinds*, one entry a node.
         counts: How often each kind occurs.
         root_of_node: The node whose storage this node's output lives in, itself where it has its own; ``-1`` for a
@@ -72,7 +66,10 @@ class Structure:
         unread: Nodes whose output nobody reads: the model's outputs.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[Node, ...]
+    roles: IntArray
+    wide_inputs: BoolArray
+    wide: BoolArray
     kind_of_node: IntArray
     counts: IntArray
     root_of_node: IntArray
@@ -94,9 +91,10 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
     producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
     destinations = np.repeat(np.arange(node_count), lengths)
-    roles = _roles(graph, producers)
-    kinds, kind_of_node = _kinds(graph.nodes, roles)
-    roots = _roots(graph, kinds, kind_of_node)
+    kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, producers))
+    firsts = np.full(node_count, -1)
+    firsts[lengths > 0] = producers[(np.cumsum(lengths) - lengths)[lengths > 0]]
+    roots = _roots(_views(kinds, roles)[kind_of_node], firsts)
     inside = producers >= 0
     sources = roots[producers[inside]]
     destinations = destinations[inside]
@@ -106,6 +104,9 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     read_count = np.bincount(producers[inside], minlength=node_count)
     return Structure(
         kinds=kinds,
+        roles=roles,
+        wide=np.zeros(len(kinds), dtype=bool),
+        wide_inputs=np.zeros(sum([len(node.inputs) for node in kinds]), dtype=bool),
         kind_of_node=kind_of_node,
         counts=np.bincount(kind_of_node, minlength=len(kinds)),
         root_of_node=roots,
@@ -116,121 +117,52 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     )
 
 
-def widened(graph: ModelGraph) -> Structure:
-    """Return the structure of *graph* under automatic mixed precision, where a kind knows which tensors stay in fp32.
-
-    Products and convolutions write 2 bytes; layer normalization, softmax and the like write 4; everything else writes
-    as wide as the widest of what it reads, weights included.
-
-    Source:
-        PyTorch's list of operators that autocast to float16, to float32, and to the widest input.
-    """
-    return _widened(Identity(graph))
-
-
-@lru_cache(maxsize=512)
-def _widened(identity: Identity[ModelGraph]) -> Structure:
-    graph = identity.value
-    structure = structure_of(graph)
-    wide: list[bool] = []
-    numbers: dict[tuple[int, bool, tuple[bool, ...]], int] = {}
-    kind_of_node = []
-    rules = [_Widening.of(kind) for kind in structure.kinds]
-    for number, producers in zip(structure.kind_of_node.tolist(), graph.producers, strict=True):
-        inputs = tuple([made < 0 or wide[made] for made in producers])
-        rule = rules[number]
-        result = rule is _Widening.ALWAYS or (rule is _Widening.AS_READ and True in inputs)
-        wide.append(result)
-        key = (number, result, inputs if True in inputs else ())
-        kind_of_node.append(numbers.setdefault(key, len(numbers)))
-    kinds = tuple(
-        Kind(node=structure.kinds[number].node, role=structure.kinds[number].role, wide=result, wide_inputs=inputs)
-        for number, result, inputs in numbers
-    )
-    column = np.array(kind_of_node, dtype=np.int64)
-    return replace(
-        structure, kinds=kinds, kind_of_node=column, counts=np.bincount(column, minlength=len(kinds)).astype(np.int64)
-    )
-
-
-class _Widening(IntEnum):
-    """Whether mixed precision writes a kind's output in 4 bytes."""
-
-    NEVER = 0
-    ALWAYS = 1
-    AS_READ = 2
-
-    @classmethod
-    def of(cls, kind: Kind) -> _Widening:
-        node, operator_class = kind.node, rule_of(kind.node).operator_class
-        if kind.role in (Role.SCORES, Role.INSIDE, Role.VALUES, Role.BIAS) or operator_class in _NARROW_CLASSES:
-            return cls.NEVER
-        if operator_class is OperatorClass.NORMALIZATION or node.op_type in _WIDE_TYPES:
-            return cls.ALWAYS
-        promotes = operator_class is OperatorClass.ELEMENTWISE or node.op_type == "Concat"
-        if (promotes or operator_class is OperatorClass.GATHER) and any(node.parameters):
-            return cls.ALWAYS
-        return cls.AS_READ
-
-
-_NARROW_CLASSES = (
-    OperatorClass.CONVOLUTION,
-    OperatorClass.PRODUCT,
-    OperatorClass.ATTENTION,
-    OperatorClass.RECURRENT,
-)
-_WIDE_TYPES = ("Softmax", "LogSoftmax", "Exp", "Log", "Pow", "Reciprocal", "Softplus", "CumSum", "ReduceL2")
-
-
-def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Kind, ...], IntArray]:
-    """Return the kinds and each node's.
+def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node, ...], IntArray, IntArray]:
+    """Return a node of each kind, each kind's role, and each node's kind.
 
     Readers make equal nodes one object; where no two nodes are one object they are compared by value, which is slower.
     """
     shared = len(set(map(id, nodes))) < len(nodes)
-    by_value: dict[Node | tuple[Node, int], int] = {}
-    by_identity: dict[int | tuple[int, int], int] = {}
-    kinds: list[Kind] = []
-    numbers = []
-    for index, node in enumerate(nodes):
-        role = roles.get(index)
-        key = id(node) if role is None else (id(node), role.value)
-        number = by_identity.get(key)
-        if number is None:
-            by_identity[key] = number = (
-                len(kinds) if shared else by_value.setdefault(node if role is None else (node, role.value), len(kinds))
-            )
-            if number == len(kinds):
-                kinds.append(Kind(node=node, role=role or _plain_role(node)))
-        numbers.append(number)
-    return tuple(kinds), np.array(numbers, dtype=np.int64)
+    keys: list[Any] = list(map(id, nodes)) if shared else list(nodes)
+    for index, role in roles.items():
+        keys[index] = (keys[index], role.value)
+    kinds = dict(zip(keys, nodes, strict=True))
+    numbers = dict(zip(kinds, range(len(kinds)), strict=True))
+    kind_of_node = np.array([numbers[key] for key in keys], dtype=np.int64)
+    found = [key[1] if isinstance(key, tuple) else _plain_role(node) for key, node in kinds.items()]
+    return tuple(kinds.values()), np.array(found, dtype=np.int64), kind_of_node
 
 
 def _plain_role(node: Node) -> Role:
-    return Role.HOST if _is_host_arithmetic(node) else Role.PLAIN
+    return Role.HOST if node.element_type in _HOST_TYPES and _is_shape(node) else Role.PLAIN
 
 
-def _is_host_arithmetic(node: Node) -> bool:
-    if node.element_type not in ("int64", "int32", "bool"):
-        return False
+_HOST_TYPES = ("int64", "int32", "bool")
+
+
+def _is_shape(node: Node) -> bool:
     return all(len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs)
 
 
-def _roots(graph: ModelGraph, kinds: tuple[Kind, ...], kind_of_node: IntArray) -> IntArray:
-    """Return whose storage each node's output lives in, views followed to their start."""
-    views = np.array([_is_view(kind) for kind in kinds], dtype=bool)[kind_of_node]
-    roots = np.arange(len(kind_of_node))
-    for index in np.flatnonzero(views).tolist():
-        producers = graph.producers[index]
-        first = producers[0] if producers else -1
-        roots[index] = roots[first] if first >= 0 else -1
-    return roots
+def _roots(is_view: BoolArray, firsts: IntArray) -> IntArray:
+    """Return whose storage each node's output lives in, views followed to their start.
+
+    Args:
+        is_view: A node.
+        firsts: Who made a node's first input; below 0 where no node did.
+    """
+    outside = len(firsts)
+    parents = np.append(np.where(is_view, np.where(firsts < 0, outside, firsts), np.arange(outside)), outside)
+    for _ in range(outside.bit_length()):  # each turn doubles how far a view is followed
+        parents = parents[parents]
+    return np.where(parents == outside, -1, parents)[:-1]
 
 
-def _is_view(kind: Kind) -> bool:
-    return kind.role in (Role.HOST, Role.BIAS) or (
-        kind.role is Role.PLAIN and rule_of(kind.node).operator_class is OperatorClass.VIEW
-    )
+def _views(kinds: tuple[Node, ...], roles: IntArray) -> BoolArray:
+    classes = np.array([rule_of(node).operator_class for node in kinds], dtype=np.int64)
+    plain_views = (classes == OperatorClass.VIEW) & (roles == Role.PLAIN)
+    found: BoolArray = plain_views | (roles == Role.HOST) | (roles == Role.BIAS)
+    return found
 
 
 def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
