@@ -57,6 +57,18 @@ def timm_models(data: DataFolder) -> dict[str, Recipe]:
     return {f"timm:{name}@{side}": partial(_timm, name, side) for name, side in sorted(pairs)}
 
 
+FUSED_MODULES = ("efficientvit_msra", "fastvit", "levit", "nextvit", "repghost", "repvit", "tiny_vit")
+"""Modules of timm whose models join their branches and normalizations before inference."""
+
+
+def timm_fused_models(data: DataFolder) -> dict[str, Recipe]:
+    """Return those models of timm's benchmark that change when they are made ready for inference."""
+    rows = data.read("timm_benchmark.csv")
+    rows = rows[rows["timm_module"].isin(FUSED_MODULES)]
+    pairs = set(zip(rows["model"], rows["img_size_px"].astype(int), strict=True))
+    return {f"timm-fused:{name}@{side}": partial(_timm_fused, name, side) for name, side in sorted(pairs)}
+
+
 def torchvision_models(data: DataFolder) -> dict[str, Recipe]:
     """Return the models of pytorch-gpu-benchmark, all of which ran on images of 224 x 224."""
     names = sorted(set(data.read("torchvision_gpu_bench.csv")["model"]))
@@ -76,6 +88,7 @@ RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
     neusight_models,
     torchvision_models,
     timm_models,
+    timm_fused_models,
     gavel_models,
     lucid_models,
 )
@@ -86,6 +99,16 @@ def _timm(name: str, side: int) -> ModelGraph:
     registry = import_library("timm.models._registry")
     today = registry._deprecated_models.get(name) or name  # noqa: SLF001 - timm names no public way to ask
     return read("timm", today.partition(".")[0], {"input": (3, side, side)})
+
+
+def _timm_fused(name: str, side: int) -> ModelGraph:
+    timm = import_library("timm")
+
+    def build() -> Any:  # noqa: ANN401 - a torch.nn.Module
+        return timm.utils.reparameterize_model(timm.create_model(name, pretrained=False).eval())
+
+    pixels = import_library("torch").empty((2, 3, side, side), device="meta")
+    return graph_from_module(build_on_meta(build, f"timm:{name}"), (pixels,), name=name, origin=f"timm:{name}")
 
 
 def _torchvision(name: str) -> ModelGraph:
