@@ -10,13 +10,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gpusage.graphs import huggingface
 from gpusage.graphs.image_libraries import read
 from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
+from gpusage.learning import profiled
 from gpusage.learning.tables import DataFolder
+from gpusage.learning.zoo_mlperf import mlperf_models
 from gpusage.learning.zoo_workloads import gavel_models, lucid_models
+from gpusage.profiling import suites
+from gpusage.profiling.models import build
+from gpusage.profiling.plan import shape_text
 from gpusage_hooks.types import ModelGraph
 
 Recipe = Callable[[], ModelGraph]
+Sizes = tuple[tuple[str, tuple[int, ...]], ...]
 
 _GPT_CLASS = "GPT2LMHeadModel"
 _GPT = {"model_type": "gpt2"}
@@ -84,6 +91,15 @@ def neusight_models(_: DataFolder) -> dict[str, Recipe]:
     }
 
 
+def profile_models(_: DataFolder) -> dict[str, Recipe]:
+    """Return the models of the suites of ``gpusage profile``, each at the sizes that it is measured with."""
+    sides = {side for item in (*suites.session(), *suites.tiny()) for side in item.sides}
+    return {
+        profiled.card_key(side.job.model, shape_text(side)): partial(_profile, side.job.model, side.job.workload.shape)
+        for side in sides
+    }
+
+
 RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
     neusight_models,
     torchvision_models,
@@ -91,6 +107,8 @@ RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
     timm_fused_models,
     gavel_models,
     lucid_models,
+    mlperf_models,
+    profile_models,
 )
 """Every source's recipes; add yours here."""
 
@@ -125,3 +143,14 @@ def _neusight(name: str, length: int) -> ModelGraph:
     model.warn_if_padding_and_no_attention_mask = lambda *_: None
     tokens = torch.empty((2, length), dtype=torch.int64, device="meta")
     return graph_from_module(model, (), keywords={"input_ids": tokens}, name=name, origin=f"neusight:{name}")
+
+
+def _profile(name: str, shape: Sizes) -> ModelGraph:
+    library, _, model = name.partition(":")
+    if library == "hf":
+        return huggingface.read_name(model, dict(shape))
+    if library != "builtin":
+        return read(library, model, dict(shape))
+    built = build_on_meta(lambda: build(name, shape, "meta"), name)
+    arguments, words = built.batch(2, "meta", import_library("torch").float32)
+    return graph_from_module(built.module, arguments, keywords=words, name=model, origin=name)
