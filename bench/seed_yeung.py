@@ -1,0 +1,12 @@
+"""Yeung et al., HotCloud 2020, remade: utilization by a random forest, by boosting, and by ours.
+
+Example: python bench/seed_yeung.py --data ../shared/data
+"""
+
+from gpusage.learning.seeds import yeung
+from gpusage.learning.seeds.command import command_of
+
+main = command_of("yeung", yeung.tables, yeung.FILES, __file__)
+
+if __name__ == "__main__":
+    main()
