@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, scores
+from gpusage.learning.profiled_pairs import joined, profiled_pairs
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.predictors.colocation import WORTHWHILE_SUM, Learned, predict_colocation, read, rule, throughputs
@@ -30,7 +31,8 @@ PAIR_FOLDS = 5
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit on all pairs that ran; the intervals on models held out, and on pairs held out of known jobs."""
-    pairs = gavel(data)
+    own = profiled_pairs(data)
+    pairs = joined([gavel(data), *own.values()])
     everything = np.full(len(pairs.jobs), fill_value=True)
     unknown = _held_out_models(pairs)
     known = _held_out_pairs(pairs)
@@ -40,7 +42,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     card = Card(
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
         fitted_on=(
-            "gavel_pairs.csv, simulation_2020, V100, the only rows under MPS",
+            "gavel_pairs.csv, simulation_2020, V100, the only public rows under MPS",
+            *(f"profile {name}: {len(found.jobs)} jobs" for name, found in own.items()),
             f"{int((~np.isnan(pairs.sums)).sum() / 2)} pairs, {len(pairs.jobs)} jobs, {len(set(pairs.models))} models",
             f"left out: {len(pairs.failed)} pairs that failed, and pairs of equal jobs",
         ),
@@ -64,6 +67,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     shown = [_table("Gavel 2020, V100, MPS", pairs, _ours), _coverage(pairs), _failures(pairs)]
     if "lucid_pairs.csv" in data:
         shown.append(_table("Lucid, RTX 3090, time slicing; never fitted on", lucid(data), _shipped(pairs)))
+    shown += [_table(f"gpusage profile, {name}, MPS", own, _ours) for name, own in profiled_pairs(data).items()]
     return shown
 
 

@@ -7,6 +7,7 @@ What each source's caveats ask for:
   fp64 is left out. The batch is copied from pageable memory in every step, at `COPY_BYTES_PER_S`.
 - NeuSight's models: NVIDIA, one GPU, unfused; fp32 without TF32, forward and backward without an update.
 - Gavel, Zeus and Sia measure the loader as well: they are scored, never fitted.
+- gpusage profile: jobs that had the GPU to themselves; each table is a campaign.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.profiled import profiled
 from gpusage.learning.splits import family_of
 from gpusage.learning.tables import DataFolder, Table
 from gpusage.learning.zoo import Zoo
@@ -75,8 +77,21 @@ NEUSIGHT_DEVICES = {
 
 def step_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
     """Return every row whose model is in the zoo, in the order of the files."""
-    found = [*_timm(data), *_torchvision(data), *_neusight(data)]
-    return [row for row in found if row.key in zoo]
+    return [row for row in _all_rows(data, zoo) if row.key in zoo]
+
+
+def left_out(data: DataFolder, zoo: Zoo) -> str:
+    """Return, for people, how many rows are not looked at, and why."""
+    count = sum(row.key not in zoo for row in _all_rows(data, zoo))
+    table = data.read("timm_benchmark.csv")
+    others = len(table) - len(newest_eager(table))
+    ours = profiled(data, zoo).note
+    reasons = f"{count} rows of models without a card, {others} of timm's other campaigns and settings"
+    return f"{reasons}; of gpusage profile {ours}" if ours else reasons
+
+
+def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
+    return [*_timm(data), *_torchvision(data), *_neusight(data), *_profiled(data, zoo)]
 
 
 def newest_eager(table: Table) -> Table:
@@ -139,6 +154,20 @@ def _neusight(data: DataFolder) -> Iterator[StepRow]:
             gpu=builtin_catalogue().find(NEUSIGHT_DEVICES[row.device]),
             measured_s=row.measured_e2e_ms / 1e3,
         )
+
+
+def _profiled(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
+    for run in profiled(data, zoo).runs:
+        if run.is_alone and "step_time_s" in run.figures:
+            yield StepRow(
+                key=run.key,
+                family=run.family,
+                source=run.source,
+                campaign=f"profile {run.campaign}",
+                workload=run.workload,
+                gpu=run.gpu,
+                measured_s=run.figures["step_time_s"],
+            )
 
 
 def families(rows: Iterable[StepRow]) -> list[str]:

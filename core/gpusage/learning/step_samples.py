@@ -15,7 +15,7 @@ from gpusage.learning.splits import Fold, by_group
 from gpusage.learning.step_fit import Fitted, fit
 from gpusage.learning.step_flat import Sample
 from gpusage.learning.step_operators import operator_samples
-from gpusage.learning.step_rows import StepRow, families, step_rows
+from gpusage.learning.step_rows import StepRow, families, left_out, step_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import Zoo, load_zoo
 from gpusage.predictors.kernels import kernels_of
@@ -30,6 +30,8 @@ SOURCE_WEIGHTS = {
     "neusight": 0.5,
     "operators": 0.8,
 }
+PROFILE_WEIGHT = 0.5
+"""Of each campaign and mode of gpusage profile."""
 FAMILY_FOLDS = 4
 GPU_FOLDS: tuple[tuple[str, ...], ...] = (
     ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-5090"),
@@ -38,7 +40,7 @@ GPU_FOLDS: tuple[tuple[str, ...], ...] = (
     ("v100-pcie-32gb", "rtx-pro-6000-max-q", "titan-rtx"),
     ("p4",),
 )
-"""GPUs that are left out together: of different sources, or of one chip."""
+"""GPUs that are left out together: of different sources, or of one chip. Each other GPU that was measured is alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +49,14 @@ class Measurements:
 
     Attributes:
         fitted: Which rows may teach: each of timm's inference models on two of its GPUs, which halves the time.
+        left_out: What was not looked at and why, for people.
     """
 
     rows: list[StepRow]
     samples: list[Sample]
     operators: list[Sample]
     fitted: Array
+    left_out: str = ""
 
     @property
     def measured_s(self) -> Array:
@@ -72,6 +76,7 @@ def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
         samples=samples,
         operators=[replace(operator, weight=share) for operator in operators],
         fitted=_fitted(rows),
+        left_out=left_out(data, zoo),
     )
 
 
@@ -110,7 +115,7 @@ def weighted(found: Measurements, indices: Array) -> list[Sample]:
     for index in kept:
         row = found.rows[index]
         size = sizes[row.source, row.family]
-        weight = SOURCE_WEIGHTS[row.source] / (totals[row.source] * size**0.5)
+        weight = SOURCE_WEIGHTS.get(row.source, PROFILE_WEIGHT) / (totals[row.source] * size**0.5)
         result.append(replace(found.samples[index], weight=weight))
     return result
 
@@ -143,8 +148,9 @@ def family_folds(found: Measurements) -> list[Fold]:
 def gpu_folds(found: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
     """Return the folds by GPU."""
     names = np.array([row.gpu.name for row in found.rows])
+    others = sorted(set(names.tolist()).difference(*GPU_FOLDS))
     folds = []
-    for group in GPU_FOLDS:
+    for group in (*GPU_FOLDS, *((name,) for name in others)):
         tested = np.isin(names, group)
         name = f"unseen GPU {', '.join(group)}"
         folds.append((group, Fold(name=name, train=np.flatnonzero(~tested), test=np.flatnonzero(tested))))

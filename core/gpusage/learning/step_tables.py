@@ -70,6 +70,7 @@ def _absolute(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
         notes=(
             "A model of NeuSight is a family of its own. Host known: launches as fast as elsewhere in the campaign.",
             "Constant roofline: one efficiency a class, none fitted. Random forest: sums over the graph, GPU figures.",
+            f"Left out: {found.left_out}.",
         ),
         points=tuple(points),
     )

@@ -132,8 +132,9 @@ def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
         fitted_on=(
             *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
             f"NeuSight's operators: {len(found.operators)} rows drawn of those of {len(set(_gpus(found)))} GPUs",
+            f"left out: {found.left_out}",
         ),
-        licences=("timm: Apache-2.0", "pytorch-gpu-benchmark: MIT", "NeuSight: MIT"),
+        licences=("timm: Apache-2.0", "pytorch-gpu-benchmark: MIT", "NeuSight: MIT", "gpusage profile: our own"),
         ranges={"batch_size": (min(batches), max(batches)), "step_s": (float(measured.min()), float(measured.max()))},
         errors=errors,
         notes=("Remade by: gpusage train --data FOLDER --target step_time",),
