@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import click
+import uvloop
 
 from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, load_configuration
@@ -41,7 +42,7 @@ def main(config: Path | None, *, quiet: bool) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         configuration = load_configuration(config)
-        asyncio.run(serve(configuration, config))
+        uvloop.run(serve(configuration, config))
     except GpuUsageError as error:
         click.echo(f"gpusaged: error: {error}", err=True)
         sys.exit(1)

@@ -43,7 +43,7 @@ end
 
 -- Return any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
 function M.encode_text(s)
-  if not s:find('[^ !#-%[%]-~]') then return '"' .. s .. '"' end
+  if not s:find('[^]-~ !#-[]') then return '"' .. s .. '"' end -- printable ASCII but for the two escaped ones
   local parts, i = {}, 1
   while i <= #s do
     local c, length = s:sub(i, i), 1
