@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import types
 
 import pytest
 
 from gpusage import plugins
-from gpusage_hooks import hookimpl
+from gpusage_hooks import checks, hookimpl, specs
 from gpusage_hooks.errors import PluginError
 
 
@@ -24,3 +26,14 @@ def test_a_misspelt_hook_is_refused_with_the_plugins_name(monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "site_plugin", site)
     with pytest.raises(PluginError, match="site_plugin"):
         plugins.load_plugins(entry_points=False)
+
+
+@pytest.mark.parametrize("module", sorted(plugins.DEFERRED))
+def test_what_stands_in_for_a_plugin_is_all_of_it(module: str) -> None:
+    """One hook, whose arguments are handed on in the hook's own order."""
+    hook = plugins.DEFERRED[module]
+    plugin = importlib.import_module(module)
+    assert list(checks.implemented(plugin)) == [hook]
+    assert list(inspect.signature(getattr(plugin, hook)).parameters) == list(
+        inspect.signature(getattr(specs, hook)).parameters
+    )

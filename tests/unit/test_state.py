@@ -13,7 +13,8 @@ import pytest
 
 from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, DaemonSettings
-from gpusage.service.state import State, kill_reason
+from gpusage.service.kill_switch import kill_reason
+from gpusage.service.state import State
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster
 

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name; plugins are asked only for a name that is not built in."""
         if cmd_name not in BUILT_IN:
-            return plugin_commands(ctx).get(cmd_name)
+            return namesake_command(ctx, cmd_name) or plugin_commands(ctx).get(cmd_name)
         module, _, attribute = BUILT_IN[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
@@ -88,18 +88,40 @@ class LazyGroup(click.Group):
         sys.exit(exit_status(lambda: run(arguments, prog_name or "gpusage", *rest, **extra), arguments))
 
 
+def namesake_command(ctx: click.Context, name: str) -> click.Command | None:
+    """Return the command *name* of the plugin *name*, so that `gpusage yarn` need not wait for Slurm's commands.
+
+    Raises:
+        PluginError: A plugin cannot be loaded.
+    """
+    add_commands = getattr(_plugins(ctx).get_plugin(name), "add_commands", None)
+    return next((each for each in add_commands() or () if each.name == name), None) if add_commands else None
+
+
 def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
     """Return the commands that plugins add, by name, asking them once a run.
 
     Raises:
         PluginError: A plugin cannot be loaded.
     """
-    memory: MutableMapping[str, Any] = ctx.find_root().meta
-    if "gpusage.plugin_commands" not in memory:
-        from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
 
-        answers = load_plugins().hook.add_commands()
+    def ask() -> dict[str | None, click.Command]:
+        answers = _plugins(ctx).hook.add_commands()
         commands = [item for answer in answers for item in answer if isinstance(item, click.Command)]
-        memory["gpusage.plugin_commands"] = {command.name: command for command in reversed(commands)}
-    found: Mapping[str, click.Command] = memory["gpusage.plugin_commands"]
+        return {command.name: command for command in reversed(commands)}
+
+    found: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
     return found
+
+
+def _plugins(ctx: click.Context) -> Any:  # noqa: ANN401 - pluggy's manager
+    from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+
+    return _once(ctx, "gpusage.plugins", load_plugins)
+
+
+def _once(ctx: click.Context, name: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
+    memory: MutableMapping[str, Any] = ctx.find_root().meta
+    if name not in memory:
+        memory[name] = make()
+    return memory[name]

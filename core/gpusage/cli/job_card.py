@@ -9,15 +9,14 @@ model.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import click
 
+from gpusage.cli.keeping import keep, user_cache
 from gpusage.comment import parse_comment
 from gpusage.graphs.trouble import encode_trouble
 from gpusage_hooks.errors import GraphError
@@ -75,8 +74,7 @@ def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
 
 def cache_folder() -> Path:
     """Return where the user's cards are kept."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gpusage" / "cards"
+    return user_cache() / "cards"
 
 
 def cache_key(wish: ModelRequest) -> str:
@@ -113,17 +111,5 @@ def _read_kept(path: Path) -> str | None:
 
 
 def _keep(path: Path, card: str) -> str:
-    """Write *card* at once or not at all; a full disk only means that the model is read again."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(card + "\n")
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError:
-        pass
+    keep(path, f"{card}\n".encode("ascii"))
     return card

@@ -21,6 +21,7 @@ import msgspec
 
 from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration, configuration_path, load_configuration
+from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
 from gpusage.service.warmth import warm
@@ -206,19 +207,6 @@ class State:
             },
             killed=self._killed,
         )
-
-
-def kill_reason(path: str) -> str | None:
-    """Return why nothing may be rewritten: a file at *path*, or that nobody can tell; ``None`` where there is none."""
-    if not path:
-        return None
-    try:
-        Path(path).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return f"the kill switch {path} cannot be looked at ({error.strerror})"
-    return f"the kill switch is on ({path})"
 
 
 def _signature(path: Path) -> object:

@@ -82,14 +82,21 @@ class View:
         return max(free, default=0)
 
 
-def read_view(get: Any, share: str = SHARE) -> View:  # noqa: ANN401 - a function from a path to JSON
-    """Return what *get*, a function from a path below ``/ws/v1/cluster`` to a document, finds."""
-    info = get("info").get("clusterInfo", {})
+def read_view(get: Any, share: str = SHARE, *, brief: bool = False) -> View:  # noqa: ANN401 - a function from a path to JSON
+    """Return what *get*, a function from a path below ``/ws/v1/cluster`` to a document, finds.
+
+    Args:
+        get: Asks.
+        share: The resource type that counts hundredths of GPUs.
+        brief: Leave out the version and the labels, which cost a question each.
+    """
+    info = {} if brief else get("info").get("clusterInfo", {})
+    labels = {} if brief else get("get-node-labels")
     scheduler = get("scheduler").get("scheduler", {}).get("schedulerInfo", {})
     return View(
         version=str(info.get("resourceManagerVersion", "")),
         nodes=tuple(parse_node(node, share) for node in _list(get("nodes"), "nodes", "node")),
-        labels=tuple(str(label["name"]) for label in _list(get("get-node-labels"), "nodeLabelInfo") if "name" in label),
+        labels=tuple(str(label["name"]) for label in _list(labels, "nodeLabelInfo") if "name" in label),
         queues=tuple(_queues(scheduler)),
         resource_types=_amounts(scheduler.get("maximumAllocation")),
     )

@@ -110,7 +110,7 @@ def propose(
     advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster, view: View, configuration: Configuration
 ) -> Proposal:
     """Return what to ask for; *view* tells which generations have room at once."""
-    from gpusage.service.state import kill_reason  # noqa: PLC0415 - start-up time of those who only list commands
+    from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - start-up time of those who only list commands
 
     cluster = replace(cluster, pools=tuple(pool for pool in cluster.pools if pool.mps_per_gpu))
     decision = advisor.decide(job, graph, cluster)

@@ -124,6 +124,8 @@ class ResourceManager:
         identity = str(self._patiently(lambda: self.look("POST", "apps/new-application"))["application-id"])
         document = make(identity)
         try:
+            with suppress(SilentError):  # whether it was taken is seen below
+                self._send(document)
             self._patiently(lambda: self._place(identity, document))
         except SilentError as error:
             message = f"{error} The application may have been taken as {identity}: look for it before submitting again."
@@ -142,9 +144,7 @@ class ResourceManager:
         except RefusedError as error:
             if error.status != _NOT_KNOWN:
                 raise
-        if self.look("GET", "info")["clusterInfo"].get("haState") != "ACTIVE":
-            message = "it is still reading its store back"
-            raise SilentError(message)
+        self._require_active()
         try:
             return self._seen(identity)  # it may have become active between the two questions
         except RefusedError as error:
@@ -177,9 +177,7 @@ class ResourceManager:
         """Send *document* unless it has arrived already; tell the loop to go on until it is kept."""
         report = self.application(identity)
         if report is None:
-            _, trouble = self._ask(self._active, "POST", "apps", document)
-            if trouble:
-                raise SilentError(trouble)
+            self._send(document)
             report = self.application(identity)
         while report is not None and report.get("state") in _UNSAVED:
             time.sleep(_PAUSE_S / 20)
@@ -188,6 +186,18 @@ class ResourceManager:
             message = "it has forgotten the application"
             raise SilentError(message)
         return True
+
+    def _send(self, document: Mapping[str, Any]) -> None:
+        """Send *document* to a ResourceManager that has just said that it is active."""
+        self._require_active()
+        _, trouble = self._ask(self._active, "POST", "apps", document)
+        if trouble:
+            raise SilentError(trouble)
+
+    def _require_active(self) -> None:
+        if self.look("GET", "info")["clusterInfo"].get("haState") != "ACTIVE":
+            message = "it is still reading its store back"
+            raise SilentError(message)
 
     def _seen(self, identity: str) -> Mapping[str, Any]:
         report: Mapping[str, Any] = self.look("GET", f"apps/{identity}")["app"]

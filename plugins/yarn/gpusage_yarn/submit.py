@@ -14,7 +14,7 @@ from gpusage.cli import options
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
     from gpusage.configuration import Configuration
-    from gpusage_hooks.types import ModelGraph, ModelRequest
+    from gpusage_hooks.types import ModelRequest
     from gpusage_yarn.application import Application
     from gpusage_yarn.following import Outcome
     from gpusage_yarn.proposal import Proposal
@@ -121,7 +121,7 @@ def _prepare(
 
     variables, files = parse_variables(wishes.env), describe_files(wishes.files)
     share = configuration.yarn.share_resource
-    view = settled_view(lambda: read_view(manager.get, share), share, wishes.gpu)
+    view = settled_view(lambda: read_view(manager.get, share, brief=not wishes.gpu), share, wishes.gpu)
     require_ready(view, share, wishes.queue, wishes.gpu)
     advised = replace(advisor(), rules=configuration.rules)
     proposal = _decide(advised, configuration, wish, wishes, manager.user, view)
@@ -149,6 +149,10 @@ def _prepare(
 def _decide(
     advisor: Advisor, configuration: Configuration, wish: ModelRequest | None, wishes: Wishes, user: str, view: Any  # noqa: ANN401 - View, imported late
 ) -> Proposal:  # fmt: skip
+    """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
+    from gpusage.cli.job_card import card_of  # noqa: PLC0415 - as above
+    from gpusage.cli.remembered import remembering  # noqa: PLC0415 - as above
+    from gpusage.graphs.card import decode  # noqa: PLC0415 - as above
     from gpusage_hooks.types import Submission  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import cluster_of  # noqa: PLC0415 - as above
     from gpusage_yarn.proposal import propose  # noqa: PLC0415 - as above
@@ -156,16 +160,11 @@ def _decide(
     fields = {"user": user, "queue": wishes.queue, "label": wishes.gpu, "name": wishes.name}
     submission = Submission(manager=MANAGER, fields=fields, origin=user)
     job = replace(advisor.plugins.hook.parse_submission(submission=submission), model_request=wish)
-    graph = _graph(wish) if wish else None
-    return propose(advisor, job, graph, cluster_of(view, advisor.catalogue), view, configuration)
-
-
-def _graph(wish: ModelRequest) -> ModelGraph:
-    """Return the model's graph, from the user's own cache of cards where it was read before."""
-    from gpusage.cli.job_card import card_of  # noqa: PLC0415 - as above
-    from gpusage.graphs.card import decode  # noqa: PLC0415 - as above
-
-    return decode(card_of(wish))
+    card = card_of(wish) if wish else ""
+    advisor = remembering(advisor, card)
+    return propose(
+        advisor, job, decode(card) if card else None, cluster_of(view, advisor.catalogue), view, configuration
+    )
 
 
 def _follow(manager: ResourceManager, identity: str) -> Outcome:

@@ -1,0 +1,28 @@
+"""What commands keep below the user's cache folder, so that the next call need not make it again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def user_cache() -> Path:
+    """Return the folder of all that is kept."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gpusage"
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write *content* at once or not at all; a full disk only means that it is made again."""
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

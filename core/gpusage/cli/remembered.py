@@ -1,0 +1,90 @@
+"""An advisor that keeps what it has predicted below the user's cache folder, beside the cards.
+
+A second submission of one model in one way then predicts nothing, and does not even import what predicts.
+
+Invariants:
+
+1. What is kept is what was predicted, to the last bit; it holds for one card, one workload, GPUs by every figure of
+   theirs, and our predictors as they lie on this disk.
+2. Where a plugin of anyone else's predicts, nothing is kept: we cannot tell when it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gpusage.advisor import Advisor
+from gpusage.cli.keeping import keep, user_cache
+from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
+
+MAXIMUM_BYTES = 1024 * 1024
+
+_FORMAT = "1"
+_HOOKS = ("predict_step_time", "predict_memory", "predict_activity")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = ("advisor.py", "graphs", "predictors", "predictors/pretrained")
+_DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberingAdvisor(Advisor):
+    """Answers as any advisor does.
+
+    Attributes:
+        card: Of the one model that it is asked about.
+        folder: Where predictions are kept.
+    """
+
+    card: str
+    folder: Path
+
+    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each of *gpus*, predicted now or kept from before."""
+        kept = self.folder / self._key(workload, gpus)
+        found = _read(kept, gpus)
+        if found is None:
+            found = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
+            keep(kept, msgspec.json.encode(found))
+        return found
+
+    def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
+        identity = (_FORMAT, self.card, workload, tuple(gpus), tuple(_files()))
+        return hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
+
+
+def remembering(advisor: Advisor, card: str) -> Advisor:
+    """Return *advisor* with a memory for the model on *card*, or as it is where others' plugins predict."""
+    asked = (impl.plugin_name for hook in _HOOKS for impl in getattr(advisor.plugins.hook, hook).get_hookimpls())
+    if not all(name.startswith("gpusage.") for name in asked):
+        return advisor
+    return RememberingAdvisor(
+        plugins=advisor.plugins,
+        catalogue=advisor.catalogue,
+        rules=advisor.rules,
+        card=card,
+        folder=user_cache() / "needs",
+    )
+
+
+def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
+    try:
+        with path.open("rb") as file:
+            needs = _DECODER.decode(file.read(MAXIMUM_BYTES))
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return None
+    return needs if [need.gpu for need in needs] == [gpu.name for gpu in gpus] else None
+
+
+def _files() -> Iterator[tuple[str, int, int]]:
+    """Yield something of each file of ours that a prediction rests on that changes when the file does."""
+    for name in _OURS:
+        path = _PACKAGE / name
+        for each in sorted(path.iterdir()) if path.is_dir() else (path,):
+            if each.suffix in {".py", ".json"}:
+                status = each.stat()
+                yield f"{name}/{each.name}", status.st_size, status.st_mtime_ns

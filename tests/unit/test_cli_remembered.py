@@ -1,0 +1,105 @@
+"""An advisor that keeps what it has predicted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.graphs import perceptron_graph
+
+from gpusage.advisor import Advisor
+from gpusage.api import advisor
+from gpusage.cli import remembered as subject
+from gpusage.cli.remembered import RememberingAdvisor, remembering
+from gpusage.graphs.card import decode, encode
+from gpusage.plugins import load_plugins
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Gpu, GpuNeed, Workload
+
+GRAPH = decode(encode(perceptron_graph()))
+WORKLOAD = Workload(batch_size=8)
+
+
+class Nobody:
+    """Predicts nothing: whoever gets an answer all the same has it from before."""
+
+
+@pytest.fixture
+def gpus() -> tuple[Gpu, ...]:
+    return tuple(advisor().catalogue.find(name) for name in ("v100", "h100"))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RememberingAdvisor:
+    """Return an advisor whose user has an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = remembering(advisor(), encode(GRAPH))
+    assert isinstance(found, RememberingAdvisor)
+    return found
+
+
+def without_predictors(asked: RememberingAdvisor) -> RememberingAdvisor:
+    return replace(asked, plugins=Nobody())
+
+
+def test_what_was_predicted_is_known_to_the_last_bit(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+    first = asked.predict(GRAPH, WORKLOAD, gpus)
+    assert first == advisor().predict(GRAPH, WORKLOAD, gpus)
+    assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus) == first
+
+
+@pytest.mark.parametrize("change", ["card", "batch", "gpus", "figure"])
+def test_another_question_is_predicted_anew(asked: RememberingAdvisor, gpus: tuple[Gpu, ...], change: str) -> None:
+    asked.predict(GRAPH, WORKLOAD, gpus)
+    other = without_predictors(replace(asked, card="QUJD") if change == "card" else asked)
+    workload = Workload(batch_size=16) if change == "batch" else WORKLOAD
+    if change == "gpus":
+        gpus = gpus[::-1]
+    if change == "figure":
+        gpus = (replace(gpus[0], memory_bytes=gpus[0].memory_bytes // 2), gpus[1])
+    with pytest.raises(AttributeError):  # Nobody has no hooks
+        other.predict(GRAPH, workload, gpus)
+
+
+def test_other_predictors_of_ours_predict_anew(
+    asked: RememberingAdvisor, gpus: Sequence[Gpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked.predict(GRAPH, WORKLOAD, gpus)
+    package = tmp_path / "package"
+    shutil.copytree(subject._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(subject, "_PACKAGE", package)
+    assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus), "a copy is the same"
+    file = package / "predictors" / "memory.py"
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(AttributeError):
+        without_predictors(asked).predict(GRAPH, WORKLOAD, gpus)
+
+
+def test_what_is_no_prediction_is_predicted_anew(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+    first = asked.predict(GRAPH, WORKLOAD, gpus)
+    (kept,) = asked.folder.iterdir()
+    for content in (b"", b"[]", b"[{}]", b"\xff", kept.read_bytes()[:-20]):
+        kept.write_bytes(content)
+        assert asked.predict(GRAPH, WORKLOAD, gpus) == first
+
+
+def test_nothing_is_kept_where_somebody_else_predicts() -> None:
+    class Site:
+        @hookimpl
+        def predict_memory(self) -> None:
+            """Leave it to the others."""
+
+    plugins = load_plugins(entry_points=False)
+    plugins.register(Site(), "site")
+    theirs: Advisor = replace(advisor(), plugins=plugins)
+    assert remembering(theirs, encode(GRAPH)) is theirs
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+    file = asked.folder.parent
+    file.write_text("in the way")
+    needs: tuple[GpuNeed, ...] = asked.predict(GRAPH, WORKLOAD, gpus)
+    assert [need.gpu for need in needs] == [gpu.name for gpu in gpus]
