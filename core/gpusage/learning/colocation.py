@@ -27,6 +27,8 @@ NEAR = 0.3
 VARIANCE, NOISE = 0.2, 0.05
 """Of what jobs add to the logarithm of a throughput, and of what no job explains."""
 PAIR_FOLDS = 5
+FEATURES = ("log step s", "utilization", "SM activity", "DRAM activity", "log samples/s", "log bytes")
+"""What `gpusage.predictors.colocation.features_of` returns."""
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
@@ -47,7 +49,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
             f"{int((~np.isnan(pairs.sums)).sum() / 2)} pairs, {len(pairs.jobs)} jobs, {len(set(pairs.models))} models",
             f"left out: {len(pairs.failed)} pairs that failed, and pairs of equal jobs",
         ),
-        licences=("Gavel: MIT",),
+        licences=("Gavel: MIT", "gpusage profile: our own"),
+        ranges={name: (float(c.min()), float(c.max())) for name, c in zip(FEATURES, pairs.features.T, strict=True)},
         errors={
             "% of Oracle, all candidates, model held out": ours["all"],
             f"% of Oracle, queues of {QUEUE_LENGTH}, model held out": ours["queue"],
@@ -161,7 +164,7 @@ def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> dict[str, An
     sensitivity = VARIANCE * np.bincount(victim, weights, minlength=count)
     pressure = VARIANCE * np.bincount(partner, weights, minlength=count)
     return {
-        "features": ("log step s", "utilization", "SM activity", "DRAM activity", "log samples/s", "log bytes"),
+        "features": FEATURES,
         "mean": mean,
         "scale": scale,
         "jobs": scaled[teaches],

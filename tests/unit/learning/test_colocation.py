@@ -8,9 +8,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning.colocation import _fitted, _kace, _ours, _popular, _read
 from gpusage.learning.pairs import Pairs, scores
-from gpusage.learning.targets import forget_what_was_learned
 from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
-from gpusage.predictors.pretrained import load
 from gpusage_hooks.types import GpuNeed, Interval
 
 V100 = builtin_catalogue().find("v100")
@@ -104,11 +102,3 @@ def test_jobs_unlike_the_measured_ones_get_wider_intervals() -> None:
     found = predict_colocation([need(0.3, step_s=1e-6), need(0.3, step_s=1e-6)], V100).throughput_sum
     assert found.low <= found.value / 1.5
     assert found.value <= found.high <= 2.0
-
-
-def test_an_artifact_that_was_just_written_is_read_anew() -> None:
-    before = load("colocation")
-    assert load("colocation") is before
-    forget_what_was_learned()
-    assert load("colocation") is not before
-    assert load("colocation") == before
