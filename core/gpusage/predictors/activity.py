@@ -14,7 +14,7 @@ import numpy as np
 
 from gpusage.predictors.activity_features import features_of
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.intervals import share_around, spread
+from gpusage.predictors.intervals import NINETY_PERCENT, shares_around, unknown_deviation
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.pretrained import load
 from gpusage.predictors.timing import Timing, timing_of
@@ -63,15 +63,11 @@ def _activities(
     timing, graph, learned = timing_key.value, graph_key.value, _learned()
     rows = features_of(graph, workload, [key.value for key in gpus])
     busy, sm = shares(learned, rows)
-    figures = np.stack([busy, sm, timing.dram_s / timing.step_s], axis=1).tolist()
-    found = []
-    for row, deviations in zip(figures, deviations_of(learned.regions, learned.far, rows).tolist(), strict=True):
-        intervals = [
-            share_around(value, spread(deviation, graph))
-            for value, deviation in zip(row, (*deviations, DRAM_DEVIATION), strict=True)
-        ]
-        found.append(Activity(gpu_utilization=intervals[0], sm_activity=intervals[1], dram_activity=intervals[2]))
-    return tuple(found)
+    found = deviations_of(learned.regions, learned.far, rows)
+    deviations = np.column_stack([found, np.full(len(rows), DRAM_DEVIATION)])
+    factors = np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph)))
+    intervals = shares_around(np.column_stack([busy, sm, timing.dram_s / timing.step_s]), factors)
+    return tuple([Activity(gpu_utilization=busy, sm_activity=sm, dram_activity=dram) for busy, sm, dram in intervals])
 
 
 def deviations_of(regions: Sequence[Region], far: FloatArray, rows: FloatArray) -> FloatArray:

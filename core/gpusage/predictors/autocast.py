@@ -46,6 +46,7 @@ def _widened(identity: Identity[ModelGraph]) -> Structure:
     return replace(
         structure,
         kinds=tuple([structure.kinds[number] for number in before]),
+        operators=structure.operators[before],
         roles=structure.roles[before],
         wide=np.array([result for _, result, _ in numbers], dtype=bool),
         wide_inputs=np.fromiter(chain.from_iterable(inputs for _, _, inputs in numbers), dtype=bool),

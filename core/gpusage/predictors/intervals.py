@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from math import exp, hypot, log
 
+import numpy as np
+import numpy.typing as npt
+
 from gpusage_hooks.types import Interval, ModelGraph
+
+FloatArray = npt.NDArray[np.float64]
 
 NINETY_PERCENT = 1.645
 """Standard deviations of a normal distribution to either side of its mean that hold 90 % of it."""
@@ -16,6 +21,8 @@ GREATEST_SHARE = 0.985
 
 def unknown_share(graph: ModelGraph) -> float:
     """Return the share of the nodes whose operator no rule describes."""
+    if not graph.unknown_op_types:
+        return 0.0
     return min(1.0, sum(count for _, count in graph.unknown_op_types) / max(len(graph.nodes), 1))
 
 
@@ -26,8 +33,13 @@ def spread(deviation: float, graph: ModelGraph) -> float:
         deviation: Standard deviation of the logarithm of truth over prediction where every operator is known.
         graph: Unknown operators add a deviation of their own, as large as their share.
     """
+    return exp(NINETY_PERCENT * hypot(deviation, unknown_deviation(graph)))
+
+
+def unknown_deviation(graph: ModelGraph) -> float:
+    """Return the deviation that unknown operators add to a logarithm."""
     share = unknown_share(graph)
-    return exp(NINETY_PERCENT * hypot(deviation, share + 0.1 * (share > 0)))
+    return share + 0.1 * (share > 0)
 
 
 def around(value: float, factor: float) -> Interval:
@@ -47,14 +59,19 @@ def ratio(over: Interval, under: Interval) -> Interval:
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
-def share_around(value: float, factor: float) -> Interval:
-    """Return the interval of a share, the odds of which may be *factor* times as large or as small.
+def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval]]:
+    """Return the intervals of shares, the odds of which may be *factors* times as large or as small.
 
-    On the odds, value / (1 - value), the interval can reach neither below 0 nor above 1.
+    On the odds, value / (1 - value), an interval can reach neither below 0 nor above 1.
+
+    Args:
+        values: Of any two dimensions, as are the factors and the result.
+        factors: At least 1.
     """
-    value = min(max(value, LEAST_SHARE), GREATEST_SHARE)
-    return Interval(
-        value=value,
-        low=value / (value + (1.0 - value) * factor),
-        high=value * factor / (value * factor + 1.0 - value),
-    )
+    values = np.clip(values, LEAST_SHARE, GREATEST_SHARE)
+    lows = values / (values + (1.0 - values) * factors)
+    highs = values * factors / (values * factors + 1.0 - values)
+    return [
+        [Interval(value=value, low=low, high=high) for value, low, high in zip(*row, strict=True)]
+        for row in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
+    ]

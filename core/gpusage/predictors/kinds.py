@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import (
+    CLASS_OF_NUMBER,
     NOTHING,
     RULE_OF_NUMBER,
     Amount,
@@ -90,7 +91,6 @@ class Kinds:
     width: FloatArray
 
 
-_CLASS = np.array([rule.operator_class for rule in RULE_OF_NUMBER])
 _KEEPS = np.array([rule.keeps for rule in RULE_OF_NUMBER])
 _FLOP_PER_OUTPUT = np.array([0.0 if rule.flop else rule.flop_per_output for rule in RULE_OF_NUMBER])
 _CLASS_OF_ROLE = np.array(
@@ -115,8 +115,7 @@ def kinds_of(structure: Structure) -> Kinds:
 
 @lru_cache(maxsize=512)
 def _kinds(key: Identity[Structure]) -> Kinds:
-    nodes, roles = key.value.kinds, key.value.roles
-    operators = np.array([operator_number(node.op_type) for node in nodes], dtype=np.int64)
+    nodes, operators, roles = key.value.kinds, key.value.operators, key.value.roles
     operator_class, width = _classes(nodes, operators, roles)
     return Kinds(
         operator_class=operator_class,
@@ -135,7 +134,7 @@ def _kinds(key: Identity[Structure]) -> Kinds:
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> tuple[IntArray, FloatArray]:
     """Return each kind's class, and the width of the product that it is or comes nearest to."""
-    found = _CLASS[operators]
+    found = CLASS_OF_NUMBER[operators]
     width = np.array([node.outputs[0][-1] if node.outputs and node.outputs[0] else 1 for node in nodes], np.float64)
     for index in np.flatnonzero(found == OperatorClass.CONVOLUTION).tolist():
         groups = group_count(nodes[index])

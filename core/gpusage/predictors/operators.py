@@ -16,6 +16,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from gpusage_hooks.types import Node, Shape
 
 
@@ -225,6 +227,7 @@ OPERATORS = (*RULES, "")
 _NUMBERS = {op_type: number for number, op_type in enumerate(OPERATORS)}
 _UNKNOWN = len(RULES)
 RULE_OF_NUMBER = (*RULES.values(), UNKNOWN_RULE)
+CLASS_OF_NUMBER = np.array([rule.operator_class for rule in RULE_OF_NUMBER], dtype=np.int64)
 
 
 def operator_number(op_type: str) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.operators import OperatorClass, rule_of
+from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
 from gpusage_hooks.types import ModelGraph, Node
 
 IntArray = npt.NDArray[np.int64]
@@ -53,7 +53,8 @@ class Structure:
 
     Attributes:
         kinds: One node of each kind.
-        roles: `Role` of each kind.
+        operators: Their `operator_number`s.
+        roles: Their `Role`s.
         wide_inputs: Which inputs mixed precision leaves in 4 bytes, one entry a kind and an input of it.
         wide: Of which kinds it writes the output in 4 bytes; see `gpusage.predictors.autocast`.
         kind_of_node: Index into *kinds*, one entry a node.
@@ -67,6 +68,7 @@ class Structure:
     """
 
     kinds: tuple[Node, ...]
+    operators: IntArray
     roles: IntArray
     wide_inputs: BoolArray
     wide: BoolArray
@@ -92,9 +94,10 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
     destinations = np.repeat(np.arange(node_count), lengths)
     kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, producers))
+    operators = np.array([operator_number(node.op_type) for node in kinds], dtype=np.int64)
     firsts = np.full(node_count, -1)
     firsts[lengths > 0] = producers[(np.cumsum(lengths) - lengths)[lengths > 0]]
-    roots = _roots(_views(kinds, roles)[kind_of_node], firsts)
+    roots = _roots(_views(operators, roles)[kind_of_node], firsts)
     inside = producers >= 0
     sources = roots[producers[inside]]
     destinations = destinations[inside]
@@ -104,6 +107,7 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     read_count = np.bincount(producers[inside], minlength=node_count)
     return Structure(
         kinds=kinds,
+        operators=operators,
         roles=roles,
         wide=np.zeros(len(kinds), dtype=bool),
         wide_inputs=np.zeros(sum([len(node.inputs) for node in kinds]), dtype=bool),
@@ -158,9 +162,8 @@ def _roots(is_view: BoolArray, firsts: IntArray) -> IntArray:
     return np.where(parents == outside, -1, parents)[:-1]
 
 
-def _views(kinds: tuple[Node, ...], roles: IntArray) -> BoolArray:
-    classes = np.array([rule_of(node).operator_class for node in kinds], dtype=np.int64)
-    plain_views = (classes == OperatorClass.VIEW) & (roles == Role.PLAIN)
+def _views(operators: IntArray, roles: IntArray) -> BoolArray:
+    plain_views = (CLASS_OF_NUMBER[operators] == OperatorClass.VIEW) & (roles == Role.PLAIN)
     found: BoolArray = plain_views | (roles == Role.HOST) | (roles == Role.BIAS)
     return found
 
