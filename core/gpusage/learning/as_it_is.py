@@ -14,7 +14,9 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import activity, activity_tests, memory_unfitted, pairs, random_networks
 from gpusage.learning.memory_rows import GPU as MEMORY_GPU
-from gpusage.learning.memory_rows import PEAKS, memory_rows
+from gpusage.learning.memory_rows import PEAKS, is_described, memory_rows
+from gpusage.learning.profiled import profiled
+from gpusage.learning.profiled_pairs import profiled_pairs
 from gpusage.learning.scores import rmsle, score
 from gpusage.learning.step_rows import step_rows
 from gpusage.learning.tables import DataFolder
@@ -123,6 +125,12 @@ def _memory(data: DataFolder) -> Iterator[Answer]:
         found = predict_memory(zoo.graph(rows.key[index]), workload, [gpu])[0]
         ends = (found.value / GIB, found.low / GIB, found.high / GIB)
         yield Answer(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
+    for run in profiled(data).runs:
+        if run.is_alone and run.figures.get("process_bytes"):
+            found = predict_memory(run.graph, run.workload, [run.gpu])[0]
+            ends = (found.value / GIB, found.low / GIB, found.high / GIB)
+            source = run.source if is_described(run) else f"{run.source}, not fp32 with momentum"
+            yield Answer(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
 
 
 def _activity(data: DataFolder) -> Iterator[Answer]:
@@ -133,24 +141,27 @@ def _activity(data: DataFolder) -> Iterator[Answer]:
         source, label = f"gpumemnet_{network.kind}", f"{network.kind} {network.architecture}"
         yield Answer(source, "utilization", label, network.gpu_utilization / 100.0, found.gpu_utilization)
         yield Answer(source, "SM activity", label, network.sm_activity / 100.0, found.sm_activity)
+    for run in profiled(data).runs:
+        if run.is_alone:
+            found = predict_activity(run.graph, run.workload, [run.gpu])[0]
+            for figure, column in _FIGURES.items():
+                if column in run.figures:
+                    yield Answer(run.source, figure, run.job, run.figures[column], getattr(found, column))
 
 
 def _colocation(data: DataFolder) -> Iterator[Answer]:
-    sources: Mapping[str, Callable[[DataFolder], pairs.Pairs]] = {
-        "gavel_pairs.csv": pairs.gavel,
-        "lucid_pairs.csv": pairs.lucid,
-    }
-    for file, made in sources.items():
-        if file not in data:
-            continue
-        measured = made(data)
+    sources = {"gavel_pairs.csv": pairs.gavel(data)}
+    if "lucid_pairs.csv" in data:
+        sources["lucid_pairs.csv"] = pairs.lucid(data)
+    sources |= {f"profile {name}": measured for name, measured in profiled_pairs(data).items()}
+    for source, measured in sources.items():
         for first, second in zip(*np.nonzero(np.triu(~np.isnan(measured.sums))), strict=True):
             found = predict_colocation([measured.needs[first], measured.needs[second]], measured.gpu)
             label = " + ".join(f"{measured.jobs[job][0]}, batch {measured.jobs[job][1]}" for job in (first, second))
-            yield Answer(file, "sum", label, float(measured.sums[first, second]), found.throughput_sum)
+            yield Answer(source, "sum", label, float(measured.sums[first, second]), found.throughput_sum)
             parts = (measured.parts[first, second], measured.parts[second, first])
             for part, said in zip(parts, found.normalised_throughput, strict=True):
-                yield Answer(file, "one job", label, float(part), said)
+                yield Answer(source, "one job", label, float(part), said)
 
 
 def _interval(value: float, low: float, high: float) -> Interval:
@@ -169,4 +180,5 @@ _TITLES = {
     "activity": "Activity alone",
     "colocation": "Co-location",
 }
+_FIGURES = {"utilization": "gpu_utilization", "SM activity": "sm_activity", "DRAM activity": "dram_activity"}
 _UNITS = {"step_time": "s", "memory": "GiB", "activity": "share", "colocation": "of the throughput alone"}

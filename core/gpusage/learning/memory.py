@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.memory_baselines import BASELINES
-from gpusage.learning.memory_fit import FloatArray, MemoryFit, fit_memory
-from gpusage.learning.memory_rows import PEAKS, BoolArray, MemoryRows, memory_rows
+from gpusage.learning.memory_fit import FloatArray, IntArray, MemoryFit, fit_memory
+from gpusage.learning.memory_rows import PEAKS, BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage.learning.memory_unfitted import unfitted_table
 from gpusage.learning.scores import score
 from gpusage.learning.splits import Fold, by_group, random_rows
@@ -34,22 +35,28 @@ class HeldOut:
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the weights of the walk's terms on every sound row."""
-    rows = memory_rows(data, load_zoo())
-    fitted = fit_memory(rows.terms[rows.sound], rows.measured[rows.sound], _families(rows)[rows.sound])
-    return [_artifact(rows, fitted)]
+    zoo = load_zoo()
+    rows, own = memory_rows(data, zoo), own_peaks(data, zoo)
+    return [_artifact(rows, own, _fitted(rows, own, np.flatnonzero(rows.sound)))]
 
 
-def _artifact(rows: MemoryRows, fitted: MemoryFit) -> Artifact:
+def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
     sound = rows.sound
-    held_out = _held_out(rows, by_group(rows.family, FOLDS, "family"), "unseen family")
-    figures = score(rows.measured[sound], held_out.predicted[1][sound])
-    high = held_out.predicted[2][sound]
+    held_out = _held_out(rows, own, by_group(rows.family, FOLDS, "family"), "unseen family")
+    low, point, high = held_out.predicted[:, sound]
+    figures = score(rows.measured[sound], point, low, high)
     return Artifact(
         name="memory",
         card=Card(
             purpose="Peak bytes of device memory of a training step: a weighted sum of the terms of the walk.",
-            fitted_on=(_source(rows),),
-            licences=("GPUMemNet (arXiv 2602.17817): figures of a published research data set, no licence file",),
+            fitted_on=(
+                _source(rows),
+                *(f"{source}: {count} rows of fp32" for source, count in sorted(Counter(own.source).items())),
+            ),
+            licences=(
+                "GPUMemNet (arXiv 2602.17817): figures of a published research data set, no licence file",
+                "gpusage profile: our own",
+            ),
             ranges={
                 "batch_size": (float(rows.batch_size.min()), float(rows.batch_size.max())),
                 "measured_bytes": (float(rows.measured[sound].min()), float(rows.measured[sound].max())),
@@ -58,6 +65,7 @@ def _artifact(rows: MemoryRows, fitted: MemoryFit) -> Artifact:
                 "unseen family, MAPE": figures.mape,
                 "unseen family, median": figures.median,
                 "unseen family, above the high end": float((rows.measured[sound] > high).mean()),
+                "unseen family, inside the interval": figures.coverage or 0.0,
             },
             notes=("One GPU (A100 of 40 GB), fp32, momentum; other states and precisions are added by rule.",),
         ),
@@ -84,15 +92,15 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 
 def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     """Do as `evaluate` with the cards of *zoo*."""
-    rows = memory_rows(data, zoo)
+    rows, own = memory_rows(data, zoo), own_peaks(data, zoo)
     folds = by_group(rows.family, FOLDS, "family")
-    ours = _held_out(rows, folds, "gpusage, unseen family")
-    chance = _held_out(rows, random_rows(len(rows.model), FOLDS), "gpusage, random rows")
+    ours = _held_out(rows, own, folds, "gpusage, unseen family")
+    chance = _held_out(rows, own, random_rows(len(rows.model), FOLDS), "gpusage, random rows")
     others = [
         HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (3, 1))) for name, baseline in BASELINES.items()
     ]
     tables = [_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
-    return [*tables, _families_table(rows, ours), unfitted_table(data, zoo)]
+    return [*tables, _families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:
@@ -108,19 +116,46 @@ def _families(rows: MemoryRows) -> npt.NDArray[np.str_]:
     return np.array(rows.family)
 
 
-def _held_out(rows: MemoryRows, folds: Sequence[Fold], name: str) -> HeldOut:
+def _fitted(rows: MemoryRows, own: OwnPeaks, train: IntArray, tested: Collection[str] = ()) -> MemoryFit:
+    """Return the fit to the rows *train*, and to those of our own that are of no family of *tested*."""
+    kept = [index for index, family in enumerate(own.family) if family not in tested]
+    return fit_memory(
+        np.concatenate([rows.terms[train], own.terms[kept]]),
+        np.concatenate([rows.measured[train], own.measured[kept]]),
+        np.concatenate([_families(rows)[train], np.array([own.family[index] for index in kept], dtype=str)]),
+    )
+
+
+def _held_out(rows: MemoryRows, own: OwnPeaks, folds: Sequence[Fold], name: str) -> HeldOut:
     """Fit each fold on its sound rows, and predict all of its tested rows."""
     predicted = np.full((3, len(rows.model)), np.nan)
     for fold in folds:
-        train = fold.train[rows.sound[fold.train]]
-        fitted = fit_memory(rows.terms[train], rows.measured[train], _families(rows)[train])
+        fitted = _fitted(rows, own, fold.train[rows.sound[fold.train]], set(_families(rows)[fold.test].tolist()))
         predicted[:, fold.test] = fitted.predicted(rows.terms[fold.test])
     return HeldOut(name=name, predicted=predicted)
 
 
+def _own_table(rows: MemoryRows, own: OwnPeaks) -> list[ScoreTable]:
+    """Return how well peaks of gpusage profile are told from the public ones, and from its own other families."""
+    if not len(own.measured):
+        return []
+    predicted = np.full((3, len(own.measured)), np.nan)
+    for fold in by_group(own.family, FOLDS, "family"):
+        tested = {own.family[index] for index in fold.test}
+        train = np.flatnonzero(rows.sound & ~np.isin(_families(rows), list(tested)))
+        predicted[:, fold.test] = _fitted(rows, own, train, tested).predicted(own.terms[fold.test])
+    title = "Memory: measured by gpusage profile"
+    line = _row("gpusage, unseen family", own.measured, predicted)
+    return [
+        ScoreTable(
+            title=title, columns=_COLUMNS, rows=(line,), points=(_points(title, own.measured, predicted, own.label),)
+        )
+    ]
+
+
 _COLUMNS = (
     *("predictor", "rows", "MAPE %", "median %", "within 10 %", "bias %"),
-    *("above high %", "coverage %", "high/point"),
+    *("above high %", "coverage %", "high/point", "high/low"),
 )
 
 
@@ -131,17 +166,20 @@ def _table(rows: MemoryRows, which: BoolArray, title: str, predictors: Sequence[
         columns=_COLUMNS,
         rows=tuple(_row(each.name, measured, each.predicted[:, which]) for each in predictors),
         notes=(_source(rows), "Goals: MAPE <= 5, median <= 3, above high <= 1, coverage 85 to 95."),
-        points=(
-            Points(
-                title=title,
-                unit="GiB",
-                measured=(measured / GIB).tolist(),
-                predicted=(ours[1] / GIB).tolist(),
-                low=(ours[0] / GIB).tolist(),
-                high=(ours[2] / GIB).tolist(),
-                labels=tuple(np.array(rows.model)[which].tolist()),
-            ),
-        ),
+        points=(_points(title, measured, ours, np.array(rows.model)[which].tolist()),),
+    )
+
+
+def _points(title: str, measured: FloatArray, predicted: FloatArray, labels: Sequence[str]) -> Points:
+    low, point, high = predicted / GIB
+    return Points(
+        title=title,
+        unit="GiB",
+        measured=(measured / GIB).tolist(),
+        predicted=point.tolist(),
+        low=low.tolist(),
+        high=high.tolist(),
+        labels=labels,
     )
 
 
@@ -150,11 +188,11 @@ def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[str | 
     figures = score(measured, point, low, high)
     cells = (figures.mape, figures.median, figures.within_10, figures.bias)
     if np.array_equal(low, high):
-        return name, float(len(measured)), *(100 * cell for cell in cells), None, None, None
+        return name, len(measured), *(100 * cell for cell in cells), None, None, None, None
     above = float((measured > high).mean())
     coverage = float(figures.coverage or 0.0)
     shares = tuple(100 * cell for cell in (*cells, above, coverage))
-    return name, float(len(measured)), *shares, float(np.median(high / point))
+    return name, len(measured), *shares, float(np.median(high / point)), figures.width
 
 
 def _families_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:

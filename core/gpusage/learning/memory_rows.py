@@ -7,14 +7,17 @@ CUDA context. Rows without a card are left out and counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.learning.profiled import Run, profiled
 from gpusage.learning.tables import DataFolder, Table
 from gpusage.learning.zoo import Zoo
 from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
 from gpusage.predictors.lowering import lower
+from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 
@@ -87,6 +90,41 @@ def memory_rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
             ("falls as the batch grows, or near 40 GB", len(table) - len(usable)),
             ("no card", len(usable) - len(known)),
         ),
+    )
+
+
+class OwnPeaks(NamedTuple):
+    """Peaks that `gpusage profile` measured as NVML sees a process, made into what an A100's context would show."""
+
+    terms: FloatArray
+    measured: FloatArray
+    family: tuple[str, ...]
+    source: tuple[str, ...]
+    label: tuple[str, ...]
+
+
+def is_described(run: Run) -> bool:
+    """Tell whether the learned weights describe the run's peak: training in fp32 with momentum."""
+    workload = run.workload
+    return (workload.mode, workload.optimizer) == ("train", "momentum") and workload.precision in ("fp32", "tf32")
+
+
+def own_peaks(data: DataFolder, zoo: Zoo) -> OwnPeaks:
+    """Return the peaks that the learned weights describe."""
+    runs = [
+        run
+        for run in profiled(data, zoo).runs
+        if run.is_alone and run.figures.get("process_bytes") and is_described(run)
+    ]
+    values = [_terms(zoo, run.key, run.workload.batch_size) for run in runs]
+    contexts = [CONTEXT_BYTES.get(run.gpu.generation, DEFAULT_CONTEXT_BYTES) for run in runs]
+    peaks = [run.figures["process_bytes"] for run in runs]
+    return OwnPeaks(
+        terms=np.array(values).reshape(-1, len(TRAINING_TERMS)),
+        measured=np.array(peaks) - np.array(contexts) + CONTEXT_BYTES["ampere"],
+        family=tuple(run.family for run in runs),
+        source=tuple(run.source for run in runs),
+        label=tuple(run.job for run in runs),
     )
 
 

@@ -31,7 +31,17 @@ def unfitted_table(data: DataFolder, zoo: Zoo) -> ScoreTable:
     """Return how well the shipped predictor does on what it was not fitted on."""
     return ScoreTable(
         title="Memory: measurements that nothing was fitted on",
-        columns=("source", "rows", "MAPE %", "median %", "within 10 %", "bias %", "above high %", "coverage %"),
+        columns=(
+            "source",
+            "rows",
+            "MAPE %",
+            "median %",
+            "within 10 %",
+            "bias %",
+            "above high %",
+            "coverage %",
+            "high/low",
+        ),
         rows=tuple(_lines(data, zoo)),
         notes=(
             "GPUMemNet's random networks: Adam on an A100, every tenth perceptron, whose least gave the context.",
@@ -106,4 +116,4 @@ def _line(name: str, measured: FloatArray, ends: FloatArray) -> Cells:
     figures = score(measured, point, low, high)
     above, coverage = float((measured > high).mean()), float(figures.coverage or 0.0)
     cells = (figures.mape, figures.median, figures.within_10, figures.bias, above, coverage)
-    return name, float(len(measured)), *(100 * cell for cell in cells)
+    return name, len(measured), *(100 * cell for cell in cells), figures.width
