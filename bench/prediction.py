@@ -1,8 +1,8 @@
 """How long a prediction on ten GPU types takes: of a new card, and of one that was just predicted.
 
-Run: ``python bench/prediction.py``. Each model's card is decoded and then predicted for the first time (step time, memory,
-activity and familiarity on every GPU), then once more. Decoding is timed by itself and is not in the
-two other figures; the daemon decodes a card it has seen only once. Each figure is the median of many rounds, and in
+Run: ``python bench/prediction.py``. Each model's card is decoded and then predicted for the first time (step time,
+memory, activity and familiarity on every GPU), then once more. Decoding is timed by itself and is in neither of the
+other figures; the daemon decodes a card that it has seen only once. Each figure is the median of many rounds, and in
 parentheses the fastest, which another process on the machine disturbs least.
 """
 
