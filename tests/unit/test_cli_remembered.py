@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.graphs import perceptron_graph
 
 from gpusage.advisor import Advisor
 from gpusage.api import advisor
@@ -18,6 +17,7 @@ from gpusage.graphs.card import decode, encode
 from gpusage.plugins import load_plugins
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Workload
+from graphs import perceptron_graph
 
 GRAPH = decode(encode(perceptron_graph()))
 WORKLOAD = Workload(batch_size=8)
