@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -69,6 +69,7 @@ class Kernels:
         inner: Length of the sums, as in `Lowering`.
         width: As in `Lowering`.
         backward: 1 for a backward pass, else 0.
+        kind: Index into `Structure.kinds`; -1 for what is no node: loss, update, sums of gradients, casts.
         host_counts: What the host does a step: the step itself, launches of the forward and of the backward pass,
             weights that the optimizer visits.
     """
@@ -84,6 +85,7 @@ class Kernels:
     width: FloatArray
     backward: FloatArray
     host_counts: FloatArray
+    kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def kernels_of(graph: ModelGraph, workload: Workload) -> Kernels:
@@ -119,6 +121,7 @@ def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels
         width=table[8],
         backward=table[9],
         host_counts=np.array(host_counts),
+        kind=table[10].astype(np.int64),
     )
 
 
@@ -145,6 +148,7 @@ def _forward(lowering: Lowering) -> FloatArray:
             lowering.inner,
             lowering.width,
             np.zeros_like(traffic),
+            np.arange(len(traffic)),
         ]
     )
 
@@ -215,4 +219,5 @@ def _loss(lowering: Lowering) -> FloatArray:
 def _single(
     operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float
 ) -> FloatArray:
-    return np.array([[operator_class], [flop], [traffic_bytes], [elements], [1.0], [count], [0.0], [1.0], [1.0], [0.0]])
+    column = [operator_class, flop, traffic_bytes, elements, 1.0, count, 0.0, 1.0, 1.0, 0.0, -1.0]
+    return np.array(column, dtype=np.float64)[:, np.newaxis]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,6 +63,15 @@ class Ideal:
     features: FloatArray
 
 
+class KernelTimes(NamedTuple):
+    """Seconds of one execution, shape (kernels, GPUs): all in all, and of each thing that may hold a kernel up."""
+
+    total_s: FloatArray
+    compute_s: FloatArray
+    traffic_s: FloatArray
+    launch_s: FloatArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
     """What each GPU has: shape (classes, GPUs), or (GPUs,).
@@ -92,7 +102,7 @@ def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: 
 def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal = ideal_times(kernels, gpus, precision)
-    kernel_s = _kernel_s(efficiency, kernels, ideal)
+    kernel_s = kernel_times(efficiency, kernels, ideal).total_s
     factors = np.exp([efficiency.gpu_log_factors.get(gpu.name, 0.0) for gpu in gpus])
     busy_s = kernels.counts @ kernel_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
@@ -106,13 +116,13 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     )
 
 
-def _kernel_s(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> FloatArray:
+def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
     """Return each kernel's seconds: the fourth root of the fourth powers' sum, near the larger of the two times."""
     shares = np.exp(-efficiency.logarithms(kernels.operator_class, ideal.features))
-    compute = np.square(np.square(ideal.compute_s * shares[:, :, 0]))
-    traffic = np.square(np.square(ideal.traffic_s * shares[:, :, 1]))
-    kernel_s: FloatArray = np.sqrt(np.sqrt(compute + traffic))
-    return kernel_s + efficiency.latency_s * kernels.launches[:, np.newaxis]
+    compute_s, traffic_s = ideal.compute_s * shares[:, :, 0], ideal.traffic_s * shares[:, :, 1]
+    busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
+    launch_s = efficiency.latency_s * kernels.launches[:, np.newaxis]
+    return KernelTimes(total_s=busy_s + launch_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
 
 
 def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Ideal:
