@@ -5,7 +5,8 @@ Real models (Lucid's solo runs, MISO's, gpulets') are a test alone: their licenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import activity_tests, boosting, random_networks
 from gpusage.learning.artifacts import Artifact, Card
+from gpusage.learning.profiled import Run, profiled
 from gpusage.learning.scores import rmsle
 from gpusage.learning.splits import Fold, leave_one_out, random_rows
 from gpusage.learning.tables import DataFolder
@@ -23,7 +25,7 @@ from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.timing import timing_of
 from gpusage.predictors.trees import read_trees
-from gpusage_hooks.types import Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 FloatArray = npt.NDArray[np.float64]
 GPU = "a100-sxm4-40gb"
@@ -62,10 +64,14 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     card = Card(
         purpose="GPU utilization (NVML) and SM activity of a workload alone on a GPU, from its node times.",
         fitted_on=(
-            f"{', '.join(random_networks.FILES)}: {len(rows.measured)} training runs on an A100 of 40 GB",
+            f"{', '.join(random_networks.FILES)}: {_random_count(rows)} training runs on an A100 of 40 GB",
+            *(f"{source}: {count} rows" for source, count in sorted(_own_sources(data).items())),
             *(f"left out, {why}: {count} rows" for why, count in rows.left_out.items()),
         ),
-        licences=("GPUMemNet: published research data without a licence file; figures cited, no row kept",),
+        licences=(
+            "GPUMemNet: published research data without a licence file; figures cited, no row kept",
+            "gpusage profile: our own",
+        ),
         ranges=spans,
         errors={
             "RMSLE of utilization, unseen architecture": rmsle(rows.measured[:, UTILIZATION], held_out[:, UTILIZATION]),
@@ -119,20 +125,61 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 def rows_of(data: DataFolder) -> Rows:
     """Return all rows with their features."""
     loaded = random_networks.load(data)
-    gpus = [builtin_catalogue().find(GPU)]
     features, yeung, roofline = [], [], []
+    cases = [*_random(loaded), *_own(data)]
+    for case in cases:
+        features.append(features_of(case.graph, case.workload, [case.gpu])[0])
+        timing = timing_of(case.graph, case.workload, [case.gpu])
+        roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
+        yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
+    return Rows(
+        np.array(features),
+        np.array(yeung),
+        np.array(roofline),
+        np.array([case.measured for case in cases]),
+        tuple(case.kind for case in cases),
+        tuple(f"{case.kind} {case.architecture}" for case in cases),
+        loaded.left_out,
+    )
+
+
+def _random_count(rows: Rows) -> int:
+    return sum(kind != "real" for kind in rows.kinds)
+
+
+def _own_sources(data: DataFolder) -> Counter[str]:
+    return Counter(run.source for run in profiled(data).runs if _has_activity(run))
+
+
+def _has_activity(run: Run) -> bool:
+    return run.is_alone and {"gpu_utilization", "sm_activity"} <= run.figures.keys()
+
+
+class _Case(NamedTuple):
+    """One measured run; percents of utilization and SM activity."""
+
+    kind: str
+    architecture: str
+    graph: ModelGraph
+    workload: Workload
+    gpu: Gpu
+    measured: tuple[float, float]
+
+
+def _random(loaded: random_networks.Loaded) -> Iterator[_Case]:
+    gpu = builtin_catalogue().find(GPU)
     for network in loaded.networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
-        features.append(features_of(network.graph, workload, gpus)[0])
-        timing = timing_of(network.graph, workload, gpus)
-        roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
-        yeung.append(activity_tests.yeung_features(network.graph, network.batch_size))
-    measured = [(network.gpu_utilization, network.sm_activity) for network in loaded.networks]
-    kinds = tuple(network.kind for network in loaded.networks)
-    names = tuple(f"{network.kind} {network.architecture}" for network in loaded.networks)
-    return Rows(
-        np.array(features), np.array(yeung), np.array(roofline), np.array(measured), kinds, names, loaded.left_out
-    )
+        measured = (network.gpu_utilization, network.sm_activity)
+        yield _Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
+
+
+def _own(data: DataFolder) -> Iterator[_Case]:
+    """Yield the runs of gpusage profile; a family of models is what a type of architecture is elsewhere."""
+    for run in profiled(data).runs:
+        if _has_activity(run):
+            measured = (100.0 * run.figures["gpu_utilization"], 100.0 * run.figures["sm_activity"])
+            yield _Case("real", run.family, run.graph, run.workload, run.gpu, measured)
 
 
 def _unseen(rows: Rows) -> list[Fold]:
@@ -199,6 +246,8 @@ def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> l
     kinds, regions = np.array(rows.kinds), []
     for kind in sorted(set(rows.kinds)):
         chosen = taught[kinds[taught] == kind]
+        if len(chosen) <= len(NAMES):
+            continue  # too few to say where they lie
         features = rows.features[chosen]
         spread = np.cov(features.T)
         precision = np.linalg.inv(spread + RIDGE * np.diag(np.diag(spread) + RIDGE))
