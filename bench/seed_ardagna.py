@@ -1,0 +1,12 @@
+"""Ardagna et al., remade: regressions on layers and on a run's settings, asked beyond what taught them, beside ours.
+
+Example: python bench/seed_ardagna.py --data ../shared/data
+"""
+
+from gpusage.learning.seeds import ardagna
+from gpusage.learning.seeds.command import command_of
+
+main = command_of("ardagna", ardagna.tables, ardagna.FILES, __file__)
+
+if __name__ == "__main__":
+    main()
