@@ -2,7 +2,9 @@
 
 What each source's caveats ask for:
 
-- timm: the newest campaign of each GPU, eager, NCHW, AMP; training only of torch 1.12 (the newest there is).
+- timm: the newest campaign of each GPU, eager, NCHW, AMP, and an older one where another GPU's newest is as old, so
+  that speed-ups compare one release of torch; training only of torch 1.12 (the newest there is). From torch 2.9 on its
+  benchmark joined branches and normalizations first: see `zoo_recipes.timm_fused_models`.
 - torchvision: only the files of 50 iterations and batch 12 (``_1_gpus_``), which one campaign measured in January 2021;
   fp64 is left out. The batch is copied from pageable memory in every step, at `COPY_BYTES_PER_S`.
 - NeuSight's models: NVIDIA, one GPU, unfused; fp32 without TF32, forward and backward without an update.
@@ -32,6 +34,7 @@ class StepRow:
         key: Of the zoo.
         family: Models of one family are never on both sides of a split.
         campaign: What was measured together: one host, one version of the libraries.
+        release: Of the libraries, where a source has more than one.
         copy_s: What the measurement adds that no prediction of ours counts: the batch's way from the host.
     """
 
@@ -42,6 +45,7 @@ class StepRow:
     workload: Workload
     gpu: Gpu
     measured_s: float
+    release: str = ""
     copy_s: float = 0.0
 
 
@@ -51,6 +55,8 @@ TIMM_DEVICES = {
     "RTX5090": "rtx-5090",
     "RTXPRO6000MaxQ": "rtx-pro-6000-max-q",
 }
+FIRST_FUSED = 291
+"""The release from which on timm's benchmark made models ready for inference, as fewer weights than before show."""
 TORCHVISION_FILES: Mapping[str, str] = {
     "results/2080ti(2)/GeForce RTX 2080 Ti_1_gpus_": "rtx-2080-ti",
     "results/TITANXP/TITAN Xp_1_gpus_": "titan-xp",
@@ -84,41 +90,47 @@ def left_out(data: DataFolder, zoo: Zoo) -> str:
     """Return, for people, how many rows are not looked at, and why."""
     count = sum(row.key not in zoo for row in _all_rows(data, zoo))
     table = data.read("timm_benchmark.csv")
-    others = len(table) - len(newest_eager(table))
+    others = len(table) - len(eager(table))
     ours = profiled(data, zoo).note
     reasons = f"{count} rows of models without a card, {others} of timm's other campaigns and settings"
     return f"{reasons}; of gpusage profile {ours}" if ours else reasons
 
 
 def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
-    return [*_timm(data), *_torchvision(data), *_neusight(data), *_profiled(data, zoo)]
+    return [*_timm(data, zoo), *_torchvision(data), *_neusight(data), *_profiled(data, zoo)]
 
 
-def newest_eager(table: Table) -> Table:
-    """Return timm's rows of the newest torch of each GPU and mode: eager, AMP, NCHW, no processors."""
+def eager(table: Table) -> Table:
+    """Return timm's rows of the releases that are some GPU's newest in a mode: eager, AMP, NCHW, no processors."""
     kept = table[
         (table.precision == "amp")
         & (table.memory_layout == "nchw")
         & (table.torch_compile == 0)
         & table.device.isin(list(TIMM_DEVICES))
     ]
-    newest = kept.groupby(["mode", "device"]).torch_version.transform("max")
-    return kept[kept.torch_version == newest].drop_duplicates(["mode", "device", "model", "img_size_px"])
+    newest = set(
+        kept.groupby(["mode", "device"]).torch_version.max().reset_index()[["mode", "torch_version"]].agg(tuple, axis=1)
+    )
+    kept = kept[[pair in newest for pair in zip(kept["mode"], kept.torch_version, strict=True)]]
+    return kept.drop_duplicates(["mode", "device", "torch_version", "model", "img_size_px"])
 
 
-def _timm(data: DataFolder) -> Iterator[StepRow]:
+def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
     table = data.read("timm_benchmark.csv")
     pairs = zip(table.model, table.timm_module, strict=True)
     modules = {model: module for model, module in pairs if isinstance(module, str)}
-    for row in newest_eager(table).itertuples():
+    for row in eager(table).itertuples():
+        model = f"{row.model}@{row.img_size_px:.0f}"
+        fused = f"timm-fused:{model}"
         yield StepRow(
-            key=f"timm:{row.model}@{row.img_size_px:.0f}",
+            key=fused if row.torch_version >= FIRST_FUSED and fused in zoo else f"timm:{model}",
             family=modules.get(row.model) or family_of(row.model),
             source=f"timm {row.mode}",
             campaign=f"timm {row.mode} {row.device} {row.torch_version}",
             workload=Workload(batch_size=int(row.batch_size), mode=row.mode, precision="fp16", optimizer="sgd"),
             gpu=builtin_catalogue().find(TIMM_DEVICES[row.device]),
             measured_s=row.batch_size / row.samples_per_s,
+            release=str(row.torch_version),
         )
 
 

@@ -48,7 +48,7 @@ class Measurements:
     """Rows, the samples made of them, and the operators.
 
     Attributes:
-        fitted: Which rows may teach: each of timm's inference models on two of its GPUs, which halves the time.
+        fitted: Which rows may teach: each of timm's inference models in two of its campaigns, which halves the time.
         left_out: What was not looked at and why, for people.
     """
 
@@ -88,18 +88,18 @@ def _sample(row: StepRow, zoo: Zoo) -> Sample:
         measured_s=row.measured_s,
         campaign=row.campaign,
         extra_s=row.copy_s,
-        group=f"{row.key} {row.workload.mode} {row.workload.precision}",
+        group=f"{row.key} {row.workload.mode} {row.workload.precision} {row.release}",
     )
 
 
 def _fitted(rows: Sequence[StepRow]) -> Array:
-    gpus = sorted({row.gpu.name for row in rows if row.source == "timm infer"})
+    campaigns = sorted({row.campaign for row in rows if row.source == "timm infer"})
 
     def teaches(row: StepRow) -> bool:
         if row.source != "timm infer":
             return True
         turn = int(hashlib.sha256(row.key.encode()).hexdigest()[:8], 16)
-        return (gpus.index(row.gpu.name) - turn) % len(gpus) in (0, len(gpus) // 2)
+        return (campaigns.index(row.campaign) - turn) % len(campaigns) in (0, len(campaigns) // 2)
 
     return np.array([teaches(row) for row in rows], dtype=bool)
 

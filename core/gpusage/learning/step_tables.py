@@ -150,7 +150,7 @@ def _matched(rows: Sequence[StepRow], pair: tuple[str, str], source: str) -> Ite
         if row.source.startswith(source) and row.gpu.name in pair:
             work = row.workload
             cell = "" if row.source == source else f", {work.mode} {work.precision}"
-            by_cell.setdefault(cell, {}).setdefault(row.key, {})[row.gpu.name] = index
+            by_cell.setdefault(cell, {}).setdefault((row.key, row.release), {})[row.gpu.name] = index
     for cell, models in sorted(by_cell.items()):
         both = [[found[name] for name in pair] for found in models.values() if len(found) == len(pair)]
         if both:
