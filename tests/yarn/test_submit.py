@@ -179,7 +179,7 @@ def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
     known = {app["id"] for app in apps.applications(cluster)}
     mark = tmp_path / "ran"
     with begin(cluster, *WHOLE, "--name", mark.parent.name, "--", f"echo $$ >>{mark}") as process:
-        subprocess.run(["sleep", str(0.6 + moment)], check=True)  # start-up of the command takes about so long
+        subprocess.run(["sleep", str(0.3 + moment)], check=True)  # start-up of the command takes about so long
         cluster.kill_rm()
         cluster.start_rm()
         identity, said = process.communicate(timeout=120)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpusage_yarn.sandbox.hadoop import Hadoop
-from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER, Layout
+from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER, STANDBY, Layout
 from gpusage_yarn.sandbox.settings import MARK
 
 _RM_CLASS = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
@@ -29,7 +29,7 @@ _EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?([\w.$]+(?:E
 
 def start(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[str] = ()) -> None:
     """Start the process of *daemon*, note its id, and wait for nothing."""
-    resource_manager = daemon == RESOURCE_MANAGER
+    resource_manager = daemon in {RESOURCE_MANAGER, STANDBY}
     command = [
         str(hadoop.java.program),
         _RM_HEAP if resource_manager else _NODE_HEAP,

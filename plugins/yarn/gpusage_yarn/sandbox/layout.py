@@ -11,6 +11,8 @@ from gpusage.sandboxes.nodes import Node, read_nodes
 _MOST_NODES = 32
 
 RESOURCE_MANAGER = "rm"
+STANDBY = "standby"
+"""A second ResourceManager, for whoever makes a pair of it by hand."""
 CLIENT = "client"
 
 
