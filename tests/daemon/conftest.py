@@ -21,7 +21,7 @@ import pytest
 
 from gpusage.graphs.card import encode
 from gpusage.service.client import ask
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node
 
@@ -145,7 +145,7 @@ class Daemon:
         """
         if self.process is not None and self.process.poll() is None:
             self.wait(lambda: self.status()["records"]["waiting"] == 0)
-        with closing(DecisionStore(f"sqlite:///{self.store}")) as store:
+        with closing(open_store(f"sqlite:///{self.store}")) as store:
             return store.latest(100)
 
     def log(self) -> str:

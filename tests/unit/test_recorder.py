@@ -13,7 +13,7 @@ import pytest
 
 from gpusage.service import recorder
 from gpusage.service.recorder import Recorder, described
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import DecisionStore, open_store
 from gpusage_hooks.types import Code, Decision, DecisionRecord, GpuRequest, Rendered
 
 RECORD = DecisionRecord(
@@ -36,13 +36,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def reader(path: Path) -> Iterator[DecisionStore]:
     """Yield a second connection to the store."""
-    with closing(DecisionStore(f"sqlite:///{path}")) as store:
+    with closing(open_store(f"sqlite:///{path}")) as store:
         yield store
 
 
 def made(path: Path, limit_s: float) -> Recorder:
     """Return a recorder that runs."""
-    made = Recorder(DecisionStore(f"sqlite:///{path}"), asyncio.get_running_loop(), limit_s=limit_s)
+    made = Recorder(open_store(f"sqlite:///{path}"), asyncio.get_running_loop(), limit_s=limit_s)
     made.start()
     return made
 

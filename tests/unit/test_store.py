@@ -15,49 +15,9 @@ from types import MappingProxyType
 
 import pytest
 
-from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError, path_of
+from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError, open_store, path_of
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import (
-    Code,
-    Decision,
-    DecisionRecord,
-    GpuNeed,
-    GpuRequest,
-    Interval,
-    Rendered,
-    Slo,
-    Workload,
-)
-
-INTERVAL = Interval(value=0.5, low=0.25, high=0.75)
-NEED = GpuNeed(
-    gpu="v100-sxm2-16gb",
-    step_time_s=INTERVAL,
-    memory_bytes=INTERVAL,
-    gpu_utilization=INTERVAL,
-    sm_activity=INTERVAL,
-    dram_activity=INTERVAL,
-    throughput_samples_per_s=INTERVAL,
-    fits=True,
-    notes=("a note",),
-)
-RECORD = DecisionRecord(
-    decided_at_s=1_700_000_000.5,
-    manager="slurm",
-    origin="uid 1000",
-    mode="enforce",
-    decision=Decision(
-        code=Code.REWRITE,
-        request=GpuRequest(gpu_count=1, mps_thread_percent=40, preferred_gpus=("v100",)),
-        reasons=("one reason", "another"),
-        plugin="gpusage.policies.sharing",
-        need=NEED,
-    ),
-    rendered=Rendered(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
-    model="resnet50.onnx",
-    workload=Workload(batch_size=64, shape=(("seq", (128,)),), mode="infer", slo=Slo(latency_s=0.05)),
-)
-
+from records import RECORD
 
 Opened = Callable[[Path], DecisionStore]
 
@@ -71,7 +31,7 @@ def url(path: Path) -> str:
 def opened() -> Iterator[Opened]:
     """Return what makes a store of a path, and close all of them at the end."""
     with ExitStack() as stack:
-        yield lambda path: stack.enter_context(closing(DecisionStore(url(path))))
+        yield lambda path: stack.enter_context(closing(open_store(url(path))))
 
 
 def test_what_is_recorded_comes_back_equal_and_newest_first(tmp_path: Path, opened: Opened) -> None:
@@ -213,23 +173,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 sys.path.insert(0, sys.argv[2])
-import test_store as t
+import records as t
+from gpusage.store.decisions import StoreError, open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store = t.DecisionStore(sys.argv[1])
+store = open_store(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
 kept = 0
 try:
     while kept < 10000:
         store.record(t.RECORD)
         kept += 1
-except t.StoreError as error:
+except StoreError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 store.record(t.RECORD)
 print(kept + 1, len(store.latest(10001)))
 store.close()
 """
-    command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parents[1])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     sentence, counts = done.stdout.splitlines()
     assert "must be written; got: " in sentence
@@ -240,20 +201,20 @@ store.close()
 
 def test_decisions_that_are_too_old_are_forgotten_little_by_little(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/decisions.db"
-    with closing(DecisionStore(url)) as store:
+    with closing(open_store(url)) as store:
         store.record_all([replace(RECORD, decided_at_s=float(second)) for second in range(5)])
-    with closing(DecisionStore(url, keep_days=1)) as store:
+    with closing(open_store(url, keep_days=1)) as store:
         store.record(replace(RECORD, decided_at_s=time.time()))
         assert len(store.latest(10)) == 6 - 3
         store.record(replace(RECORD, decided_at_s=time.time()))
         assert len(store.latest(10)) == 2
 
 
-@pytest.mark.parametrize("wrong", ["postgresql://host/db", "sqlite://", "sqlite:///", "/var/lib/decisions.db", ""])
+@pytest.mark.parametrize("wrong", ["mysql://host/db", "sqlite://", "sqlite:///", "/var/lib/decisions.db", ""])
 def test_a_url_of_another_kind_is_refused(wrong: str) -> None:
     """At start-up, with what to write instead."""
     with pytest.raises(RequestError, match="Write 'sqlite:////var"):
-        DecisionStore(wrong)
+        open_store(wrong)
 
 
 def test_three_slashes_are_relative_and_four_absolute() -> None:

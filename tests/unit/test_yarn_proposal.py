@@ -11,7 +11,7 @@ import pytest
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.configuration import Configuration, StoreSettings
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
 from gpusage_yarn.cluster import View, cluster_of, read_view
@@ -99,7 +99,7 @@ def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path)
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     made = proposed(advisor, graph)
     assert record(advisor, made, configuration) == ""
-    store = DecisionStore(configuration.store.url)
+    store = open_store(configuration.store.url)
     (kept,) = store.latest(5)
     store.close()
     assert (kept.manager, kept.origin, kept.model, kept.rendered.after) == ("yarn", "alice", MODEL, made.rendered.after)

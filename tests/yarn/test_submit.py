@@ -19,7 +19,7 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.service.client import ask
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
@@ -95,7 +95,7 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
 
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:
     submit(cluster, *SMALL, "--dry-run", "--", "true")
-    store = DecisionStore(f"sqlite:///{cluster.layout.state}/decisions.db")
+    store = open_store(f"sqlite:///{cluster.layout.state}/decisions.db")
     (record,) = store.latest(1)
     store.close()
     assert (record.manager, record.model) == ("yarn", f"{MODELS}/dlrm.onnx")

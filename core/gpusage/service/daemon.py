@@ -20,7 +20,7 @@ from gpusage.service.desk import Desk
 from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
 from gpusage.service.state import State
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import GpuUsageError
 
 SWITCH_INTERVAL_S = 0.0005
@@ -58,7 +58,7 @@ async def serve(configuration: Configuration, path: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = DecisionStore(configuration.store.url, keep_days=configuration.store.keep_days or None)
+    store = open_store(configuration.store.url, keep_days=configuration.store.keep_days or None)
     advisor = make_advisor(configuration.rules)
     socket_path = Path(configuration.daemon.socket)
     with listening.listen(socket_path) as bound:

@@ -1,54 +1,25 @@
-"""The store of decisions: one SQLite file, one row a decision.
+"""The store of decisions, whatever keeps them: one row a decision.
 
 Invariants:
 
-1. A `DecisionStore` is opened by its first use and belongs to the thread of that first use.
-2. A batch is in the file whole or not at all.
-3. A file that is not a sound database is moved aside, never deleted, and a new one begun.
-4. A file written by a newer gpusage is left alone.
+1. A store is opened by its first use and belongs to the thread of that first use.
+2. A batch is kept whole or not at all.
+3. A store written by a newer gpusage is left alone.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import sqlite3
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
-from itertools import chain
 from pathlib import Path
 
-from msgspec import MsgspecError
-
-from gpusage.store.rows import COLUMNS, Row, record_of, row
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import DecisionRecord
 
 SCHEMA_VERSION = 1
 RETRY_S = 1.0
+"""How long a store that could not be opened is left in peace."""
 DAY_S = 86_400.0
-CHUNK_ROWS = 100
-"""Rows of one statement: the interpreter is then handed over once, not once a row, and the thread that answers runs on.
-SQLite before 3.32 takes 999 parameters."""
-
-_log = logging.getLogger(__name__)
-_FORGETTING = "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions ORDER BY id LIMIT ?) AND decided_at_s < ?"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS decisions (
-    id INTEGER PRIMARY KEY,
-    decided_at_s REAL NOT NULL,
-    manager TEXT NOT NULL,
-    mode TEXT NOT NULL,
-    code TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    model TEXT,
-    before TEXT NOT NULL,
-    after TEXT NOT NULL,
-    record TEXT NOT NULL
-)
-"""
 
 
 class StoreError(GpuUsageError):
@@ -57,156 +28,56 @@ class StoreError(GpuUsageError):
     code = "store"
 
 
-class DecisionStore:
-    """Keeps decisions.
-
-    Args:
-        url: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
-        busy_timeout_s: How long to wait for another writer.
-        keep_days: How long decisions are kept; ``None`` for good.
-
-    Raises:
-        RequestError: The URL is of no kind that we can keep decisions in.
-    """
-
-    def __init__(self, url: str, *, busy_timeout_s: float = 1.0, keep_days: float | None = None) -> None:
-        self.path = path_of(url)
-        self._keep_days = keep_days
-        self._busy_timeout_s = busy_timeout_s
-        self._connection: sqlite3.Connection | None = None
-        self._inode: int | None = None
-        self._refused: tuple[float, str] | None = None
+class DecisionStore(ABC):
+    """Keeps decisions."""
 
     def record(self, record: DecisionRecord) -> None:
         """Keep one decision; see `record_all`."""
         self.record_all((record,))
 
+    @abstractmethod
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*, all in one transaction.
 
         Raises:
             StoreError: None of them could be kept.
         """
-        rows = [row(record) for record in records]
-        try:
-            self._write(rows)
-        except sqlite3.Error as error:
-            self.close()
-            if not _is_corrupt(error):
-                raise self._failure(error, "written") from error
-            self._move_aside(error)
-            try:
-                self._write(rows)
-            except sqlite3.Error as second:
-                self.close()
-                raise self._failure(second, "written") from second
 
+    @abstractmethod
     def prepare(self) -> None:
-        """Open the file now, so that the first decision need not wait; what fails is left for that one to tell."""
-        with suppress(sqlite3.Error, StoreError):
-            self._open()
+        """Open the store now, so that the first decision need not wait; what fails is left for that one to tell."""
 
+    @abstractmethod
     def latest(self, count: int) -> tuple[DecisionRecord, ...]:
         """Return the last *count* decisions, the newest first; none where there is no store yet.
 
         Raises:
-            StoreError: The file is not a store of ours, or of a newer gpusage.
+            StoreError: It is not a store of ours, or of a newer gpusage.
         """
-        if self._connection is None and not self.path.exists():
-            return ()
-        try:
-            rows = self._open().execute("SELECT record FROM decisions ORDER BY id DESC LIMIT ?", (count,)).fetchall()
-        except sqlite3.Error as error:
-            self.close()
-            raise self._failure(error, "read") from error
-        records = [self._readable(text) for (text,) in rows]
-        return tuple(record for record in records if record is not None)
 
+    @abstractmethod
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
+        """Close the store; the next use opens it again."""
 
-    def _readable(self, text: str) -> DecisionRecord | None:
-        """Return the record in *text*, or nothing: one strange row must not hide the others."""
-        try:
-            return record_of(text)
-        except MsgspecError as error:
-            _log.warning("store %s holds a row that is no decision (%s): left out", self.path, error)
-            return None
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        connection = self._open()
-        connection.execute("BEGIN IMMEDIATE")
-        for begin in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows[begin : begin + CHUNK_ROWS]
-            connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
-        if self._keep_days is not None:
-            # A few more than came: an old store shrinks little by little, and no write ever waits for a large one.
-            oldest_s = time.time() - self._keep_days * DAY_S
-            connection.execute(_FORGETTING, (2 * len(rows) + 1, oldest_s))
-        connection.execute("COMMIT")
+def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
+    """Return the store at *url*; it is opened by its first use.
 
-    def _open(self) -> sqlite3.Connection:
-        """Return the connection, anew where the file was removed or replaced under it."""
-        if self._connection is not None and self._inode == _inode(self.path):
-            return self._connection
-        self.close()
-        self._refuse_for_a_while()
-        try:
-            self._connection = self._connected()
-        except (sqlite3.OperationalError, OSError, StoreError) as error:
-            failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
-            self._refused = (time.monotonic() + RETRY_S, str(failure))
-            raise failure from error
-        self._refused = None
-        self._inode = _inode(self.path)
-        return self._connection
+    Args:
+        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user@host/database``.
+        keep_days: How long decisions are kept; ``None`` for good.
 
-    def _connected(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    Raises:
+        RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.
+    """
+    # Each is imported where one is opened: a controller with SQLite need not load a client of PostgreSQL.
+    if url.startswith(("postgresql://", "postgres://")):
+        from gpusage.store.postgresql import PostgresqlStore  # noqa: PLC0415 - as above
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > SCHEMA_VERSION:
-            message = (
-                f"Store {str(self.path)!r} must have a schema of at most version {SCHEMA_VERSION}; got {found}. "
-                "Update gpusage, or name another file in [store] url."
-            )
-            raise StoreError(message)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return PostgresqlStore(url, keep_days=keep_days)
+    from gpusage.store.sqlite import SqliteStore  # noqa: PLC0415 - as above
 
-    def _refuse_for_a_while(self) -> None:
-        """Fail at once where opening failed a moment ago: a broken disk must not be asked thousands of times."""
-        if self._refused is not None and time.monotonic() < self._refused[0]:
-            raise StoreError(self._refused[1])
-
-    def _move_aside(self, error: Exception) -> None:
-        """Rename the file and what SQLite keeps beside it."""
-        aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        try:
-            for suffix in ("", "-wal", "-shm"):
-                with suppress(FileNotFoundError):
-                    Path(f"{self.path}{suffix}").rename(f"{self.path}.corrupt-{aside}{suffix}")
-        except OSError as failure:
-            raise self._failure(failure, "moved aside") from failure
-        _log.warning("store %s is damaged (%s): moved aside to %s.corrupt-%s", self.path, error, self.path, aside)
-
-    def _failure(self, error: Exception, rule: str) -> StoreError:
-        message = f"Store {str(self.path)!r} must be {rule}; got: {error}. Check the disk and the folder's rights."
-        return StoreError(message)
+    return SqliteStore(path_of(url), keep_days=keep_days)
 
 
 def path_of(url: str) -> Path:
@@ -214,26 +85,8 @@ def path_of(url: str) -> Path:
     scheme, found, path = url.partition(":///")
     if scheme != "sqlite" or not found or not path:
         message = (
-            f"Key 'store.url' must be 'sqlite:///PATH'; got {url!r}. Write 'sqlite:////var/lib/gpusage/decisions.db'."
+            f"Key 'store.url' must be 'sqlite:///PATH' or 'postgresql://USER@HOST/DATABASE'; got {url!r}. "
+            "Write 'sqlite:////var/lib/gpusage/decisions.db'."
         )
         raise RequestError(message)
     return Path(path)
-
-
-@cache
-def _insertion(count: int) -> str:
-    """Return the statement that inserts *count* rows."""
-    marks = f"({', '.join('?' * len(COLUMNS))})"
-    return f"INSERT INTO decisions ({', '.join(COLUMNS)}) VALUES {', '.join([marks] * count)}"  # noqa: S608 - our names
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return os.stat(path).st_ino  # noqa: PTH116 - asked before each batch: four times as fast as Path.stat
-    except OSError:
-        return None
-
-
-def _is_corrupt(error: sqlite3.Error) -> bool:
-    """Tell whether SQLite found the file itself unsound; CPython gives these two codes the bare class."""
-    return type(error) is sqlite3.DatabaseError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from gpusage_hooks.types import DecisionRecord
 
 COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record")
+_log = logging.getLogger(__name__)
 Row = tuple[float, str, str, str, str, str | None, str, str, str]
 
 
@@ -28,13 +30,15 @@ def row(record: DecisionRecord) -> Row:
     )
 
 
-def record_of(text: str) -> DecisionRecord:
-    """Return the record in a row's last column.
-
-    Raises:
-        msgspec.MsgspecError: The text is no record.
-    """
-    return _DECODER.decode(text)
+def records_of(texts: Iterable[str], store: str) -> tuple[DecisionRecord, ...]:
+    """Return the records in rows' last columns; a strange row of *store* is left out and must not hide the others."""
+    records = []
+    for text in texts:
+        try:
+            records.append(_DECODER.decode(text))
+        except msgspec.MsgspecError as error:  # noqa: PERF203 - each row for itself
+            _log.warning("store %s holds a row that is no decision (%s): left out", store, error)
+    return tuple(records)
 
 
 def _encoded(record: DecisionRecord) -> str:

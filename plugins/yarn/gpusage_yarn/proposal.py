@@ -139,7 +139,7 @@ def propose(
 
 def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -> str:
     """Let plugins and the store know of a decision; return why the store could not keep it, else ``""``."""
-    from gpusage.store.decisions import DecisionStore  # noqa: PLC0415 - as above
+    from gpusage.store.decisions import open_store  # noqa: PLC0415 - as above
 
     wish = proposal.job.model_request
     made = DecisionRecord(
@@ -155,7 +155,7 @@ def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -
     with suppress(Exception):  # a plugin that only listens may fail in any way
         advisor.plugins.hook.decision_made(record=made)
     try:
-        store = DecisionStore(configuration.store.url)
+        store = open_store(configuration.store.url)
         try:
             store.record(made)
         finally:

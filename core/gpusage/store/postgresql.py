@@ -1,0 +1,253 @@
+"""Decisions in a PostgreSQL database, for a site that reads several clusters' in one place.
+
+Invariants:
+
+1. A password is taken from the environment (``PGPASSWORD``) alone: everyone may read the settings file.
+2. A server that is slow or away costs the writer's thread a moment, and the job nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
+from gpusage.store.rows import COLUMNS, Row, records_of, row
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import DecisionRecord
+
+Connection = Any
+"""pg8000's, which has no types."""
+PORT = 5432
+SOCKETS = "/var/run/postgresql"
+_TIMEOUT_S = 5.0
+_CHUNK_ROWS = 500
+_LOCK = 0x67707573
+_FORGETTING = (
+    "DELETE FROM gpusage.decisions WHERE id IN (SELECT id FROM gpusage.decisions ORDER BY id LIMIT :most)"
+    " AND decided_at_s < :oldest"
+)
+_SCHEMA = (
+    "CREATE SCHEMA IF NOT EXISTS gpusage",
+    "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
+    f"INSERT INTO gpusage.version SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM gpusage.version)",  # noqa: S608
+    """
+    CREATE TABLE IF NOT EXISTS gpusage.decisions (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        decided_at_s DOUBLE PRECISION NOT NULL,
+        manager TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        code TEXT NOT NULL,
+        origin TEXT NOT NULL,
+        model TEXT,
+        before TEXT NOT NULL,
+        after TEXT NOT NULL,
+        record TEXT NOT NULL
+    )
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a database is.
+
+    Attributes:
+        host: A name, or the folder of the server's Unix socket.
+        verified: The connection is encrypted, and the server's certificate is checked.
+    """
+
+    host: str
+    port: int
+    user: str
+    database: str
+    verified: bool = False
+
+    def __str__(self) -> str:
+        return f"postgresql://{self.user}@{self.host}:{self.port}/{self.database}"
+
+
+def address_of(url: str) -> Address:
+    """Return the database that *url* names, as libpq reads it, with ``host`` and ``sslmode`` after a question mark.
+
+    Raises:
+        RequestError: It is no such URL, or holds a password.
+    """
+    try:
+        parts = urlsplit(url)
+        port, options = parts.port or PORT, dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise _url_error(str(error)) from error
+    unknown = sorted(set(options) - {"host", "sslmode"})
+    mode = options.get("sslmode", "disable")
+    found = ""
+    if parts.password is not None:
+        found = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
+    elif unknown:
+        found = f"{', '.join(unknown)} (host and sslmode are known)"
+    elif mode not in ("disable", "verify-full"):
+        found = f"sslmode={mode} (disable and verify-full are known)"
+    if found:
+        raise _url_error(found)
+    user = unquote(parts.username or "") or getpass.getuser()
+    return Address(
+        host=options.get("host") or parts.hostname or SOCKETS,
+        port=port,
+        user=user,
+        database=unquote(parts.path.strip("/")) or user,
+        verified=mode == "verify-full",
+    )
+
+
+class PostgresqlStore(DecisionStore):
+    """Keeps decisions in the schema ``gpusage`` of a database.
+
+    Args:
+        url: See `address_of`.
+        keep_days: How long decisions are kept; ``None`` for good.
+
+    Raises:
+        RequestError: The URL is none, or pg8000 is not installed.
+    """
+
+    def __init__(self, url: str, *, keep_days: float | None = None) -> None:
+        self.address = address_of(url)
+        self._keep_days = keep_days
+        self._client = _client()
+        self._connection: Connection | None = None
+        self._refused: tuple[float, str] | None = None
+
+    def record_all(self, records: Sequence[DecisionRecord]) -> None:
+        """Keep *records*; see `DecisionStore.record_all`."""
+        rows = [row(record) for record in records]
+        kept_open = self._connection is not None
+        try:
+            self._write(rows)
+        except self._client.Error as error:
+            self.close()
+            if not kept_open:
+                raise self._failure(error, "written") from error
+            self.record_all(records)  # the server was restarted meanwhile, or a firewall has forgotten the connection
+
+    def prepare(self) -> None:
+        """Open the connection; see `DecisionStore.prepare`."""
+        with suppress(StoreError):
+            self._open()
+
+    def latest(self, count: int) -> tuple[DecisionRecord, ...]:
+        """Return the last *count* decisions; see `DecisionStore.latest`."""
+        try:
+            rows = self._open().run("SELECT record FROM gpusage.decisions ORDER BY id DESC LIMIT :count", count=count)
+        except self._client.Error as error:
+            self.close()
+            raise self._failure(error, "read") from error
+        return records_of([text for (text,) in rows or ()], str(self.address))
+
+    def close(self) -> None:
+        """Close the connection; the next use opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(self._client.Error, OSError):
+                connection.close()
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        connection = self._open()
+        connection.run("START TRANSACTION")
+        for begin in range(0, len(rows), _CHUNK_ROWS):
+            _insert(connection, rows[begin : begin + _CHUNK_ROWS])
+        if self._keep_days is not None:
+            # A few more than came: an old store shrinks little by little, and no write ever waits for a large one.
+            oldest_s = time.time() - self._keep_days * DAY_S
+            connection.run(_FORGETTING, most=2 * len(rows) + 1, oldest=oldest_s)
+        connection.run("COMMIT")
+
+    def _open(self) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        if self._refused is not None and time.monotonic() < self._refused[0]:
+            raise StoreError(self._refused[1])
+        try:
+            self._connection = self._connected()
+            self._prepare(self._connection)
+        except (self._client.Error, OSError, StoreError) as error:
+            self.close()
+            failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
+            self._refused = (time.monotonic() + RETRY_S, str(failure))
+            raise failure from error
+        self._refused = None
+        return self._connection
+
+    def _connected(self) -> Connection:
+        at = self.address
+        place: Mapping[str, Any] = (
+            {"unix_sock": f"{at.host}/.s.PGSQL.{at.port}"}
+            if at.host.startswith("/")
+            else {"host": at.host, "port": at.port, "ssl_context": at.verified or None}
+        )
+        return self._client.Connection(
+            at.user,
+            database=at.database,
+            password=os.environ.get("PGPASSWORD"),
+            timeout=_TIMEOUT_S,
+            application_name="gpusage",
+            **place,
+        )
+
+    def _prepare(self, connection: Connection) -> None:
+        if connection.run("SELECT to_regclass('gpusage.decisions')") == [[None]]:
+            connection.run("START TRANSACTION")
+            connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)  # two at once would both make the schema
+            for statement in _SCHEMA:
+                connection.run(statement)
+            connection.run("COMMIT")
+        ((found,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
+        if found > SCHEMA_VERSION:
+            message = (
+                f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {found}. "
+                "Update gpusage, or name another database in [store] url."
+            )
+            raise StoreError(message)
+
+    def _failure(self, error: Exception, rule: str) -> StoreError:
+        message = f"Store {self.address} must be {rule}; got: {_told(error)}. Check the server and the user's rights."
+        return StoreError(message)
+
+
+def _insert(connection: Connection, rows: Sequence[Row]) -> None:
+    texts = {f"v{i}_{j}": _storable(value) for i, values in enumerate(rows) for j, value in enumerate(values)}
+    marks = ", ".join(f"({', '.join(f':v{i}_{j}' for j in range(len(COLUMNS)))})" for i in range(len(rows)))
+    connection.run(f"INSERT INTO gpusage.decisions ({', '.join(COLUMNS)}) VALUES {marks}", **texts)  # noqa: S608 - ours
+
+
+def _storable(value: float | str | None) -> float | str | None:
+    """Return *value* without the one character that PostgreSQL's texts cannot hold."""
+    return value.replace("\x00", "\ufffd") if isinstance(value, str) else value
+
+
+def _client() -> Any:  # noqa: ANN401 - a module without types
+    try:
+        import pg8000.native  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        message = (
+            "Key 'store.url' with PostgreSQL needs the package pg8000; it is not installed. "
+            "Run: pip install 'gpusage[postgresql]'."
+        )
+        raise RequestError(message) from error
+    return pg8000.native
+
+
+def _told(error: Exception) -> str:
+    """Return the server's own words."""
+    told = error.args[0] if error.args else error
+    return " ".join(str(told.get("M", told) if isinstance(told, dict) else told).split())
+
+
+def _url_error(found: str) -> RequestError:
+    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {found}. Mend it in gpusage.toml."
+    return RequestError(message)

