@@ -14,16 +14,19 @@ import numpy as np
 
 from gpusage.predictors.activity_features import features_of
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.intervals import NINETY_PERCENT, shares_around, unknown_deviation
+from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.pretrained import load
 from gpusage.predictors.timing import Timing, timing_of
 from gpusage.predictors.trees import Trees, read_trees
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Activity, Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Activity, Gpu, Interval, ModelGraph, Workload
 
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
+LEAST_SHARE = 1e-4
+GREATEST_SHARE = 0.985
+"""Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
 
 
 class Region(NamedTuple):
@@ -68,6 +71,24 @@ def _activities(
     factors = np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph)))
     intervals = shares_around(np.column_stack([busy, sm, timing.dram_s / timing.step_s]), factors)
     return tuple([Activity(gpu_utilization=busy, sm_activity=sm, dram_activity=dram) for busy, sm, dram in intervals])
+
+
+def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval]]:
+    """Return the intervals of shares, the odds of which may be *factors* times as large or as small.
+
+    On the odds, value / (1 - value), an interval can reach neither below 0 nor above 1.
+
+    Args:
+        values: Of any two dimensions, as are the factors and the result.
+        factors: At least 1.
+    """
+    values = np.clip(values, LEAST_SHARE, GREATEST_SHARE)
+    lows = values / (values + (1.0 - values) * factors)
+    highs = values * factors / (values * factors + 1.0 - values)
+    return [
+        [Interval(value=value, low=low, high=high) for value, low, high in zip(*row, strict=True)]
+        for row in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
+    ]
 
 
 def deviations_of(regions: Sequence[Region], far: FloatArray, rows: FloatArray) -> FloatArray:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from math import exp, hypot, log
 
-import numpy as np
-import numpy.typing as npt
-
 from gpusage_hooks.types import Interval, ModelGraph
-
-FloatArray = npt.NDArray[np.float64]
 
 NINETY_PERCENT = 1.645
 """Standard deviations of a normal distribution to either side of its mean that hold 90 % of it."""
-
-LEAST_SHARE = 1e-4
-GREATEST_SHARE = 0.985
-"""Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
 
 
 def unknown_share(graph: ModelGraph) -> float:
@@ -57,21 +48,3 @@ def ratio(over: Interval, under: Interval) -> Interval:
     up = hypot(log(over.high / over.value), log(under.value / under.low))
     down = hypot(log(over.value / over.low), log(under.high / under.value))
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
-
-
-def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval]]:
-    """Return the intervals of shares, the odds of which may be *factors* times as large or as small.
-
-    On the odds, value / (1 - value), an interval can reach neither below 0 nor above 1.
-
-    Args:
-        values: Of any two dimensions, as are the factors and the result.
-        factors: At least 1.
-    """
-    values = np.clip(values, LEAST_SHARE, GREATEST_SHARE)
-    lows = values / (values + (1.0 - values) * factors)
-    highs = values * factors / (values * factors + 1.0 - values)
-    return [
-        [Interval(value=value, low=low, high=high) for value, low, high in zip(*row, strict=True)]
-        for row in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
-    ]
