@@ -23,6 +23,7 @@ COMMANDS = {
         "examples/models/bert_base.onnx,batch=8,precision=bf16,optimizer=adamw",
         *("--gpu", "v100", "--gpu", "h100"),
     ],
+    "explain": ["predict", "examples/models/resnet18.onnx,batch=32", "--gpu", "v100", "--explain"],
     "colocate": [
         "colocate",
         "examples/models/resnet18.onnx,batch=16",

@@ -26,7 +26,7 @@ ALONE = Interval(value=1.0, low=1.0, high=1.0)
 
 def interval(figure: Interval) -> dict[str, float]:
     """Return a predicted figure; six digits are more than it is worth."""
-    return {"value": _rounded(figure.value), "low": _rounded(figure.low), "high": _rounded(figure.high)}
+    return {"value": rounded(figure.value), "low": rounded(figure.low), "high": rounded(figure.high)}
 
 
 def model(graph: ModelGraph) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def model(graph: ModelGraph) -> dict[str, Any]:
         "source": graph.source,
         "node_count": len(graph.nodes),
         "parameter_bytes": graph.parameter_count * FP32_BYTES,
-        "flop": _rounded(forward_flop(graph)),
+        "flop": rounded(forward_flop(graph)),
     }
 
 
@@ -146,5 +146,6 @@ def sample_shape(shape: Shape) -> tuple[int, ...]:
     return tuple(abs(size) for size in sizes)
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Return *value* to six digits."""
     return float(f"{value:.6g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpusage_hooks.types import Interval
-from gpusage_hooks.units import GIB
+from gpusage_hooks.units import GIB, MIB
 
 _TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"), (36e3, 1 / 60, "min"), (float("inf"), 1 / 3600, "h"))
 _COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
@@ -11,8 +11,19 @@ _COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G")
 
 def time(figure: Interval) -> str:
     """Return seconds as, for example, ``197 ms (170-231)``."""
-    scale, unit = next((scale, unit) for limit_s, scale, unit in _TIMES if figure.value < limit_s)
+    scale, unit = _scale(figure.value)
     return f"{number(figure.value * scale)} {unit} {_ends(figure, scale)}"
+
+
+def seconds(value_s: float) -> str:
+    """Return seconds without an interval, for example ``197 ms``."""
+    scale, unit = _scale(value_s)
+    return f"{number(value_s * scale)} {unit}"
+
+
+def size(value_bytes: float) -> str:
+    """Return bytes without an interval, for example ``6.1 GiB`` or ``98 MiB``."""
+    return f"{value_bytes / GIB:.1f} GiB" if abs(value_bytes) >= GIB else f"{value_bytes / MIB:.0f} MiB"
 
 
 def memory(figure: Interval) -> str:
@@ -45,3 +56,7 @@ def count(value: float) -> str:
 
 def _ends(figure: Interval, scale: float) -> str:
     return f"({number(figure.low * scale)}-{number(figure.high * scale)})"
+
+
+def _scale(value_s: float) -> tuple[float, str]:
+    return next((scale, unit) for limit_s, scale, unit in _TIMES if value_s < limit_s)

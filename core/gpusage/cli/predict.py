@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpusage.cli import documents, figures, options, tables
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 
+if TYPE_CHECKING:
+    from gpusage.predictors.explanation import Explanation
+
 EXAMPLE = """\b
 Examples:
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
   gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
 """
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
@@ -38,19 +43,48 @@ Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 @options.models_argument
 @options.gpu_option(multiple=True)
 @options.workload_options
+@click.option(
+    "--explain",
+    "explains",
+    is_flag=True,
+    help="Show where time and memory go, by operator class and by layer, on each --gpu or else the newest.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the explanation as an HTML page with plots, which needs no network.",
+)
 @options.json_option
-def command(models: tuple[str, ...], gpus: tuple[str, ...], *, as_json: bool, **run: Any) -> None:  # noqa: ANN401 - options
+def command(
+    models: tuple[str, ...],
+    gpus: tuple[str, ...],
+    output: Path | None,
+    *,
+    explains: bool,
+    as_json: bool,
+    **run: Any,  # noqa: ANN401 - options
+) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization.
 
     MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
     its own options behind commas.
     """
     predictions = _predictions(options.read_requests(models, run), gpus)
+    explanations = [
+        _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
+        for graph, run, needs in predictions
+    ]
+    if output is not None:
+        _write_page(output, predictions, explanations)
+    pairs = list(zip(predictions, explanations if explains else [()] * len(predictions), strict=True))
     if as_json:
-        tables.print_json({"schema": SCHEMA, "predictions": [_document(*prediction) for prediction in predictions]})
+        found = [_document(*prediction, explained) for prediction, explained in pairs]
+        tables.print_json({"schema": SCHEMA, "predictions": found})
         return
-    for prediction in predictions:
+    for prediction, explained in pairs:
         _show(*prediction)
+        _show_explanations(explained)
     tables.show(LEGEND)
 
 
@@ -67,12 +101,43 @@ def _predictions(requests: Sequence[Any], names: Sequence[str]) -> list[Predicti
     return found
 
 
-def _document(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> dict[str, Any]:
-    return {
-        "model": documents.model(graph),
-        "workload": documents.workload(graph, run),
-        "needs": [documents.need(need, first=needs[0], steps=run.steps) for need in needs],
-    }
+def _explanations(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> Sequence[Explanation]:
+    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
+    from gpusage.predictors.explanation import explanation_of  # noqa: PLC0415 - as above
+
+    return [explanation_of(graph, run, advisor().catalogue.find(need.gpu)) for need in needs]
+
+
+def _show_explanations(explanations: Sequence[Explanation]) -> None:
+    from gpusage.cli import explain  # noqa: PLC0415 - start-up time
+
+    for found in explanations:
+        explain.show(found)
+
+
+def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Sequence[Sequence[Explanation]]) -> None:
+    from gpusage.cli import explain_page  # noqa: PLC0415 - start-up time
+
+    sections = [
+        (graph.name, f"{describe_model(graph)}; {describe_workload(graph, run)}", explained)
+        for (graph, run, _), explained in zip(predictions, explanations, strict=True)
+    ]
+    try:
+        path.write_text(explain_page.page(sections), encoding="utf-8")
+    except OSError as error:
+        message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
+        raise click.ClickException(message) from error
+
+
+def _document(
+    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], explanations: Sequence[Explanation]
+) -> dict[str, Any]:
+    from gpusage.cli import explain  # noqa: PLC0415 - start-up time
+
+    found = [documents.need(need, first=needs[0], steps=run.steps) for need in needs]
+    by_gpu = {explained.gpu: explain.document(explained) for explained in explanations}
+    found = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in found]
+    return {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": found}
 
 
 def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:

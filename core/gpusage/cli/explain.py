@@ -1,0 +1,184 @@
+"""What `gpusage predict --explain` shows of one prediction: tables for people, and a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpusage.cli import documents, figures, tables
+from gpusage.predictors.explanation import BOUNDS, NAMES, Explanation, Layer, Seconds
+from gpusage.predictors.memory_parts import MemoryPart
+
+SHOWN_LAYERS = 12
+WAITING = "waiting for launches"
+CLASS_COLUMNS = (
+    tables.Column("operator class", is_left=True),
+    tables.Column("kernels", is_optional=True),
+    tables.Column("forward"),
+    tables.Column("backward"),
+    tables.Column("share"),
+    tables.Column("bound by"),
+)
+LAYER_COLUMNS = (
+    tables.Column("layer", is_left=True),
+    tables.Column("times"),
+    tables.Column("first node", is_optional=True),
+    tables.Column("forward"),
+    tables.Column("backward"),
+    tables.Column("share"),
+    tables.Column("bound by"),
+    tables.Column("kept", is_optional=True),
+)
+MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"), tables.Column("share"))
+
+
+def show(found: Explanation) -> None:
+    """Print where the time and the memory go."""
+    tables.show(f"On {found.gpu} a step takes {figures.seconds(found.step_time_s)}:\n")
+    _show_filled(CLASS_COLUMNS, list(class_rows(found)))
+    layers = merged(found.layers)
+    tables.show(f"\n{_layers_title(len(found.layers), len(layers))}\n")
+    _show_filled(LAYER_COLUMNS, [layer_row(layer, found.step_time_s) for layer in layers[:SHOWN_LAYERS]])
+    tables.show(f"\nAt its peak the memory holds {figures.size(memory_bytes(found))}:\n")
+    tables.show_rows(MEMORY_COLUMNS, list(memory_rows(found)))
+    tables.show("")
+
+
+def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print *rows* without columns that are empty throughout: inference has no backward pass and keeps nothing."""
+    filled = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    tables.show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
+
+
+def document(found: Explanation) -> dict[str, Any]:
+    """Return the explanation as JSON; shapes are of one sample, figures of one step."""
+    return {
+        "step_time_s": documents.rounded(found.step_time_s),
+        "busy_s": documents.rounded(found.busy_s),
+        "waiting_s": documents.rounded(found.waiting_s),
+        "classes": [
+            {"operator_class": part.name, "kernel_count": part.kernel_count, **_seconds(part.seconds)}
+            for part in found.classes
+        ],
+        "layers": [
+            {
+                "first_node": layer.first_node,
+                "node_count": layer.node_count,
+                "operator": layer.operator,
+                "weight": list(layer.weight),
+                "output": list(documents.sample_shape(layer.output)),
+                **_seconds(layer.seconds),
+                "parameter_bytes": round(layer.parameter_bytes),
+                "kept_bytes": round(layer.kept_bytes),
+            }
+            for layer in found.layers
+        ],
+        "memory": [
+            {
+                "part": part.name,
+                "operator_class": None if part.operator_class is None else NAMES[part.operator_class],
+                "memory_bytes": round(part.memory_bytes),
+            }
+            for part in found.memory
+        ],
+    }
+
+
+def _seconds(found: Seconds) -> dict[str, Any]:
+    held = {f"{bound}_bound_s": documents.rounded(held_s) for bound, held_s in zip(BOUNDS, found.bound_s, strict=True)}
+    ends = {"forward_s": documents.rounded(found.forward_s), "backward_s": documents.rounded(found.backward_s)}
+    return {**ends, "bound": found.bound, **held}
+
+
+class Merged(NamedTuple):
+    """Layers whose main nodes are alike, as one: how many, the first of them, and what they take together."""
+
+    times: int
+    first: Layer
+    seconds: Seconds
+    kept_bytes: float
+
+
+def merged(layers: Sequence[Layer]) -> list[Merged]:
+    """Return layers with those alike put together, what takes longest first."""
+    alike: dict[tuple[object, ...], list[Layer]] = {}
+    for layer in layers:
+        alike.setdefault((layer.operator, layer.weight, layer.output), []).append(layer)
+    found = [
+        Merged(len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.kept_bytes for layer in group))
+        for group in alike.values()
+    ]
+    return sorted(found, key=lambda one: -one.seconds.total_s)
+
+
+def _sum(all_seconds: Sequence[Seconds]) -> Seconds:
+    compute_s, bandwidth_s, launch_s = map(sum, zip(*(one.bound_s for one in all_seconds), strict=True))
+    return Seconds(
+        forward_s=sum(one.forward_s for one in all_seconds),
+        backward_s=sum(one.backward_s for one in all_seconds),
+        bound_s=(compute_s, bandwidth_s, launch_s),
+    )
+
+
+def class_rows(found: Explanation) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of `CLASS_COLUMNS`, and of what the step takes beside the kernels."""
+    for part in found.classes:
+        yield part.name, str(part.kernel_count), *_cells(part.seconds, found.step_time_s), bound(part.seconds)
+    yield WAITING, "", _time(found.waiting_s), "", _share(found.waiting_s, found.step_time_s), ""
+
+
+def layer_row(layer: Merged, step_s: float) -> tuple[str, ...]:
+    """Return the cells of `LAYER_COLUMNS`."""
+    words = described(layer.first), str(layer.times), str(layer.first.first_node)
+    kept = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
+    return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), kept
+
+
+def memory_rows(found: Explanation) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of `MEMORY_COLUMNS`, the largest part first."""
+    total = memory_bytes(found)
+    for part in sorted(found.memory, key=lambda one: -one.memory_bytes):
+        yield memory_label(part), figures.size(part.memory_bytes), _share(part.memory_bytes, total)
+
+
+def memory_bytes(found: Explanation) -> float:
+    """Return what the parts add up to."""
+    return sum(part.memory_bytes for part in found.memory)
+
+
+def memory_label(part: MemoryPart) -> str:
+    """Return whose bytes they are."""
+    return part.name if part.operator_class is None else f"{part.name}: {NAMES[part.operator_class]}"
+
+
+def described(layer: Layer) -> str:
+    """Return a layer in a few words, for example ``Conv 64x3x7x7 -> 64x112x112``."""
+    weight = f" {_sizes(layer.weight)}" if layer.weight else ""
+    return f"{layer.operator}{weight} -> {_sizes(documents.sample_shape(layer.output))}"
+
+
+def bound(found: Seconds) -> str:
+    """Return what holds the work up, with the share of its time where that is not all."""
+    percent = round(100 * max(found.bound_s) / max(found.total_s, 1e-30))
+    return found.bound if percent == 100 else f"{found.bound} {percent} %"  # noqa: PLR2004 - all
+
+
+def _cells(found: Seconds, step_s: float) -> tuple[str, str, str]:
+    return _time(found.forward_s), _time(found.backward_s), _share(found.total_s, step_s)
+
+
+def _time(value_s: float) -> str:
+    return figures.seconds(value_s) if value_s else ""
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / max(whole, 1e-30):.1f} %"
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "1"
+
+
+def _layers_title(count: int, different: int) -> str:
+    words = f"{count} layers, {different} of them different"
+    return f"{words}; the {SHOWN_LAYERS} that take longest:" if different > SHOWN_LAYERS else f"{words}:"

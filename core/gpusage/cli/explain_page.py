@@ -1,0 +1,72 @@
+"""The page of `gpusage predict --explain -o`: where time and memory go, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from gpusage.cli import explain, figures
+from gpusage.pages import bars, html
+from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
+
+COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), strict=True))
+MEMORY_COLOUR = {"memory": "#4b8b6f"}
+
+
+def page(sections: Sequence[tuple[str, str, Sequence[Explanation]]]) -> str:
+    """Return the page of models, each with a line of words on it and its explanations."""
+    body = "".join(
+        f"<h2>{escape(title)}</h2><p>{escape(words)}</p>{''.join(_section(found) for found in explanations)}"
+        for title, words, explanations in sections
+    )
+    return html.page("gpusage predict", body)
+
+
+def _section(found: Explanation) -> str:
+    layers = [
+        bars.Bar(
+            label=f"node {layer.first_node}, {explain.described(layer)}",
+            text=f"{figures.seconds(layer.seconds.total_s)}, {layer.seconds.bound}",
+            parts=_parts(layer.seconds),
+        )
+        for layer in found.layers
+    ]
+    rows = [explain.layer_row(layer, found.step_time_s) for layer in explain.merged(found.layers)]
+    title = f"{found.gpu}: {figures.seconds(found.step_time_s)} a step, {figures.size(explain.memory_bytes(found))}"
+    columns = [column.title for column in explain.LAYER_COLUMNS]
+    parts = [
+        f"<h3>{escape(title)}</h3>",
+        bars.legend(COLOURS),
+        html.figure(bars.lines(_classes(found), COLOURS), "Time of one step by operator class, and what holds it up"),
+        html.figure(bars.sequence(layers, COLOURS), "Time by layer, from the first to the last; point at a bar"),
+        html.figure(bars.lines(_memory(found), MEMORY_COLOUR), "Device memory at its peak"),
+        html.table([column.title for column in explain.CLASS_COLUMNS], explain.class_rows(found)),
+        f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
+    ]
+    return "".join(parts)
+
+
+def _classes(found: Explanation) -> list[bars.Bar]:
+    waiting = bars.Bar(
+        label=explain.WAITING, text=figures.seconds(found.waiting_s), parts=[("launch", found.waiting_s)]
+    )
+    classes = [
+        bars.Bar(label=part.name, text=figures.seconds(part.seconds.total_s), parts=_parts(part.seconds))
+        for part in found.classes
+    ]
+    return [*classes, waiting]
+
+
+def _memory(found: Explanation) -> list[bars.Bar]:
+    return [
+        bars.Bar(
+            label=explain.memory_label(part),
+            text=figures.size(part.memory_bytes),
+            parts=[("memory", part.memory_bytes)],
+        )
+        for part in sorted(found.memory, key=lambda one: -one.memory_bytes)
+    ]
+
+
+def _parts(seconds: Seconds) -> list[tuple[str, float]]:
+    return list(zip(BOUNDS, seconds.bound_s, strict=True))

@@ -1,0 +1,68 @@
+"""Bar charts as SVG: parts of one whole a line, and one bar a step of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+LINE, LABEL, LENGTH, SAYS = 22, 260, 500, 120
+HEIGHT, WIDTH, MARGIN = 200.0, 880.0, 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of stacked *parts*, each with the name of its colour; *text* says what it is when pointed at."""
+
+    label: str
+    text: str
+    parts: Sequence[tuple[str, float]]
+
+    @property
+    def length(self) -> float:
+        """Return what the parts add up to; a part below 0 is not drawn."""
+        return sum(max(part, 0.0) for _, part in self.parts)
+
+
+def lines(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
+    """Return one line a bar: label, bar, and its text behind it."""
+    longest = max((bar.length for bar in bars), default=0.0) or 1.0
+    body = "".join(_line(bar, number, longest, colours) for number, bar in enumerate(bars))
+    height, width = LINE * len(bars) + 6, LABEL + LENGTH + SAYS
+    return f"<svg viewBox='0 0 {width} {height}' width='{width}' role='img'>{body}</svg>"
+
+
+def _line(bar: Bar, number: int, longest: float, colours: Mapping[str, str]) -> str:
+    top, left, drawn = LINE * number + 3, float(LABEL), []
+    for name, part in bar.parts:
+        width = max(part, 0.0) / longest * LENGTH
+        drawn.append(f"<rect x='{left:.1f}' y='{top}' width='{width:.1f}' height='16' fill='{colours[name]}'/>")
+        left += width
+    label = f"<text x='{LABEL - 8}' y='{top + 13}' text-anchor='end' font-size='13'>{escape(bar.label)}</text>"
+    says = f"<text x='{left + 6:.1f}' y='{top + 13}' font-size='12'>{escape(bar.text)}</text>"
+    return f"<g>{label}{''.join(drawn)}{says}</g>"
+
+
+def sequence(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
+    """Return upright bars side by side, from the first to the last."""
+    highest = max((bar.length for bar in bars), default=0.0) or 1.0
+    step = (WIDTH - 2 * MARGIN) / max(len(bars), 1)
+    drawn = []
+    for number, bar in enumerate(bars):
+        foot, parts = HEIGHT - MARGIN, []
+        for name, part in bar.parts:
+            height = max(part, 0.0) / highest * (HEIGHT - 2 * MARGIN)
+            foot -= height
+            at = f"x='{MARGIN + number * step:.1f}' y='{foot:.1f}' width='{0.9 * step:.2f}' height='{height:.1f}'"
+            parts.append(f"<rect {at} fill='{colours[name]}'/>")
+        drawn.append(f"<g><title>{escape(f'{bar.label}: {bar.text}')}</title>{''.join(parts)}</g>")
+    return f"<svg viewBox='0 0 {WIDTH:.0f} {HEIGHT:.0f}' width='{WIDTH:.0f}' role='img'>{''.join(drawn)}</svg>"
+
+
+def legend(colours: Mapping[str, str]) -> str:
+    """Return what each colour stands for."""
+    items = "".join(
+        f"<span style='margin-right:1rem'><span style='color:{colour}'>&#9632;</span> {escape(name)}</span>"
+        for name, colour in colours.items()
+    )
+    return f"<p><small>{items}</small></p>"

@@ -1,0 +1,232 @@
+"""Why a prediction is what it is: where one step's time goes, by operator class and by layer, and what holds it up.
+
+Invariants:
+
+1. The classes' seconds and `Explanation.waiting_s` add up to the predicted step time.
+2. Layers hold every node once, in the graph's order; what is no node's (loss, update, casts) is in the classes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+
+from gpusage.predictors.efficiency import shipped
+from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.liveness import walk
+from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
+from gpusage.predictors.memory_parts import MemoryPart, memory_parts
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.structure import Role
+from gpusage.predictors.timing import ideal_times, kernel_times, timing_of
+from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
+
+Bound = Literal["compute", "bandwidth", "launch"]
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
+
+NAMES = {
+    OperatorClass.CONVOLUTION: "convolution",
+    OperatorClass.GROUPED_CONVOLUTION: "depthwise convolution",
+    OperatorClass.PRODUCT: "matrix product",
+    OperatorClass.BATCHED_PRODUCT: "batched product",
+    OperatorClass.ATTENTION: "attention",
+    OperatorClass.RECURRENT: "recurrence",
+    OperatorClass.BATCH_NORMALIZATION: "batch normalization",
+    OperatorClass.NORMALIZATION: "normalization",
+    OperatorClass.REDUCTION: "reduction",
+    OperatorClass.ELEMENTWISE: "elementwise",
+    OperatorClass.GATHER: "gather",
+    OperatorClass.COPY: "copy",
+    OperatorClass.VIEW: "view",
+    OperatorClass.UNKNOWN: "unknown operator",
+    OperatorClass.OPTIMIZER: "optimizer",
+    OperatorClass.LOSS: "loss",
+}
+"""Of `OperatorClass`, for people and in JSON."""
+NAMES_WITHOUT_NODE = {
+    OperatorClass.ELEMENTWISE: "sums of gradients",
+    OperatorClass.COPY: "casts to half precision",
+}
+"""Of kernels that belong to no node."""
+ANCHORS = (
+    OperatorClass.CONVOLUTION,
+    OperatorClass.GROUPED_CONVOLUTION,
+    OperatorClass.PRODUCT,
+    OperatorClass.BATCHED_PRODUCT,
+    OperatorClass.ATTENTION,
+    OperatorClass.RECURRENT,
+    OperatorClass.GATHER,
+    OperatorClass.UNKNOWN,
+)
+"""A layer starts with each node of these classes, and reaches to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Of all executions in one step.
+
+    Attributes:
+        bound_s: The forward and the backward seconds once more, by what holds the kernels up, in the order of `BOUNDS`.
+    """
+
+    forward_s: float
+    backward_s: float
+    bound_s: tuple[float, float, float]
+
+    @property
+    def total_s(self) -> float:
+        """Return forward and backward."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def bound(self) -> Bound:
+        """Return what holds most of it up."""
+        return BOUNDS[int(np.argmax(self.bound_s))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPart:
+    """What one class of operators takes; *kernel_count* is of one step."""
+
+    name: str
+    kernel_count: int
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Nodes that follow one another: a product or a convolution, and what is done to its result.
+
+    Attributes:
+        operator: ``op_type`` of the node that it is named after; ``Attention`` where PyTorch runs several as one.
+        weight: Shape of its first weight, empty where it has none.
+        output: Shape of what it writes.
+        kept_bytes: What its nodes keep for the backward pass.
+    """
+
+    first_node: int
+    node_count: int
+    operator: str
+    weight: Shape
+    output: Shape
+    seconds: Seconds
+    parameter_bytes: float
+    kept_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One prediction, taken apart.
+
+    Attributes:
+        busy_s: What the classes take together.
+        waiting_s: The rest of the step: the GPU waits for the host to launch.
+        classes: The longest first.
+        layers: In the graph's order.
+        memory: What the device's memory holds at its peak, context included.
+    """
+
+    gpu: str
+    step_time_s: float
+    busy_s: float
+    waiting_s: float
+    classes: tuple[ClassPart, ...]
+    layers: tuple[Layer, ...]
+    memory: tuple[MemoryPart, ...]
+
+
+def explanation_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Explanation:
+    """Return what the built-in predictors' figures for *workload* on *gpu* are made of."""
+    timing, kernels, lowering = timing_of(graph, workload, [gpu]), kernels_of(graph, workload), lower(graph, workload)
+    times = kernel_times(shipped(), kernels, ideal_times(kernels, [gpu], workload.precision))
+    busy_s = float(timing.busy_s[0])
+    factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
+    bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
+    total_s = times.total_s[:, 0] * factor
+    step_s = float(timing.step_s[0])
+    return Explanation(
+        gpu=gpu.name,
+        step_time_s=step_s,
+        busy_s=busy_s,
+        waiting_s=step_s - busy_s,
+        classes=tuple(_classes(kernels, total_s * kernels.counts, bounds)),
+        layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, len(lowering.flop)))),
+        memory=tuple(memory_parts(graph, workload, gpu)),
+    )
+
+
+def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray) -> list[ClassPart]:
+    names = np.array(
+        [
+            NAMES_WITHOUT_NODE.get(OperatorClass(number), NAMES[OperatorClass(number)])
+            if kind < 0
+            else NAMES[OperatorClass(number)]
+            for number, kind in zip(kernels.operator_class.tolist(), kernels.kind.tolist(), strict=True)
+        ],
+        dtype=object,
+    )
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        of_it = names == name
+        table = np.zeros((2, len(BOUNDS)))
+        np.add.at(table, (kernels.backward[of_it].astype(np.int64), bounds[of_it]), total_s[of_it])
+        launches = float(kernels.counts[of_it] @ kernels.launches[of_it])
+        found.append(ClassPart(name=name, kernel_count=round(launches), seconds=_seconds(table)))
+    return sorted(found, key=lambda part: -part.seconds.total_s)
+
+
+def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, kind_count: int) -> FloatArray:
+    """Return the seconds of one execution, shape (kinds, 2, bounds), forward and backward apart."""
+    found = np.zeros((kind_count, 2, len(BOUNDS)))
+    of_node = kernels.kind >= 0
+    rows = kernels.kind[of_node], kernels.backward[of_node].astype(np.int64), bounds[of_node]
+    np.add.at(found, rows, total_s[of_node])
+    return found
+
+
+def _seconds(table: FloatArray) -> Seconds:
+    forward_s, backward_s = table.sum(axis=1).tolist()
+    compute_s, bandwidth_s, launch_s = table.sum(axis=0).tolist()
+    return Seconds(forward_s=forward_s, backward_s=backward_s, bound_s=(compute_s, bandwidth_s, launch_s))
+
+
+def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: FloatArray) -> Iterator[Layer]:
+    kind_of_node = lowering.structure.kind_of_node
+    kept = walk(graph, lowering, workload.batch_size).kept if lowering.train else np.zeros(len(kind_of_node))
+    weights = lowering.parameter_bytes[kind_of_node]
+    edges = [*_starts(lowering), len(graph.nodes)]
+    for start, end in pairwise(edges):
+        main = start + _main_node(lowering.operator_class[kind_of_node[start:end]])
+        node = graph.nodes[main]
+        fused = lowering.operator_class[kind_of_node[main]] == OperatorClass.ATTENTION
+        yield Layer(
+            first_node=start,
+            node_count=end - start,
+            operator="Attention" if fused else node.op_type,
+            weight=node.parameters[0] if node.parameters else (),
+            output=node.outputs[0] if node.outputs else (),
+            seconds=_seconds(kind_s[kind_of_node[start:end]].sum(axis=0)),
+            parameter_bytes=float(weights[start:end].sum()),
+            kept_bytes=float(kept[start:end].sum()),
+        )
+
+
+def _starts(lowering: Lowering) -> list[int]:
+    """Return the first node of each layer; a fused attention is one layer."""
+    structure = lowering.structure
+    anchors = np.isin(lowering.operator_class, ANCHORS) & ~np.isin(structure.roles, (Role.INSIDE, Role.VALUES))
+    has_weight = np.array([bool(node.parameters) for node in structure.kinds], dtype=bool)
+    anchors &= has_weight | (lowering.operator_class != OperatorClass.GATHER)
+    found: list[int] = np.flatnonzero(anchors[structure.kind_of_node]).tolist() if len(anchors) else []
+    return [0, *found[1:]] if len(structure.kind_of_node) else []
+
+
+def _main_node(classes: IntArray) -> int:
+    """Return which node a layer is named after: the first that starts layers, else the first that does work."""
+    anchors = np.flatnonzero(np.isin(classes, ANCHORS))
+    works = np.flatnonzero(classes != OperatorClass.VIEW)
+    return int([*anchors, *works, 0][0])

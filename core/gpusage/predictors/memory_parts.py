@@ -1,0 +1,80 @@
+"""What the device's memory holds at its peak, part by part.
+
+The walk says what weights, gradients, the optimizer and activations take at the node where most lives at once. What
+the prediction has beyond them was learned from measured peaks, and cannot be told apart: workspaces of the libraries,
+blocks that the caching allocator holds, and what the update of the weights copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpusage.predictors.liveness import Walk, walk
+from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
+from gpusage.predictors.memory import (
+    CONTEXT_BYTES,
+    DEFAULT_CONTEXT_BYTES,
+    LOSS_BYTES,
+    STATE_BYTES,
+    predict_memory,
+)
+from gpusage.predictors.operators import OperatorClass
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """Bytes of one purpose; *operator_class* where it can be told whose they are."""
+
+    name: str
+    memory_bytes: float
+    operator_class: OperatorClass | None = None
+
+
+REST = "workspace and allocator"
+
+
+def memory_parts(graph: ModelGraph, workload: Workload, gpu: Gpu) -> list[MemoryPart]:
+    """Return the parts of the predicted peak of *workload* on *gpu*; they add up to it."""
+    lowering = lower(graph, workload)
+    tensors = walk(graph, lowering, workload.batch_size)
+    known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
+    context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
+    known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
+    total = predict_memory(graph, workload, [gpu])[0].value
+    rest = MemoryPart(name=REST, memory_bytes=total - sum(part.memory_bytes for part in known))
+    return [part for part in (*known, rest) if part.memory_bytes]
+
+
+def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
+    count = float(lowering.parameter_count)
+    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"])
+    yield MemoryPart(name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer])
+    yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
+    yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
+    if not len(tensors.stored):
+        return
+    peak = int(np.argmax(np.cumsum(tensors.kept) + tensors.live + tensors.gradients))
+    yield MemoryPart(name="gradients", memory_bytes=float(tensors.gradients[peak]))
+    yield MemoryPart(name="gradients of activations", memory_bytes=float(tensors.live[peak]))
+    yield from _by_class("activations", lowering, np.where(np.arange(len(tensors.kept)) <= peak, tensors.kept, 0.0))
+
+
+def _inference(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
+    yield MemoryPart(name="parameters", memory_bytes=lowering.parameter_count * float(FLOAT_BYTES[workload.precision]))
+    yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
+    if not len(tensors.stored):
+        return
+    peak, nodes = int(np.argmax(tensors.live)), np.arange(len(tensors.stored))
+    lives = (nodes <= peak) & (lowering.structure.last_reader >= peak)
+    yield from _by_class("activations", lowering, np.where(lives, tensors.stored, 0.0))
+
+
+def _by_class(name: str, lowering: Lowering, node_bytes: FloatArray) -> Iterator[MemoryPart]:
+    classes = lowering.operator_class[lowering.structure.kind_of_node]
+    sums = np.bincount(classes, weights=node_bytes, minlength=len(OperatorClass)).tolist()
+    for operator_class in sorted(OperatorClass, key=lambda one: -sums[one]):
+        yield MemoryPart(name=name, memory_bytes=sums[operator_class], operator_class=operator_class)

@@ -1,0 +1,187 @@
+"""`gpusage predict --explain`: its figures add up to the prediction, layer by layer and byte by byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.api import advisor
+from gpusage.cli import explain, explain_page, main
+from gpusage.graphs.card import decode, encode
+from gpusage.predictors.explanation import Explanation, explanation_of
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+GRAPHS = (attention_graph(), convolution_graph(), perceptron_graph(), recurrent_graph())
+RUNS = (
+    Workload(batch_size=8),
+    Workload(batch_size=8, precision="bf16", optimizer="adamw"),
+    Workload(batch_size=1, mode="infer", precision="fp16"),
+)
+
+
+@pytest.fixture(scope="module")
+def v100() -> Gpu:
+    return advisor().catalogue.find("v100")
+
+
+@pytest.fixture(scope="module")
+def resnet(v100: Gpu) -> Explanation:
+    return explanation_of(advisor().read(str(MODELS / "resnet18.onnx")), Workload(batch_size=32), v100)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.mode}-{run.precision}")
+def test_the_parts_add_up_to_the_prediction(graph: ModelGraph, run: Workload, v100: Gpu) -> None:
+    found, need = explanation_of(graph, run, v100), advisor().predict(graph, run, [v100])[0]
+    seconds = [part.seconds for part in found.classes]
+    assert sum(one.total_s for one in seconds) + found.waiting_s == pytest.approx(need.step_time_s.value)
+    assert all(sum(one.bound_s) == pytest.approx(one.total_s) for one in seconds)
+    assert sum(part.memory_bytes for part in found.memory) == pytest.approx(need.memory_bytes.value)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_layers_hold_every_node_once_and_all_of_the_nodes_time(graph: ModelGraph, v100: Gpu) -> None:
+    found = explanation_of(graph, Workload(batch_size=1, mode="infer"), v100)
+    assert [layer.first_node for layer in found.layers][:1] == [0]
+    ends = [layer.first_node + layer.node_count for layer in found.layers]
+    assert ends == [*(layer.first_node for layer in found.layers[1:]), len(graph.nodes)]
+    # inference in fp32 runs nothing that is no node's
+    assert sum(layer.seconds.total_s for layer in found.layers) == pytest.approx(found.busy_s)
+
+
+def test_a_convolution_takes_what_follows_it_into_its_layer(resnet: Explanation) -> None:
+    # ResNet-18: a stem, 2 x 2 blocks of 2 convolutions in 4 stages, 3 projections, a classifier
+    assert [layer.operator for layer in resnet.layers].count("Conv") == 1 + 16 + 3
+    assert resnet.layers[-1].operator == "Gemm"
+    assert resnet.layers[0].weight == (64, 3, 7, 7)
+    assert sum(layer.parameter_bytes for layer in resnet.layers) == pytest.approx(4 * 11.69e6, rel=1e-2)
+
+
+def test_a_fused_attention_is_one_layer(v100: Gpu) -> None:
+    found = explanation_of(attention_graph(), Workload(batch_size=8), v100)
+    assert [layer.operator for layer in found.layers] == ["Attention"]
+
+
+def test_what_holds_a_layer_up_is_told_by_its_size(v100: Gpu) -> None:
+    def bound(*sizes: int) -> str:
+        graph = chain("one", [node("Gemm", [(-1, sizes[0])], (-1, sizes[1]), sizes)], (-1, sizes[0]))
+        return explanation_of(graph, Workload(batch_size=4096, mode="infer"), v100).layers[0].seconds.bound
+
+    tiny = chain("tiny", [node("Relu", [(-1, 4)], (-1, 4))], (-1, 4))
+    wide = chain("wide", [node("Relu", [(-1, 4096)], (-1, 4096))], (-1, 4096))
+    assert explanation_of(tiny, Workload(mode="infer"), v100).layers[0].seconds.bound == "launch"
+    assert explanation_of(wide, Workload(batch_size=4096, mode="infer"), v100).layers[0].seconds.bound == "bandwidth"
+    assert bound(4096, 4096) == "compute"
+
+
+def test_a_card_is_explained_like_the_model_that_it_was_made_of(v100: Gpu) -> None:
+    graph = convolution_graph()
+    run = Workload(batch_size=8)
+    assert explanation_of(decode(encode(graph)), run, v100) == explanation_of(graph, run, v100)
+
+
+def test_a_model_without_nodes_has_no_layers(v100: Gpu) -> None:
+    empty = ModelGraph(name="empty", source="t", nodes=(), producers=(), inputs=(), parameter_count=0)
+    assert explanation_of(empty, Workload(mode="infer"), v100).layers == ()
+
+
+def test_memory_names_gradients_and_the_optimizer_only_in_training(v100: Gpu) -> None:
+    graph = perceptron_graph()
+    trained = {part.name for part in explanation_of(graph, Workload(batch_size=8, optimizer="adam"), v100).memory}
+    served = {part.name for part in explanation_of(graph, Workload(batch_size=8, mode="infer"), v100).memory}
+    assert {"parameters", "gradients", "optimizer", "CUDA context"} <= trained
+    assert "parameters" in served
+    assert not served & {"gradients", "optimizer", "loss"}
+
+
+def test_layers_that_are_alike_are_shown_as_one(resnet: Explanation) -> None:
+    shown = explain.merged(resnet.layers)
+    assert sum(layer.times for layer in shown) == len(resnet.layers)
+    times = [layer.seconds.total_s for layer in shown]
+    assert times == sorted(times, reverse=True)
+    assert sum(times) == pytest.approx(sum(layer.seconds.total_s for layer in resnet.layers))
+    # the last stage's four convolutions but the first, which doubles the channels
+    assert [layer.times for layer in shown if layer.first.weight == (512, 512, 3, 3)] == [3]
+
+
+class Page(HTMLParser):
+    """Reads a page: what is open, every cell, every bar, every link."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.widths: list[float] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what is opened, drawn or linked."""
+        values = dict(attrs)
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+        if tag == "rect" and values.get("height") == "16":
+            self.widths.append(float(values["width"] or 0))
+        self.links += [values[name] or "" for name in ("src", "href") if name in values]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Expect what was opened last."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Collect the text of cells."""
+        if self.open[-1:] == ["td"]:
+            self.cells[-1] += data
+
+
+def test_the_page_draws_and_lists_the_predictors_figures(resnet: Explanation) -> None:
+    page = Page(explain_page.page([("resnet18", "words", [resnet])]))
+    assert page.open == []
+    assert page.links == []
+    cells = [cell for row in explain.class_rows(resnet) for cell in row]
+    assert page.cells[: len(cells)] == cells
+    # three parts a class, the longest class 500 wide, the others in proportion
+    longest = resnet.classes[0].seconds.total_s
+    for number, part in enumerate(resnet.classes):
+        drawn = sum(page.widths[3 * number : 3 * number + 3])
+        assert drawn == pytest.approx(500 * part.seconds.total_s / longest, abs=0.2)
+
+
+def test_the_page_shows_a_strange_name_as_text(resnet: Explanation) -> None:
+    text = explain_page.page([("<script>alert(1)</script>", "&", [resnet])])
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_command_explains_in_json_and_writes_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["predict", str(MODELS / "lstm_lm.onnx"), "--gpu", "t4", "--gpu", "a100", "--explain", "--json"]
+    result = CliRunner().invoke(main, [*arguments, "-o", str(page)])
+    assert result.exit_code == 0, result.stderr
+    needs = json.loads(result.stdout)["predictions"][0]["needs"]
+    assert [need["explanation"]["step_time_s"] for need in needs] == [need["step_time_s"]["value"] for need in needs]
+    titles = re.findall(r"<h3>([^:]+):", page.read_text())
+    assert titles == [need["gpu"] for need in needs]
+
+
+def test_without_a_gpu_the_newest_one_is_explained() -> None:
+    arguments = ["predict", str(MODELS / "lstm_lm.onnx"), "--explain", "--json"]
+    needs = json.loads(CliRunner().invoke(main, arguments).stdout)["predictions"][0]["needs"]
+    assert [number for number, need in enumerate(needs) if "explanation" in need] == [len(needs) - 1]
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "page.html"
+    result = CliRunner().invoke(main, ["predict", str(MODELS / "lstm_lm.onnx"), "--gpu", "t4", "-o", str(missing)])
+    assert result.exit_code == 1
+    assert str(missing) in result.stderr
+    assert result.stderr.count("\n") == 1
