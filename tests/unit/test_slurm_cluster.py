@@ -93,15 +93,14 @@ def test_a_job_sees_only_the_pools_that_its_partition_reaches() -> None:
     assert [pool.site_type for pool in seen.within(("new", "old")).pools] == ["v100", "h100"]
 
 
-class Nodes:
-    """PySlurm's, as its documentation has it."""
+class Table:
+    """PySlurm's, as 22.5.3 gave it of a sandbox with one whole and one shared GPU in use."""
 
-    @staticmethod
-    def load() -> dict[str, object]:
-        """Return one node with one GPU in use."""
-        fields = {"name": "n1", "configured_gres": {"gpu:v100": 2, "mps:v100": 200}, "allocated_gres": {"gpu:v100": 1}}
-        more = {"active_features": ["v100"], "available_features": [], "partitions": ["p"], "state": "MIXED"}
-        return {"n1": types.SimpleNamespace(**fields, **more)}
+    def get(self) -> dict[str, dict[str, object]]:
+        """Return its one node."""
+        used = ["gpu:v100:1(IDX:1)", "mps:v100:1(IDX:0)"]
+        fields = {"name": "n1", "gres": ["gpu:v100:3", "mps:v100:300"], "gres_used": used, "state": "MIXED"}
+        return {"n1": {**fields, "features": "v100", "features_active": "v100", "partitions": ["p"]}}
 
 
 def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it_fails(
@@ -112,10 +111,10 @@ def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it
     monkeypatch.setattr(cluster.scontrol, "default_partition", lambda: None)
     monkeypatch.setattr(cluster.scontrol, "nodes", lambda: commands)
     monkeypatch.setattr(cluster, "pyslurm_version", lambda: (24, 11))
-    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(Nodes=Nodes))
-    assert [(pool.gpu_count, pool.free_gpu_count) for pool in cluster.read_cluster().pools] == [(2, 1)]
+    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
+    assert [(pool.gpu_count, pool.free_gpu_count) for pool in cluster.read_cluster().pools] == [(3, 1)]
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace())
     assert [pool.gpu_count for pool in cluster.read_cluster().pools] == [4]
     monkeypatch.setattr(cluster, "pyslurm_version", lambda: (23, 2))
-    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(Nodes=Nodes))
+    monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [pool.gpu_count for pool in cluster.read_cluster().pools] == [4]

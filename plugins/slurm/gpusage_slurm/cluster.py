@@ -153,8 +153,7 @@ def _of_type(counts: Mapping[str, int], site_type: str) -> int:
 def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
     """Return how many of a node's GPUs are shared.
 
-    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``;
-    PySlurm leaves the brackets out, where the units tell the least that it can be.
+    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
     """
     total = 0
     for kind, count, inside in _SHARED.findall(gres_used):
@@ -180,27 +179,20 @@ def _words(value: object) -> tuple[str, ...]:
 def _pyslurm_nodes() -> list[NodeState] | None:
     """Return the nodes as PySlurm has them, ``None`` where it fails: Slurm's commands are asked then.
 
-    Its names have changed between releases: what is in use was ``alloc_gres`` at first, and is ``allocated_gres`` now.
+    Its newer ``pyslurm.Nodes`` does not tell the shares in use (22.5 no GRES at all, later what Slurm accounts), so
+    its older table is read, which has Slurm's own texts; 25.11 has that no more.
     """
     try:
         import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
 
-        return [
-            NodeState(
-                name=node.name,
-                gres=_joined(node.configured_gres),
-                gres_used=_joined(getattr(node, "allocated_gres", None) or getattr(node, "alloc_gres", None)),
-                features=tuple(node.active_features or node.available_features or ()),
-                partitions=tuple(node.partitions or ()),
-                usable=not any(word.startswith(_OUT_OF_USE) for word in str(node.state).upper().split("+")),
-            )
-            for node in pyslurm.Nodes.load().values()
-        ]
+        return [parse_node(_as_slurm_has_it(node)) for node in pyslurm.node().get().values()]
     except Exception as error:  # noqa: BLE001 - a binding to C of another project's
         _log.warning("PySlurm cannot list the nodes (%s); Slurm's commands are asked instead", error)
         return None
 
 
-def _joined(gres: Mapping[str, Any] | None) -> str:
-    """Return ``gpu:v100:2,mps:v100:200`` of PySlurm's ``{"gpu:v100": 2, "mps:v100": 200}``."""
-    return ",".join(f"{name}:{count}" for name, count in (gres or {}).items())
+def _as_slurm_has_it(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node of PySlurm's table by the names of Slurm's JSON."""
+    gres, used = (",".join(_words(node.get(name))) for name in ("gres", "gres_used"))
+    state = str(node.get("state", "")).split("+")
+    return {**node, "gres": gres, "gres_used": used, "state": state, "active_features": node.get("features_active")}
