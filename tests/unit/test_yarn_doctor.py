@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,12 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage.cli.admin import Finding
-from gpusage.configuration import Configuration
+from gpusage.configuration import Configuration, DaemonSettings
 from gpusage_yarn.cluster import cluster_of, read_view
 from gpusage_yarn.doctor import examine
 from gpusage_yarn.evidence import Daemon, Evidence
 from gpusage_yarn.install import CLASSES, PROCESSORS, RULES
+from gpusage_yarn.manager_user import ManagerUser, listener_uid, manager_user
 from gpusage_yarn.preflight import configured_classes
 from gpusage_yarn.status import describe
 
@@ -34,6 +38,7 @@ def healthy() -> Evidence:
         cluster=cluster_of(view, advisor().catalogue),
         manager=Daemon(name="ResourceManager", version="1", classes=RUNNING),
         nodes=nodes,
+        user=ManagerUser(name="yarn", allowed=True),
         loaded=dict.fromkeys(CLASSES.values(), ""),
         status={},
     )
@@ -115,6 +120,41 @@ def test_two_kill_switches_are_one_too_many(healthy: Evidence) -> None:
 
 def test_a_daemon_that_is_not_there_is_a_warning_for_submit_needs_none(healthy: Evidence) -> None:
     assert finding(replace(healthy, status=None, status_trouble="none"), "gpusaged").verdict == "warn"
+
+
+def test_a_manager_that_gpusaged_would_not_answer_is_told_with_the_line_to_write(healthy: Evidence) -> None:
+    barred = replace(healthy, user=ManagerUser(name="yarn", allowed=False))
+    found = finding(barred, "allowed users")
+    assert (found.verdict, found.todo) == (
+        "fail",
+        'in gpusage.toml: [daemon] allowed_users = ["root", "slurm", "yarn"]',
+    )
+    assert finding(replace(barred, status=None), "allowed users").verdict == "warn"
+    assert finding(replace(healthy, user=None), "allowed users").verdict == "skip"
+
+
+def test_the_user_of_a_manager_on_this_host_is_who_listens_at_its_address(tmp_path: Path) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://localhost:{server.getsockname()[1]}"
+        barred = DaemonSettings(allowed_users=("no-such-user",), socket=str(tmp_path / "none"))
+        assert manager_user(address, barred) == ManagerUser(name=me, allowed=False)
+        assert manager_user(address, replace(barred, allowed_users=(me,))) == ManagerUser(name=me, allowed=True)
+        (tmp_path / "none").touch()  # the daemon's own user may ask it anything
+        assert manager_user(address, barred) == ManagerUser(name=me, allowed=True)
+    assert manager_user(address, barred) is None
+    assert manager_user("http://192.0.2.1:8088", barred) is None
+
+
+def test_who_listens_is_read_from_the_kernel_s_table(tmp_path: Path) -> None:
+    table = tmp_path / "tcp6"
+    table.write_text(
+        "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout\n"
+        "   0: 0100007F:1F98 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1000        0 7 1\n"
+        "   1: 00000000:1F98 00000000:0000 0A 00000000:00000000 00:00000000 00000000   998        0 8 1\n"
+    )
+    assert listener_uid(8088, (tmp_path / "none", table)) == 998
+    assert listener_uid(8089, (table,)) is None
 
 
 def test_our_classes_are_found_in_a_configuration(tmp_path: Path) -> None:

@@ -27,8 +27,15 @@ def peer_uid(connection: HasOptions) -> int:
 
 
 def allowed_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-    """Return the ids of *users*, names or numbers, with the daemon's own; and the names that the host does not know."""
-    uids, unknown = {os.geteuid()}, []
+    """Return the ids of *users* with the daemon's own, and the names that the host does not know."""
+    uids, unknown = known_uids(users)
+    return uids | {os.geteuid()}, unknown
+
+
+def known_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Return the ids of *users*, names or numbers, and the names that the host does not know."""
+    uids: set[int] = set()
+    unknown = []
     for user in users:
         if user.isascii() and user.isdigit():
             uids.add(int(user))

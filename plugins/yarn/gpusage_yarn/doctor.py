@@ -185,6 +185,18 @@ def _daemon(evidence: Evidence) -> Finding:
     return passed(name, f"answers at {named}")
 
 
+def _allowed_users(evidence: Evidence) -> Finding:
+    name, user = "allowed users", evidence.user
+    if user is None:
+        return Finding(check=name, verdict="skip", found="no ResourceManager that answers runs on this host")
+    if user.allowed:
+        return passed(name, f"gpusaged answers to {user.name}, the ResourceManager's user")
+    verdict = warned if evidence.status is None else failed
+    wanted = ", ".join(f'"{each}"' for each in (*evidence.configuration.daemon.allowed_users, user.name))
+    todo = f"in gpusage.toml: [daemon] allowed_users = [{wanted}]"
+    return verdict(name, f"gpusaged would not answer to {user.name}, the ResourceManager's user", todo)
+
+
 def _store(evidence: Evidence) -> Finding:
     return store_finding(evidence.configuration, evidence.status)
 
@@ -210,7 +222,14 @@ _OF_CLUSTER: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("queues", _queues),
     ("recovery", _recovery),
 )
-_OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (_loading, _settings_file, _daemon, _store, _kill_switch)
+_OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (
+    _loading,
+    _settings_file,
+    _daemon,
+    _allowed_users,
+    _store,
+    _kill_switch,
+)
 
 
 def _has(daemon: Daemon, wanted: str) -> bool:

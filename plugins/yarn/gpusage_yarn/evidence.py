@@ -24,6 +24,7 @@ from gpusage_yarn.address import require_addresses
 from gpusage_yarn.cluster import View, cluster_of, read_view
 from gpusage_yarn.hadoop_xml import conf_folder, read_settings
 from gpusage_yarn.install import CALCULATOR, PROCESSORS, RULES, SCHEDULER
+from gpusage_yarn.manager_user import ManagerUser, manager_user
 from gpusage_yarn.preflight import configured_classes, load_classes
 from gpusage_yarn.rest import ResourceManager
 
@@ -64,6 +65,7 @@ class Evidence:
     Attributes:
         view: ``None`` where no ResourceManager answers, and *trouble* says why.
         settings: Of the ResourceManager's, those that it tells.
+        user: The ResourceManager's, where it runs on this host.
         nodes: NodeManagers that offer shares, as far as they were asked.
         loaded: For each of our classes that is configured here, why it cannot be made, or ``""``; ``None`` where
             that could not be tried, and *loading_trouble* says why.
@@ -77,6 +79,7 @@ class Evidence:
     trouble: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     manager: Daemon | None = None
+    user: ManagerUser | None = None
     nodes: tuple[Daemon, ...] = ()
     loaded: Mapping[str, str] | None = None
     loading_trouble: str = ""
@@ -127,6 +130,7 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         "cluster": cluster_of(view, advisor().catalogue),
         "settings": {name: value for name, value in told.items() if value is not None},
         "manager": ask_daemon("ResourceManager", manager.address),
+        "user": manager_user(manager.address, configuration.daemon),
         "nodes": nodes,
     }
 

@@ -51,6 +51,7 @@ def up(folder: Path, nodes: str, jar: Path | None, *, as_json: bool) -> None:
         document = {
             "schema": "gpusage.yarn.sandbox/1",
             "folder": str(cluster.layout.folder),
+            "up": True,
             "hadoop_version": cluster.hadoop.version,
             "rm_url": cluster.rm_url,
             "hadoop_conf_dir": cluster.environment["HADOOP_CONF_DIR"],
@@ -77,7 +78,8 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
 
 @sandbox.command()
 @_FOLDER
-def down(folder: Path) -> None:
+@_JSON
+def down(folder: Path, *, as_json: bool) -> None:
     """End every container and daemon of the sandbox, and remove its folder.
 
     Example: gpusage yarn sandbox down
@@ -85,4 +87,5 @@ def down(folder: Path) -> None:
     from gpusage_yarn.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
 
     open_sandbox(folder).down()
-    click.echo(f"{folder} is gone.")
+    document = {"schema": "gpusage.yarn.sandbox/1", "folder": str(folder.absolute()), "up": False}
+    click.echo(json.dumps(document, indent=1) if as_json else f"{folder} is gone.")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
+from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.nodes import Node
 from gpusage_yarn.sandbox.layout import ClusterPlan, Layout
 
@@ -59,6 +60,7 @@ def render_gpusage_toml(layout: Layout) -> str:
     return (
         f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
         f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
+        f"allowed_users = {json.dumps(['root', user_name()])}\n"
         f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
     )
 
