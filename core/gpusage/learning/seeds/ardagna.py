@@ -124,9 +124,9 @@ class Answer(NamedTuple):
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
-    """Return the experiment's tables; the layers where their file is there."""
+    """Return the experiment's tables: those that the files which are there can fill."""
     found = runs(data)
-    shown = [table(question, found) for question in EXTRAPOLATIONS]
+    shown = [table(question, found) for question in EXTRAPOLATIONS if any(splits(question, found))]
     return [ardagna_layers.table(data), *shown] if ardagna_layers.FILE in data else shown
 
 
