@@ -187,6 +187,7 @@ def _need(
         fits=memory_bytes.high <= gpu.memory_bytes,
         familiar=familiar,
         notes=(*graph.notes, *notes),
+        parameter_count=graph.parameter_count,
     )
 
 

@@ -157,7 +157,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeed:
-    """What one replica of a workload needs on one GPU."""
+    """What one replica of a workload needs on one GPU.
+
+    Attributes:
+        parameter_count: Of the model, by which two jobs are known to train or serve the same one; 0 where not known.
+    """
 
     gpu: str
     step_time_s: Interval
@@ -169,6 +173,7 @@ class GpuNeed:
     fits: bool
     familiar: bool = True
     notes: tuple[str, ...] = ()
+    parameter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,15 @@
-"""What jobs on one GPU do to each other under MPS: a rule from their activities, put right near measured jobs.
+"""What jobs on one GPU do to each other under MPS: what measured jobs did; where none is known, a rule from activities.
 
-Where the sums of SM activity and of DRAM activity stay below 1 the jobs fit beside each other and slow each other a
-little; above 1 they share what there is. A job cannot use more SMs than its thread percentage lets it. Jobs like those
-that were measured suffer and press more or less than the rule says, as they were seen to; far from all of them the
-rule stands alone.
+A job like one that was measured suffers and presses on others as that one did, on the average of its partners; a job
+like none is taken for average. Of two jobs that are both unlike all measured ones a rule speaks: where the sums of SM
+activity and of DRAM activity stay below 1 they fit beside each other and slow each other a little; above 1 they share
+what there is. A job cannot use more SMs than its thread percentage lets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import permutations
 from math import ceil, exp, log
 from typing import Any, NamedTuple
 
@@ -50,11 +49,13 @@ class Learned(NamedTuple):
     """What was measured of which jobs; a row of *jobs* is scaled features as `features_of` gives them.
 
     Attributes:
-        sensitivity: For each job, by how much it suffers more (below 0) than the rule says; as weights of likeness.
-        pressure: The same of how much it makes others suffer.
+        sensitivity: By how much each job's throughput lies above the average (below it: negative), over all partners.
+        pressure: The same of its partners' throughputs.
+        average: Of all measured throughputs.
         near: Distance at which likeness falls off.
         known: Where all jobs are like measured ones.
-        unknown: Where one is not.
+        partly: Where some are.
+        unknown: Where none is.
     """
 
     mean: FloatArray
@@ -62,8 +63,10 @@ class Learned(NamedTuple):
     jobs: FloatArray
     sensitivity: FloatArray
     pressure: FloatArray
+    average: float
     near: float
     known: Deviations
+    partly: Deviations
     unknown: Deviations
 
 
@@ -73,8 +76,9 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     percents = _thread_percents(needs)
     learned = _learned()
     rows = features_of(needs)
-    deviations = learned.known if is_known(learned, rows) else learned.unknown
-    values = [1.0] if len(needs) == 1 else throughputs(learned, rows, percents)
+    deviations = deviations_of(learned, rows)
+    models = [need.parameter_count for need in needs]
+    values = [1.0] if len(needs) == 1 else throughputs(learned, rows, models, percents)
     total = sum(values)
     highest = float(len(needs))
     alone = len(needs) == 1
@@ -107,32 +111,55 @@ def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
     ).reshape(-1, 6)
 
 
-def throughputs(learned: Learned, rows: FloatArray, percents: Sequence[int] | None = None) -> list[float]:
-    """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use."""
-    likeness = likeness_of(learned, rows)
-    sensitivity, pressure = likeness @ learned.sensitivity, likeness @ learned.pressure
-    found = rule(rows) * np.exp(sensitivity + pressure.sum() - pressure)
+def throughputs(
+    learned: Learned, rows: FloatArray, models: Sequence[int], percents: Sequence[int] | None = None
+) -> list[float]:
+    """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
+
+    Of two jobs what `beside` says; of more, the partners' delays add up, which nothing that is public tells better.
+    """
+    pairs, known = beside(learned, rows, models)
+    delays = 1.0 / pairs - 1.0
+    found = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
     if len(rows) > PAIR:
-        found = np.minimum(found, _worst_pair(rows, sensitivity, pressure))
+        share = known.max()
+        found = share * found + (1.0 - share) * np.minimum(found, rule(rows))
     granted = np.ones(len(rows)) if percents is None else np.array(percents) / 100.0 / np.maximum(rows[:, 2], 1e-6)
     result: list[float] = np.clip(np.minimum(found, granted), LEAST, 1.0).tolist()
     return result
 
 
-def _worst_pair(rows: FloatArray, sensitivity: FloatArray, pressure: FloatArray) -> FloatArray:
-    """Return each job's least throughput beside one of the others: a third job never helps."""
-    found = np.ones((len(rows), len(rows)))
-    for first, second in permutations(range(len(rows)), PAIR):
-        found[first, second] = rule(rows[[first, second]])[0] * np.exp(sensitivity[first] + pressure[second])
-    return np.asarray(found.min(axis=1))
+def beside(learned: Learned, rows: FloatArray, models: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    """Return each row's throughput beside each column's job, and how known each job is, 0 to 1.
+
+    Two jobs of one unknown model contend for the same things: they are promised no more than the average.
+    """
+    likeness = likeness_of(learned, rows)
+    known = likeness.max(axis=1, initial=0.0)
+    shares = likeness * (known / np.maximum(likeness.sum(axis=1), 1e-300))[:, np.newaxis]
+    measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
+    names = np.array(models)
+    alike = (names[:, np.newaxis] == names) & (names > 0)
+    told = _rule_of_pairs(rows)
+    told = np.where(alike, np.minimum(told, learned.average), told)
+    either = 1.0 - np.outer(1.0 - known, 1.0 - known)
+    return np.clip(either * np.clip(measured, LEAST, 1.0) + (1.0 - either) * told, LEAST, 1.0), known
 
 
 def rule(rows: FloatArray) -> FloatArray:
-    """Return the throughputs that the activities alone say."""
+    """Return the throughputs of all jobs together that the activities alone say."""
     busy, sm, dram = rows[:, 1], rows[:, 2], rows[:, 3]
     slowdown = 1.0 + INTERFERENCE * dram * (dram.sum() - dram) + CONTENTION * busy * (busy.sum() - busy)
     crowding = max(1.0, float(sm.sum()), float(dram.sum()))
     return np.asarray(1.0 / crowding / slowdown)
+
+
+def _rule_of_pairs(rows: FloatArray) -> FloatArray:
+    """Return what `rule` says of each row's job beside each column's."""
+    busy, sm, dram = rows[:, 1], rows[:, 2], rows[:, 3]
+    slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
+    crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
+    return np.asarray(1.0 / np.maximum(1.0, crowding) / slowdown)
 
 
 def likeness_of(learned: Learned, rows: FloatArray) -> FloatArray:
@@ -141,9 +168,12 @@ def likeness_of(learned: Learned, rows: FloatArray) -> FloatArray:
     return np.asarray(np.exp(-0.5 * (away**2).sum(axis=-1) / learned.near**2))
 
 
-def is_known(learned: Learned, rows: FloatArray) -> bool:
-    """Return whether every job is like a measured one."""
-    return bool((likeness_of(learned, rows).max(axis=1, initial=0.0) >= KNOWN).all())
+def deviations_of(learned: Learned, rows: FloatArray) -> Deviations:
+    """Return how far off predictions are where all, some or none of the jobs are like measured ones."""
+    are_known = likeness_of(learned, rows).max(axis=1, initial=0.0) >= KNOWN
+    if are_known.all():
+        return learned.known
+    return learned.partly if are_known.any() else learned.unknown
 
 
 def _thread_percents(needs: Sequence[GpuNeed]) -> tuple[int, ...]:
@@ -171,7 +201,9 @@ def read(parameters: dict[str, Any]) -> Learned:
         jobs=np.array(parameters["jobs"]).reshape(-1, len(parameters["mean"])),
         sensitivity=np.array(parameters["sensitivity"]),
         pressure=np.array(parameters["pressure"]),
+        average=float(parameters["average"]),
         near=float(parameters["near"]),
         known=Deviations(*parameters["known"]),
+        partly=Deviations(*parameters["partly"]),
         unknown=Deviations(*parameters["unknown"]),
     )

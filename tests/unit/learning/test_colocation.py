@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.colocation import _fitted, _kace, _ours, _popular, _read
+from gpusage.learning.colocation import _fitted, _ours, _read
 from gpusage.learning.pairs import Pairs, scores
+from gpusage.learning.partners import kace, popular, unacquainted
 from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
 from gpusage_hooks.types import GpuNeed, Interval
 
 V100 = builtin_catalogue().find("v100")
+MODELS = (1, 2, 3, 4, 5)
+"""Of five jobs, their parameter counts."""
 
 
 def point(value: float) -> Interval:
@@ -51,42 +54,65 @@ def five_jobs() -> Pairs:
 def nothing_learned() -> Learned:
     empty = np.zeros(0)
     return Learned(
-        np.zeros(6), np.ones(6), np.zeros((0, 6)), empty, empty, 0.3, Deviations(0.1, 0.1), Deviations(0.4, 0.3)
+        mean=np.zeros(6),
+        scale=np.ones(6),
+        jobs=np.zeros((0, 6)),
+        sensitivity=empty,
+        pressure=empty,
+        average=0.6,
+        near=0.3,
+        known=Deviations(0.1, 0.1),
+        partly=Deviations(0.3, 0.2),
+        unknown=Deviations(0.4, 0.3),
     )
 
 
 def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
     pairs = five_jobs()
     learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
-    beside_loud = throughputs(learned, pairs.features[[0, 1]])[0]
-    beside_quiet = throughputs(learned, pairs.features[[0, 2]])[0]
-    assert beside_loud == pytest.approx(0.3, rel=0.2)
-    assert beside_quiet == pytest.approx(0.9, rel=0.2)
+    beside_loud = throughputs(learned, pairs.features[[0, 1]], MODELS[:2])[0]
+    beside_quiet = throughputs(learned, pairs.features[[0, 2]], MODELS[:2])[0]
+    assert beside_loud == pytest.approx(0.3, abs=0.15)
+    assert beside_quiet == pytest.approx(0.9, abs=0.1)
 
 
 def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     pairs = five_jobs()
     said = _ours(pairs, pairs.models != "a", 0)
     assert said[1] < min(said[2], said[3])
-    assert scores(pairs, _popular)["all"] == pytest.approx(100.0)
+    assert scores(pairs, popular)["all"] == pytest.approx(100.0)
+
+
+def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
+    pairs = five_jobs()
+    said = unacquainted(_ours)(pairs, pairs.models != "a", 0)
+    assert said[1] == pytest.approx(said[2], rel=0.05)
+
+
+def test_two_jobs_of_one_unknown_model_are_promised_no_more_than_the_average() -> None:
+    rows = features_of([need(0.2), need(0.2)])
+    assert throughputs(nothing_learned(), rows, (7, 7)) == pytest.approx([0.6, 0.6])
+    assert min(throughputs(nothing_learned(), rows, (0, 0))) > 0.9
 
 
 def test_a_regression_on_sums_finds_a_sum_that_is_linear_in_them() -> None:
     pairs = five_jobs()
     sums = pairs.features.sum(axis=1)[:, np.newaxis] + pairs.features.sum(axis=1)
     linear = replace(pairs, sums=np.where(np.isnan(pairs.parts), np.nan, sums))
-    assert _kace(linear, np.full(5, fill_value=True), 0)[1:] == pytest.approx(linear.sums[0, 1:], rel=1e-6)
+    assert kace(linear, np.full(5, fill_value=True), 0)[1:] == pytest.approx(linear.sums[0, 1:], rel=1e-6)
 
 
 def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
     rows = features_of([need(0.2), need(0.2)])
-    assert throughputs(nothing_learned(), rows) == pytest.approx([1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2)
+    assert throughputs(nothing_learned(), rows, MODELS[:2]) == pytest.approx(
+        [1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2
+    )
 
 
 def test_a_third_job_never_helps() -> None:
     pairs = five_jobs()
     learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
-    two, three = throughputs(learned, pairs.features[:2]), throughputs(learned, pairs.features[:3])
+    two, three = (throughputs(learned, pairs.features[:count], MODELS[:count]) for count in (2, 3))
     assert three[0] <= two[0]
     assert three[1] <= two[1]
 
