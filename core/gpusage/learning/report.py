@@ -9,16 +9,12 @@ from math import ceil, floor, log10
 from typing import Any
 
 from gpusage.learning.targets import Points, ScoreTable
+from gpusage.pages import html
 
 Found = Mapping[str, Sequence[ScoreTable]]
 SIDE, MARGIN, MAXIMUM_POINTS = 420.0, 46.0, 1000
 THREE_DIGITS = 100
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:.5rem 0}td,th{padding:.2rem .7rem;text-align:right;"
-    "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
-    "svg{background:#fafafa}small{color:#555}"
-)
+LEGEND = "A dot is a row: predicted over measured; on the red line the two are equal. Lines are the 90 % intervals."
 
 
 def cell(value: str | float | None) -> str:
@@ -39,42 +35,49 @@ def documents(found: Found) -> dict[str, Any]:
 
 
 def page(found: Found) -> str:
-    """Return the page."""
+    """Return the page: one section a target."""
+    links = " · ".join(f"<a href='#{escape(name)}'>{escape(_words(name))}</a>" for name in found)
     body = "".join(
-        f"<h2>{escape(name)}</h2>{''.join(_section(table) for table in scores)}" for name, scores in found.items()
+        f"<h2 id='{escape(name)}'>{escape(_words(name))}</h2>{''.join(_section(table) for table in scores)}"
+        for name, scores in found.items()
     )
-    head = f"<meta charset='utf-8'><title>gpusage evaluate</title><style>{STYLE}</style>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body><h1>gpusage evaluate</h1>{body}</body></html>\n"
+    return html.page("gpusage evaluate", f"<p>{links}</p><p><small>{LEGEND}</small></p>{body}")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _section(table: ScoreTable) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in table.rows)
+    rows = html.table(table.columns, [[cell(value) for value in row] for row in table.rows])
     notes = "".join(f"<p><small>{escape(note)}</small></p>" for note in table.notes)
     plots = "".join(_plot(points) for points in table.points)
-    return f"<h3>{escape(table.title)}</h3><table><tr>{head}</tr>{rows}</table>{notes}{plots}"
+    return f"<h3>{escape(table.title)}</h3>{rows}{notes}{plots}"
 
 
 def _plot(points: Points) -> str:
     """Return predicted over measured, both on logarithmic scales, the 90 % intervals as lines."""
-    every = max(1, ceil(len(points.measured) / MAXIMUM_POINTS))
-    rows = range(0, len(points.measured), every)
-    shown = [*points.measured, *points.predicted]
+    rows = range(0, len(points.measured), max(1, ceil(len(points.measured) / MAXIMUM_POINTS)))
+    shown = [value for value in (*points.measured, *points.predicted) if value > 0]
+    if not shown:
+        return ""
     first, last = floor(log10(min(shown))), ceil(log10(max(shown)))
     scale = (SIDE - 2 * MARGIN) / max(last - first, 1)
 
     def place(value: float) -> float:
-        return MARGIN + (log10(max(value, 10.0**first)) - first) * scale
+        return MARGIN + (log10(min(max(value, 10.0**first), 10.0**last)) - first) * scale
 
-    lines = "".join(
-        f"<path d='M{place(points.measured[i]):.1f} {SIDE - place(points.low[i]):.1f}"
-        f"V{SIDE - place(points.high[i]):.1f}' stroke='#9bd' stroke-width='.6'/>"
-        for i in rows
-        if points.low
-    )
+    def x(row: int) -> str:
+        return f"{place(points.measured[row]):.1f}"
+
+    def y(value: float) -> str:
+        return f"{SIDE - place(value):.1f}"
+
+    bars = "".join(f"M{x(i)} {y(points.low[i])}V{y(points.high[i])}" for i in rows if points.low)
+    lines = f"<path d='{bars}' stroke='#9bd' stroke-width='.6'/>" if bars else ""
     dots = "".join(
-        f"<circle cx='{place(points.measured[i]):.1f}' cy='{SIDE - place(points.predicted[i]):.1f}' r='1.8' "
-        f"fill='#136' fill-opacity='.6'><title>{escape(points.labels[i]) if points.labels else ''}</title></circle>"
+        f"<circle cx='{x(i)}' cy='{y(points.predicted[i])}' r='1.8'>"
+        f"<title>{escape(points.labels[i]) if points.labels else ''}</title></circle>"
         for i in rows
     )
     ticks = "".join(
@@ -85,5 +88,7 @@ def _plot(points: Points) -> str:
     ideal = f"<path d='M{MARGIN} {SIDE - MARGIN}L{SIDE - MARGIN} {MARGIN}' stroke='#c33' fill='none'/>"
     words = f"measured, {escape(points.unit)}; upwards: predicted"
     caption = f"<text x='{SIDE / 2}' y='{SIDE - 8}' text-anchor='middle' font-size='12'>{words}</text>"
-    svg = f"<svg viewBox='0 0 {SIDE:.0f} {SIDE:.0f}' width='{SIDE:.0f}'>{lines}{ideal}{dots}{ticks}{caption}</svg>"
-    return f"<figure>{svg}<figcaption><small>{escape(points.title)}</small></figcaption></figure>"
+    drawn = f"{lines}{ideal}<g fill='#136' fill-opacity='.6'>{dots}</g>{ticks}{caption}"
+    svg = f"<svg viewBox='0 0 {SIDE:.0f} {SIDE:.0f}' width='{SIDE:.0f}'>{drawn}</svg>"
+    part = "" if len(rows) == len(points.measured) else f"; {len(rows)} of {len(points.measured)} rows"
+    return f"<figure>{svg}<figcaption><small>{escape(points.title)}{part}</small></figcaption></figure>"
