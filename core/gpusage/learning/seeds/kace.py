@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gpusage.learning.colocation import _ours as ours
 from gpusage.learning.colocation import _shipped as shipped
 from gpusage.learning.pairs import Pairs, Policy, gavel, lucid
+from gpusage.learning.partners import RANKING, popular
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 
@@ -26,7 +27,6 @@ BoolArray = npt.NDArray[np.bool_]
 FILES = ("gavel_pairs.csv",)
 ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
 """Columns of the features that are logarithms of amounts (step, samples a second, bytes), and shares."""
-MEMORY, SM, DRAM = 5, 2, 3
 PAPER_ORACLE, PAPER_BEST, PAPER_TARGETS = 90.0, 13, 21
 SEARCHES, FOLDS, TREES = 6, 3, 40
 TIE = 1e-9
@@ -50,18 +50,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 
 def rules() -> dict[str, Policy]:
     """Return KACE's rules of one figure."""
-    return {
-        "MEMCAP (least memory)": lambda pairs, *_: -pairs.features[:, MEMORY],
-        "SM% (highest)": lambda pairs, *_: pairs.features[:, SM],
-        "MEM% (lowest)": lambda pairs, *_: -pairs.features[:, DRAM],
-    }
-
-
-def popular(pairs: Pairs, teaches: BoolArray, _: int) -> FloatArray:
-    """Return each job's mean sum with the jobs that teach, which needs no features at all."""
-    known = np.where(teaches[:, np.newaxis] & teaches, pairs.sums, np.nan)
-    counts = (~np.isnan(known)).sum(axis=1)
-    return np.where(counts > 0, np.nansum(known, axis=1) / np.maximum(counts, 1), np.nanmean(known))
+    return {name: policy for name, policy in RANKING.items() if name != "random"}
 
 
 def learners() -> Mapping[str, Policy]:
