@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage.sandboxes.progress import progress
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_yarn.cluster import parse_node
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
@@ -179,7 +179,7 @@ def release(cluster: Sandbox, numbers: Iterable[int], jobs: list[str]) -> None:
 
 def show_store(cluster: Sandbox) -> None:
     """Show what is kept of the decisions."""
-    store = DecisionStore(f"sqlite:///{cluster.layout.state}/decisions.db")
+    store = open_store(f"sqlite:///{cluster.layout.state}/decisions.db")
     records = store.latest(100)
     store.close()
     rewritten = sum(record.decision.code.value == "REWRITE" for record in records)
