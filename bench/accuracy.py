@@ -1,0 +1,224 @@
+"""How good the predictions are, as Markdown: the goals, what a plainer method does better, and every table.
+
+Run: ``python bench/accuracy.py --update docs/accuracy.md --update README.md`` after each change of a predictor, so that
+no number there was typed by hand. Without the public measurements it says so and ends well.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from gpusage.learning.report import cell
+
+ROOT = Path(__file__).resolve().parents[1]
+ALL_TABLES, GOALS_ONLY = (
+    "<!-- made by bench/accuracy.py: do not edit -->",
+    "<!-- goals by bench/accuracy.py: do not edit -->",
+)
+END = "<!-- end of what bench/accuracy.py made -->"
+LONG = 12
+"""Tables of more rows are folded."""
+BASELINE_COLUMNS = ("constant roofline", "random forest", "constant", "node times alone")
+OUR_ROWS = ("ours", "gpusage", "ceiling")
+NOT_COMPARED = ("ceiling", "gpusage, random rows")
+UNSEEN_FAMILY, UNSEEN_GPU = "Step time of an unseen family", "Step time on an unseen GPU"
+NEIGHBOURS, WIDE = "Neighbour generations", "Wide generations"
+MEMORY = "Memory: measured peaks of training, flat and impossible rows left out"
+ACTIVITY = "Activity of random networks"
+GAVEL, LUCID = (
+    "Co-location, target's model held out: Gavel 2020, V100, MPS",
+    "Co-location, target's model held out: Lucid",
+)
+ALL, QUEUE = "% of Oracle, all", "% of Oracle, queue of 4"
+Table = Mapping[str, Any]
+Targets = Mapping[str, Sequence[Table]]
+
+
+class Goal(NamedTuple):
+    """One figure that was promised, and where it stands.
+
+    Attributes:
+        table: How its title begins.
+        row: How the first cell of the row begins.
+        bounds: Least and greatest value that meets it.
+        against: What is held beside it: ``columns`` of the same row, ``rows`` of the same column, or nothing.
+    """
+
+    text: str
+    table: str
+    row: str
+    column: str
+    bounds: tuple[float, float]
+    against: str
+
+
+STEP = "step time, "
+GOALS = (
+    Goal(f"{STEP}NeuSight's models, model unseen: MAPE %", UNSEEN_FAMILY, "neusight", "ours", (0, 7), "columns"),
+    Goal(f"{STEP}NeuSight's models, GPU unseen: MAPE %", UNSEEN_GPU, "neusight: all", "ours", (0, 9), "columns"),
+    Goal(f"{STEP}timm inference, family unseen: MAPE %", UNSEEN_FAMILY, "timm infer", "ours", (0, 12), "columns"),
+    Goal("speed-up, neighbour generations: MAPE %", NEIGHBOURS, "mean", "ours", (0, 3.5), "columns"),
+    Goal("speed-up, generations far apart: MAPE %", WIDE, "mean", "ours", (0, 12), "columns"),
+    Goal("memory, family unseen: MAPE %", MEMORY, "gpusage, unseen", "MAPE %", (0, 5), "rows"),
+    Goal("memory, family unseen: median %", MEMORY, "gpusage, unseen", "median %", (0, 3), "rows"),
+    Goal("memory, more than the high end: % of rows", MEMORY, "gpusage, unseen", "above high %", (0, 1), ""),
+    Goal("memory, coverage of the 90 % interval: %", MEMORY, "gpusage, unseen", "coverage %", (85, 95), ""),
+    Goal("utilization, type unseen: RMSLE", ACTIVITY, "ours, utilization", "unseen type: all", (0, 0.10), "rows"),
+    Goal("utilization, random rows: RMSLE", ACTIVITY, "ours, utilization", "random rows: all", (0, 0.08), "rows"),
+    Goal("partner on Gavel's V100, of all: % of Oracle", GAVEL, "ours", ALL, (97, 100), "rows"),
+    Goal("partner on Gavel's V100, of four: % of Oracle", GAVEL, "ours", QUEUE, (95, 100), "rows"),
+    Goal("partner in Lucid's data, of all: % of Oracle", LUCID, "ours, as shipped", ALL, (96, 100), "rows"),
+    Goal("partner in Lucid's data, of four: % of Oracle", LUCID, "ours, as shipped", QUEUE, (98.5, 100), "rows"),
+)
+
+
+@click.command(help=__doc__)
+@click.option("--data", type=click.Path(path_type=Path), default=ROOT.parent / "shared" / "data")
+@click.option("--json", "file", type=click.Path(exists=True, path_type=Path), help="What `evaluate --json` printed.")
+@click.option(
+    "--update", "pages", type=click.Path(exists=True, path_type=Path), multiple=True, help="A page with the marks."
+)
+def main(data: Path, file: Path | None, pages: tuple[Path, ...]) -> None:
+    """Print the Markdown, or put it into *pages*."""
+    if file is None and not data.is_dir():
+        click.echo(f"Folder '{data}' must have the public measurements; got none. Name it with --data.", err=True)
+        return
+    text = file.read_text(encoding="utf-8") if file else _evaluated(data)
+    targets = json.loads(text)["targets"]
+    if not pages:
+        click.echo("\n".join(markdown(targets)))
+    for page in pages:
+        _update(page, targets)
+
+
+def _update(page: Path, targets: Targets) -> None:
+    text = page.read_text(encoding="utf-8")
+    mark, made = (GOALS_ONLY, goals(targets)) if GOALS_ONLY in text else (ALL_TABLES, markdown(targets))
+    before, _, rest = text.partition(mark)
+    _, end, after = rest.partition(END)
+    if not end:
+        message = f"Page '{page}' must have the lines '{mark}' and '{END}'; got none. Add them where the figures go."
+        raise click.ClickException(message)
+    page.write_text(f"{before}{mark}\n\n{chr(10).join(made)}\n\n{END}{after}", encoding="utf-8")
+
+
+def _evaluated(data: Path) -> str:
+    command = [sys.executable, "-m", "gpusage.cli", "evaluate", "--data", str(data), "--json"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def goals(targets: Targets) -> Iterator[str]:
+    """Yield the lines of the table of the goals."""
+    tables = [table for found in targets.values() for table in found]
+    yield from ("| figure | goal | ours | best plainer method | |", "|---|--:|--:|--:|---|")
+    for goal in GOALS:
+        yield _goal_line(goal, tables)
+
+
+def markdown(targets: Targets) -> Iterator[str]:
+    """Yield the lines of the page."""
+    tables = [table for found in targets.values() for table in found]
+    yield from ("## Against the goals", "", *goals(targets))
+    yield from ("", "## Where a plainer method is better", "")
+    yield from (_better(tables) or ("Nowhere in these tables.",))
+    for name, found in targets.items():
+        yield from ("", f"## {name.replace('_', ' ').capitalize()}: every table")
+        for table in found:
+            yield from _table_lines(table)
+
+
+def _find(goal: Goal, tables: Sequence[Table]) -> tuple[Table, list[Any]] | None:
+    for table in tables:
+        if table["title"].startswith(goal.table) and goal.column in table["columns"]:
+            for row in table["rows"]:
+                if row[0].startswith(goal.row):
+                    return table, row
+    return None
+
+
+def _goal_line(goal: Goal, tables: Sequence[Table]) -> str:
+    least, most = goal.bounds
+    is_share = goal.column.startswith("%")
+    wanted = f"≥ {least:g}" if is_share else f"≤ {most:g}" if not least else f"{least:g} to {most:g}"
+    found = _find(goal, tables)
+    if found is None:
+        return f"| {goal.text} | {wanted} | no table | | |"
+    table, row = found
+    value = row[table["columns"].index(goal.column)]
+    name, figure = _best(_rivals(goal, table, row), is_share=is_share)
+    beside = f"{cell(figure)} ({name})" if name else ""
+    verdict = "met" if least <= value <= most else "**missed**"
+    return f"| {goal.text} | {wanted} | {cell(value)} | {beside} | {verdict} |"
+
+
+def _rivals(goal: Goal, table: Table, row: Sequence[Any]) -> dict[str, float]:
+    columns = table["columns"]
+    if goal.against == "columns":
+        return {name: row[place] for place, name in enumerate(columns) if name in BASELINE_COLUMNS}
+    if goal.against == "rows":
+        return _other_rows(table, row, columns.index(goal.column))
+    return {}
+
+
+def _other_rows(table: Table, row: Sequence[Any], place: int) -> dict[str, float]:
+    """Return what other methods have in the same column, of the same figure where a table has several."""
+    _, _, figure = row[0].partition(", ")
+    of_figure = f", {figure}" if figure in ("utilization", "SM activity") else ""
+    others = [line for line in table["rows"] if not line[0].startswith(OUR_ROWS) and line[0].endswith(of_figure)]
+    return {line[0].removesuffix(of_figure): line[place] for line in others if line[place] is not None}
+
+
+def _best(rivals: Mapping[str, float], *, is_share: bool) -> tuple[str, float | None]:
+    if not rivals:
+        return "", None
+    return (max if is_share else min)(rivals.items(), key=lambda item: item[1])
+
+
+def _better(tables: Sequence[Table]) -> list[str]:
+    """Return a line for each place where a baseline is ahead of ours."""
+    lines = []
+    for table in tables:
+        columns = table["columns"]
+        ours = next((name for name in ("ours", "shipped") if name in columns), None)
+        for row in table["rows"] if ours else ():
+            rivals = {name: row[place] for place, name in enumerate(columns) if name in BASELINE_COLUMNS}
+            lines += _ahead(f"{table['title']}, {row[0]}", row[columns.index(ours)], rivals, is_share=False)
+        for row in table["rows"] if columns[0] in ("predictor", "method", "policy") else ():
+            if row[0].startswith(OUR_ROWS) and not row[0].startswith(NOT_COMPARED):
+                for place, name in enumerate(columns[1:], start=1):
+                    if name.startswith(("MAPE", "median", "% of", "unseen", "random")) and row[place] is not None:
+                        is_share = name.startswith("%")
+                        what = f"{table['title']}, {row[0]}, {name}"
+                        lines += _ahead(what, row[place], _other_rows(table, row, place), is_share=is_share)
+    return lines
+
+
+def _ahead(what: str, ours: float, rivals: Mapping[str, float], *, is_share: bool) -> list[str]:
+    name, figure = _best(rivals, is_share=is_share)
+    if figure is None or (figure <= ours if is_share else figure >= ours):
+        return []
+    return [f"- {what}: {name} {cell(figure)}, ours {cell(ours)}."]
+
+
+def _table_lines(table: Table) -> Iterator[str]:
+    is_long = len(table["rows"]) > LONG
+    yield from ("", f"<details><summary>{table['title']}</summary>" if is_long else f"**{table['title']}**", "")
+    yield f"| {' | '.join(table['columns'])} |"
+    yield f"|---|{'--:|' * (len(table['columns']) - 1)}"
+    for row in table["rows"]:
+        yield f"| {' | '.join(cell(value) for value in row)} |"
+    yield ""
+    yield from (f"{note}  " for note in table["notes"])
+    if is_long:
+        yield from ("", "</details>")
+
+
+if __name__ == "__main__":
+    main()
