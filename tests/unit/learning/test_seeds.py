@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning.pairs import Pairs
-from gpusage.learning.seeds import ardagna, ardagna_layers, kace, regression, takayama, yeung
+from gpusage.learning.profiled import Run as ProfiledRun
+from gpusage.learning.seeds import ardagna, ardagna_layers, kace, kace_triples, regression, takayama, yeung
 from gpusage.learning.seeds.ardagna_runs import Run
 from gpusage.learning.seeds.command import command_of
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 from gpusage.predictors.lowering import forward_flop
+from gpusage_hooks.types import Workload
 
 LAYER = {"w": 224, "h": 224, "c": 3, "n": 16, "k_filters": 64, "filter_w": 7, "filter_h": 7, "pad_w": 3, "pad_h": 3}
 LAYER |= {"stride_w": 2, "stride_h": 2, "application": "Vision"}
@@ -146,6 +149,39 @@ def test_pairs_that_were_not_drawn_teach_nothing() -> None:
     fewer = kace.some_of(pairs, 0.6, seed=0)
     assert int((~np.isnan(fewer.sums)).sum()) == 2 * 9
     assert np.array_equal(np.isnan(fewer.sums), np.isnan(fewer.parts))
+
+
+def measured_triples() -> list[ProfiledRun]:
+    """Return four jobs alone under MPS, at 10 steps a second, and all their triples; each takes by its batch size."""
+    batches = (1, 8, 64, 256)
+
+    def run(item: str, kind: str, batch: int, steps_per_s: float) -> ProfiledRun:
+        figures = {"steps_per_s": steps_per_s, "thread_percent": 100.0}
+        workload, gpu = Workload(batch_size=batch), builtin_catalogue().find("v100")
+        job, key = f"resnet18,batch={batch}", "gavel:resnet18@32"
+        return ProfiledRun(item, kind, "mps", job, f"{key}", "resnet", "made up", workload, gpu, figures)
+
+    alone = [run(f"alone {batch}", "share", batch, 10.0) for batch in batches]
+    threes = list(combinations(batches, 3))
+    return [*alone, *(run(str(t), "triple", batch, 10.0 - sum(t) / 50) for t in threes for batch in t)]
+
+
+def test_triples_are_read_against_each_job_alone() -> None:
+    triples = kace_triples.triples_of(measured_triples())
+    assert triples is not None
+    assert triples.sums[0] == pytest.approx(3 * (1 - (1 + 8 + 64) / 500))
+    assert sorted(triples.members[0]) == [0, 2, 3]  # the jobs by name: 1, 256, 64, 8
+    assert kace_triples.triples_of(measured_triples()[4:]) is None
+
+
+def test_the_triple_of_the_lightest_partners_is_the_oracles_where_large_batches_press_more() -> None:
+    triples = kace_triples.triples_of(measured_triples())
+    assert triples is not None
+    lightest = kace_triples.reached(triples, lambda given, _: given.sums)
+    assert lightest == pytest.approx(100.0)
+    heaviest = kace_triples.reached(triples, lambda given, _: -given.sums)
+    assert heaviest.max() < 100.0
+    assert len(kace_triples.ours(triples, np.ones(4, dtype=bool))) == 4
 
 
 def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:

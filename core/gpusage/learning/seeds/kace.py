@@ -2,7 +2,8 @@
 
 KACE adds up or averages what nvidia-smi and Nsight Compute saw of each workload alone; here both jobs are known by what
 gpusage predicts from their graphs. Its 21 workloads on a V100 are not public: Gavel's V100 pairs under MPS and Lucid's
-time-sliced pairs stand in. No triple is scored, as none was ever published with the jobs' names.
+time-sliced pairs stand in. Triples with the jobs' names were never published: they are scored where `gpusage profile`
+has measured some.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gpusage.learning.colocation import _ours as ours
 from gpusage.learning.colocation import _shipped as shipped
 from gpusage.learning.pairs import Pairs, Policy, gavel, lucid
 from gpusage.learning.partners import RANKING, popular
+from gpusage.learning.seeds import kace_triples
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 
@@ -45,7 +47,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         policies["ours"] = shipped(pairs)
         named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
-    return shown
+    return [*shown, *kace_triples.tables(data)]
 
 
 def rules() -> dict[str, Policy]:
