@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from gpusage.learning.memory_fit import FloatArray
 from gpusage.learning.named_jobs import LUCID, workload
-from gpusage.learning.random_networks import Layer, network_graph
+from gpusage.learning.random_networks import row_graph
 from gpusage.learning.scores import score
 from gpusage.learning.tables import DataFolder, Table
 from gpusage.learning.targets import ScoreTable
 from gpusage.learning.zoo import Zoo
 from gpusage.predictors.memory import predict_memory
-from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 FILES = {"gpumemnet_mlp_step1.csv": 10, "gpumemnet_mlp_step2.csv": 10, "gpumemnet_cnn.csv": 1}
@@ -68,18 +67,7 @@ def _usable(rows: Table) -> Table:
 
 
 def _network_ends(row: Table, kind: str) -> FloatArray:
-    layers = [Layer(*layer) for layer in ast.literal_eval(row["layers_type_activations_params"])]
-    graph = network_graph(layers, _first(str(row["config"]), kind), kind)
-    return _ends(graph, Workload(batch_size=int(row["batch_size"]), optimizer="adam"), "a100")
-
-
-def _first(config: str, kind: str) -> Shape:
-    """Return the shape of one sample of a row by its name, ``input_channels:3_..._input_size:64_...``."""
-    words = config.removesuffix(".out").replace("input_channels", "channels").replace("input_size", "side")
-    named = dict(word.split(":", 1) for word in words.split("_") if ":" in word)
-    if kind == "mlp":
-        return (-1, int(named["input"]))
-    return (-1, int(named["channels"]), int(named["side"]), int(named["side"]))
+    return _ends(row_graph(row, kind), Workload(batch_size=int(row["batch_size"]), optimizer="adam"), "a100")
 
 
 def _lucid_lines(rows: Table, zoo: Zoo) -> Iterator[Cells]:

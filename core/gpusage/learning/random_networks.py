@@ -93,22 +93,26 @@ def _objection(row: Table) -> str:
 
 
 def _network(row: Table, kind: str) -> Network:
-    config = str(row["config"])
-    layers = [Layer(*layer) for layer in ast.literal_eval(row["layers_type_activations_params"])]
-    if kind == "cnn":
-        side = _number(config, "input_size")
-        first: Shape = (-1, _number(config, "input_channels"), side, side)
-    else:
-        first = (-1, _number(config, "input"))
-    found = re.search(r"arch:([a-z]+)", config)
+    found = re.search(r"arch:([a-z]+)", str(row["config"]))
     return Network(
         kind=kind,
         architecture=found[1] if found else "unknown",
-        graph=network_graph(layers, first, kind),
+        graph=row_graph(row, kind),
         batch_size=int(row["batch_size"]),
         gpu_utilization=float(row["avg_gpu_util_pct"]),
         sm_activity=100.0 * float(row["avg_sm_active_frac"]),
     )
+
+
+def row_graph(row: Table, kind: str) -> ModelGraph:
+    """Return the graph of a row's network, ``mlp`` or ``cnn``."""
+    layers = [Layer(*layer) for layer in ast.literal_eval(row["layers_type_activations_params"])]
+    config = str(row["config"])
+    first: Shape = (-1, _number(config, "input"))
+    if kind == "cnn":
+        side = _number(config, "input_size")
+        first = (-1, _number(config, "input_channels"), side, side)
+    return network_graph(layers, first, kind)
 
 
 def _number(config: str, name: str) -> int:
