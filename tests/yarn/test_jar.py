@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import zipfile
 from pathlib import Path
@@ -22,7 +21,7 @@ def test_the_jars_own_tests_pass(jar: Path) -> None:  # noqa: ARG001 - built bef
     java = find_java()
     repository = cache_folder().absolute() / "maven"
     command = [str(java.maven), "-q", "-B", f"-Dmaven.repo.local={repository}", "-f", str(POM), "surefire:test"]
-    environment = {**os.environ, "JAVA_HOME": str(java.home)}
+    environment = java.maven_environment()
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-4000:]
 

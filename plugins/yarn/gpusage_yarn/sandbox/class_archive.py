@@ -30,6 +30,7 @@ def make_archive(hadoop: Hadoop, folder: Path) -> None:
     command = [
         str(hadoop.java.program),
         "-Xshare:dump",
+        "-XX:-UsePerfData",  # or the dump leaves a file in the machine's own temporary folder
         "-XX:+UseSerialGC",
         f"-XX:SharedClassListFile={wanted}",
         f"-XX:SharedArchiveFile={partial}",

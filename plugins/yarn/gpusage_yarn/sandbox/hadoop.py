@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -121,7 +120,7 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
         "dependency:copy-dependencies",
     ]
     with (folder / "maven.log").open("w", encoding="utf-8") as log:
-        environment = {**os.environ, "JAVA_HOME": str(java.home)}
+        environment = java.maven_environment()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -53,7 +52,7 @@ def _build(pom: Path) -> None:
         "-DskipTests",
         "package",
     ]
-    environment = {**os.environ, "JAVA_HOME": str(java.home)}
+    environment = java.maven_environment()
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
     )
