@@ -217,8 +217,23 @@ def test_thread_percentages_never_add_up_to_more_than_the_gpu() -> None:
     assert min(answer.mps_thread_percent) >= 1
 
 
+DEFORMED = chain("deformed", [node("DeformConv", [(-1, 64, 9, 9)], (-1, 64, 9, 9), (64, 64, 3, 3))], (-1, 64, 9, 9))
+
+
 def test_a_plain_workload_is_familiar() -> None:
     assert familiarity(convolution_graph(), Workload(batch_size=64), A100) == (True, ())
+
+
+def test_a_precision_of_as_many_bits_and_a_generation_between_measured_ones_are_familiar() -> None:
+    for precision in ("fp16", "bf16"):
+        assert familiarity(convolution_graph(), Workload(batch_size=64, precision=precision), H100) == (True, ())
+
+
+def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None:
+    wide = (-1, 64, 56, 56)
+    convolutions = [node("Conv", [wide], wide, (64, 64, 3, 3))] * 20
+    graph = chain("mostly", [*convolutions, node("DeformConv", [wide], wide, (64, 64, 3, 3))], wide)
+    assert familiarity(graph, Workload(batch_size=8), A100) == (True, ())
 
 
 @pytest.mark.parametrize(
@@ -228,9 +243,13 @@ def test_a_plain_workload_is_familiar() -> None:
         (convolution_graph(), Workload(batch_size=10**6), A100, "1000000 samples"),
         (replace(convolution_graph(), parameter_count=10**12), Workload(), A100, "1e+12 parameters"),
         (convolution_graph(), Workload(), replace(A100, generation="rubin"), "'rubin'"),
+        (convolution_graph(), Workload(), replace(A100, launch_year=2014), "of 2014"),
+        (convolution_graph(), Workload(precision="tf32"), A100, "tf32"),
+        (convolution_graph(pixels=2**14), Workload(batch_size=1024), A100, "FLOP"),
+        (DEFORMED, Workload(batch_size=8), A100, "DeformConv (100 %)"),
         (ModelGraph(name="n", source="", nodes=(), producers=(), inputs=(), parameter_count=0), Workload(), A100, "no"),
     ],
-    ids=["operator", "batch", "parameters", "generation", "empty"],
+    ids=["operator", "batch", "parameters", "generation", "year", "precision", "FLOP", "never measured", "empty"],
 )
 def test_what_is_strange_is_said(graph: ModelGraph, workload: Workload, gpu: Gpu, words: str) -> None:
     familiar, notes = familiarity(graph, workload, gpu)

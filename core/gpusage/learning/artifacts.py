@@ -25,6 +25,7 @@ class Card:
         fitted_on: One line a source: file, rows used, what was left out and why.
         licences: Of the sources.
         ranges: What the fitted rows span, by quantity: least and greatest.
+        known: What occurs in the fitted rows, by kind.
         errors: What evaluation gave, by split.
         notes: Anything else.
     """
@@ -33,6 +34,7 @@ class Card:
     fitted_on: tuple[str, ...]
     licences: tuple[str, ...]
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

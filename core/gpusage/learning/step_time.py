@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.learning import step_tables
+from gpusage.learning import step_ranges, step_tables
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.progress import track
 from gpusage.learning.scores import score
@@ -118,7 +118,6 @@ def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
     counts: dict[str, int] = {}
     for row in found.rows:
         counts[row.source] = counts.get(row.source, 0) + 1
-    batches = [row.workload.batch_size for row in found.rows]
     measured = found.measured_s
     errors = {}
     for source in sorted(counts):
@@ -135,7 +134,8 @@ def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
             f"left out: {found.left_out}",
         ),
         licences=("timm: Apache-2.0", "pytorch-gpu-benchmark: MIT", "NeuSight: MIT", "gpusage profile: our own"),
-        ranges={"batch_size": (min(batches), max(batches)), "step_s": (float(measured.min()), float(measured.max()))},
+        ranges=step_ranges.ranges(found),
+        known=step_ranges.known(found),
         errors=errors,
         notes=("Remade by: gpusage train --data FOLDER --target step_time",),
     )

@@ -1,43 +1,107 @@
-"""Whether a workload is of the kind that the predictors know, and what is strange about it where not."""
+"""Whether a workload is of the kind that the predictors were fitted on, and what is strange about it where not.
+
+Invariants:
+
+1. The limits are those of the artifact ``step_time``, as its card has them; what a card leaves out is not judged.
+2. Below its least batch, FLOP and parameters a model is not strange: there the host decides the step, which the
+   interval says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
+from gpusage.predictors.identity import Identity
+from gpusage.predictors.pretrained import load
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
-MAXIMUM_BATCH_SIZE = 65_536
-"""Above it no public measurement that the predictors were checked against lies."""
-MAXIMUM_PARAMETER_COUNT = 10_000_000_000
-"""Above it a model is trained with sharding or offloading, which no predictor of ours describes."""
 MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
+LEAST_SHARE = 0.1
+"""An operator that was never measured makes a model strange where it does this share of the work."""
+ALIKE = {"bf16": "fp16"}
+"""Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
 
 
 def familiarity(graph: ModelGraph, workload: Workload, gpu: Gpu) -> tuple[bool, tuple[str, ...]]:
     """Return whether the figures can be trusted as usual, and one sentence for each reason why not."""
-    notes = tuple(_doubts(graph, workload, gpu))
+    limits = _limits()
+    notes = (*_run_notes(Identity(graph), workload, Identity(limits)), *_gpu_doubts(gpu, limits))
     return not notes, notes
 
 
-def _doubts(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Iterator[str]:
+def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = ()) -> dict[str, float]:
+    """Return, by ``op_type``, the share of the forward FLOP that operators with long sums do, but for *known* ones."""
+    from gpusage.predictors.lowering import lower  # noqa: PLC0415 - numpy is not for every command
+
+    lowering = lower(graph, workload)
+    flop = lowering.flop * lowering.structure.counts * (lowering.inner > 1)
+    total, shares = float(lowering.flop @ lowering.structure.counts), defaultdict[str, float](float)
+    for node, work in zip(lowering.structure.kinds, flop.tolist(), strict=True):
+        if work and node.op_type not in known:
+            shares[node.op_type] += work / total
+    return dict(shares)
+
+
+@lru_cache(maxsize=1)
+def _limits() -> Mapping[str, Any]:
+    card = load("step_time")["card"]
+    return {**card["ranges"], **{name: frozenset(names) for name, names in card.get("known", {}).items()}}
+
+
+@lru_cache(maxsize=512)
+def _run_notes(graph: Identity[ModelGraph], workload: Workload, limits: Identity[Mapping[str, Any]]) -> tuple[str, ...]:
+    return (*_model_doubts(graph.value, limits.value), *_run_doubts(graph.value, workload, limits.value))
+
+
+def _model_doubts(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[str]:
     if graph.unknown_op_types:
-        yield _unknown_operators(graph)
+        yield f"Operators unknown to the predictors: {_named(dict(graph.unknown_op_types))}."
     if not graph.nodes:
         yield "The model has no operations."
     if len(graph.nodes) > MAXIMUM_NODE_COUNT:
         yield f"The model has {len(graph.nodes)} operations, more than any measured model."
-    if graph.parameter_count > MAXIMUM_PARAMETER_COUNT:
-        yield f"The model has {graph.parameter_count:.3g} parameters, more than one GPU usually trains."
-    if workload.batch_size > MAXIMUM_BATCH_SIZE:
-        yield f"The batch of {workload.batch_size} samples is larger than any measured one."
+    if (most := _greatest(limits, "parameter_count")) < graph.parameter_count:
+        yield f"The model has {graph.parameter_count:.3g} parameters; no measured one has more than {most:.3g}."
+
+
+def _run_doubts(graph: ModelGraph, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:
+    from gpusage.predictors.lowering import lower  # noqa: PLC0415 - numpy is not for every command
+
+    if (most := _greatest(limits, "batch_size")) < workload.batch_size:
+        yield f"The batch has {workload.batch_size} samples; no measured one has more than {most:.0f}."
+    lowering = lower(graph, workload)
+    flop = float(lowering.flop @ lowering.structure.counts)
+    if (most := _greatest(limits, "flop")) < flop:
+        yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
+    if "operator" in limits:
+        shares = work_shares(graph, workload, limits["operator"])
+        strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
+        if strange:
+            yield f"Operators that no measured model has, with their share of the work: {_named(strange)}."
+    known = limits.get("precision", {workload.precision})
+    if not {workload.precision, ALIKE.get(workload.precision)} & known:
+        yield f"No run in {workload.precision} was measured, but in {', '.join(sorted(known))}."
+
+
+def _gpu_doubts(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
+    first, last = limits.get("launch_year", (gpu.launch_year, gpu.launch_year))
     if gpu.generation not in KNOWN_GENERATIONS:
         yield f"The GPU generation {gpu.generation!r} was never measured."
+    elif not first <= gpu.launch_year <= last:
+        yield f"The GPU is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
 
 
-def _unknown_operators(graph: ModelGraph) -> str:
-    shown = [f"{name} ({count})" for name, count in graph.unknown_op_types[:_SHOWN_OPERATORS]]
-    rest = len(graph.unknown_op_types) - len(shown)
-    more = f" and {rest} more" if rest else ""
-    return f"Operators unknown to the predictors: {', '.join(shown)}{more}."
+def _greatest(limits: Mapping[str, Any], name: str) -> float:
+    return float(limits[name][1]) if name in limits else float("inf")
+
+
+def _named(found: Mapping[str, object]) -> str:
+    """Return the first names with what is said of them, and how many more there are."""
+    shown = [f"{name} ({what})" for name, what in list(found.items())[:_SHOWN_OPERATORS]]
+    rest = len(found) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
