@@ -114,13 +114,13 @@ EXTRAPOLATIONS = (
 
 
 class Answer(NamedTuple):
-    """The runs that tested, and what each way says of them."""
+    """A run that tested, and the seconds that each way says of it."""
 
-    tested: tuple[Run, ...]
-    regression: FloatArray
-    rule: FloatArray
-    ours: FloatArray
-    ours_with_line: FloatArray
+    run: Run
+    regression: float
+    rule: float
+    ours: float
+    ours_with_line: float
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
@@ -132,14 +132,13 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 
 def table(question: Extrapolation, found: Sequence[Run]) -> ScoreTable:
     """Return one question's table: a row a source and network, the mean, and the paper's figures."""
-    answers = [answer(question, teach, test) for teach, test in splits(question, found)]
-    names = sorted({_name(question, one.tested[0]) for one in answers})
+    answers = [one for teach, test in splits(question, found) for one in answer(question, teach, test)]
     rows: list[tuple[str | float | None, ...]] = []
-    for name in names:
-        own = [one for one in answers if _name(question, one.tested[0]) == name]
-        rows.append((name, float(sum(len(one.tested) for one in own)), *_errors(own)))
-    rows.append(("all", float(sum(len(one.tested) for one in answers)), *_errors(answers)))
-    rows.append(("all, median error", float(sum(len(one.tested) for one in answers)), *_errors(answers, np.median)))
+    for name in sorted({_name(question, one.run) for one in answers}):
+        own = [one for one in answers if _name(question, one.run) == name]
+        rows.append((name, str(len(own)), *_errors(own)))
+    rows.append(("all", str(len(answers)), *_errors(answers)))
+    rows.append(("all, median error", str(len(answers)), *_errors(answers, np.median)))
     quoted = PAPER[question.title].items()
     rows += [(f"the paper: {name}", None, float(np.mean(errors)), None, None, None) for name, errors in quoted]
     return ScoreTable(
@@ -164,31 +163,46 @@ _RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
 
 
 def splits(question: Extrapolation, found: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
-    """Yield the runs that teach and those that test, for each group in which both are enough."""
+    """Yield the runs that teach and those that test, for each group in which both are enough.
+
+    Only one setting is extrapolated: in the others a run that tests lies within those that teach.
+    """
+    first, *others = question.known
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in found:
-        if getattr(run, question.known[0]) is not None:
+        if getattr(run, first) is not None:
             groups.setdefault(question.together(run), []).append(run)
     for group in groups.values():
-        values = np.array([float(getattr(run, question.known[0])) for run in group])
+        values = np.array([float(getattr(run, first)) for run in group])
         limit = SMALL * values.max() if question.title == "batch size" else values.max() * (1.0 - 1e-9)
         teach = [run for run, value in zip(group, values, strict=True) if value <= limit]
-        test = [run for run, value in zip(group, values, strict=True) if value > limit]
-        if test and len({getattr(run, question.known[0]) for run in teach}) > 1 and len(teach) >= LEAST_ROWS:
+        beyond = [run for run, value in zip(group, values, strict=True) if value > limit]
+        test = [run for run in beyond if all(_within(run, teach, name) for name in others)]
+        if test and len({getattr(run, first) for run in teach}) > 1 and len(teach) >= LEAST_ROWS:
             yield teach, test
 
 
-def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> Answer:
+def _within(run: Run, teach: Sequence[Run], name: str) -> bool:
+    known = [getattr(other, name) for other in teach]
+    return bool(known) and min(known) <= getattr(run, name) <= max(known)
+
+
+def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Answer]:
     """Return what each way says of the runs *test*, knowing the runs *teach*."""
-    target = np.array([run.step_s for run in teach])
-    line = regression.fitted(_terms(question, teach), target)
-    return Answer(
-        tuple(test),
-        regression.predicted(line, _terms(question, test)),
-        np.array([_rule(question, teach, run) for run in test]),
-        np.array([run.ours_s for run in test]),
-        with_line(np.array([run.ours_s for run in teach]), target, np.array([run.ours_s for run in test])),
-    )
+    line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
+    said = regression.predicted(line, _terms(question, test)).tolist()
+    return [
+        Answer(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
+        for run, value in zip(test, said, strict=True)
+    ]
+
+
+def _with_line(teach: Sequence[Run], run: Run) -> float:
+    """Return ours put on the line of the runs with as many GPUs, or of all where these are too few for one."""
+    alike = [other for other in teach if other.gpu_count == run.gpu_count]
+    by = alike if len(alike) > 1 else teach
+    known, target = (np.array([getattr(other, name) for other in by]) for name in ("ours_s", "step_s"))
+    return float(with_line(known, target, np.array([run.ours_s]))[0])
 
 
 def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
@@ -217,16 +231,14 @@ def _rule(question: Extrapolation, teach: Sequence[Run], run: Run) -> float:
 
 
 def _name(question: Extrapolation, run: Run) -> str:
-    if run.source.startswith("torchvision"):
-        kind = run.network.rstrip("0123456789")
-        return f"{run.source}: {kind if question.title == 'inner modules' else 'all networks'}"
-    return f"{run.source}: {run.network}"
+    if not run.source.startswith("torchvision"):
+        return f"{run.source}: {run.network}"
+    if question.title != "inner modules":
+        return f"{run.source}: all networks"
+    return f"{run.source}: {run.network.rstrip('0123456789')}, {run.gpu_count} GPU"
 
 
 def _errors(answers: Sequence[Answer], middle: Callable[[FloatArray], Any] = np.mean) -> tuple[float, ...]:
-    truth = np.array([run.step_s for one in answers for run in one.tested])
-    said = [
-        np.concatenate([getattr(one, name) for one in answers])
-        for name in ("regression", "rule", "ours", "ours_with_line")
-    ]
-    return tuple(100.0 * float(middle(np.abs(values - truth) / truth)) for values in said)
+    truth = np.array([one.run.step_s for one in answers])
+    said = np.array([one[1:] for one in answers])
+    return tuple((100.0 * middle(np.abs(values - truth) / truth)).item() for values in said.T)
