@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpusage.advisor import make_advisor
 from gpusage.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage.learning.named_jobs import Job as NamedJob
+from gpusage.learning.scores import rank_correlation
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import load_zoo
 from gpusage.predictors.colocation import features_of
@@ -138,7 +139,7 @@ def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
         for _ in range(QUEUES):
             chosen = generator.choice(len(candidates), QUEUE_LENGTH, replace=False)
             queue.append(truth[chosen[said[chosen].argmax()]] / truth[chosen].max())
-        ranks.append(_rank(truth, said))
+        ranks.append(rank_correlation(truth, said))
     errors = np.abs(found - pairs.sums) / pairs.sums
     return {
         "all": 100.0 * float(np.mean(best)),
@@ -147,10 +148,3 @@ def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
         "rank": float(np.mean(ranks)),
         "found": found,
     }
-
-
-def _rank(first: FloatArray, second: FloatArray) -> float:
-    if np.ptp(second) == 0:
-        return 0.0
-    places = [np.argsort(np.argsort(values)).astype(np.float64) for values in (first, second)]
-    return float(np.corrcoef(places[0], places[1])[0, 1])

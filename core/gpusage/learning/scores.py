@@ -70,6 +70,15 @@ def percent_of_oracle(chosen: Mapping[str, float], best: Mapping[str, float]) ->
     return 100.0 * float(np.mean([chosen[target] / best[target] for target in best]))
 
 
+def rank_correlation(first: FloatArray, second: FloatArray) -> float:
+    """Return Spearman's coefficient; equal values share their rank, and 0 where all of one side are equal."""
+    from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(spearmanr(first, second).statistic)
+
+
 def log_deviation_quantile(measured: FloatArray, predicted: FloatArray, share: float = 0.90) -> float:
     """Return the distance on the logarithmic scale within which *share* of the truths lie."""
     return float(np.quantile(np.abs(np.log(measured / predicted)), share))

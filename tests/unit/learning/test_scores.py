@@ -33,3 +33,9 @@ def test_nine_of_ten_truths_lie_within_the_quantile() -> None:
     predicted = np.ones(11)
     measured = np.exp(np.arange(11) / 10)  # distances 0, 0.1, ... 1.0
     assert scores.log_deviation_quantile(measured, predicted) == pytest.approx(0.9)
+
+
+def test_equal_values_share_their_rank_and_a_constant_has_none() -> None:
+    # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
+    assert scores.rank_correlation(np.array([1.0, 5.0, 5.0, 9.0]), np.arange(4.0)) == pytest.approx(4.5 / 22.5**0.5)
+    assert scores.rank_correlation(np.ones(4), np.arange(4.0)) == 0.0

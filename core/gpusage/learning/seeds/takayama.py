@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.seeds.yeung import rank_correlation
+from gpusage.learning.scores import rank_correlation
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 from gpusage.learning.zoo import load_zoo

@@ -16,7 +16,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import activity, boosting
 from gpusage.learning.activity_tests import yeung_features
 from gpusage.learning.named_jobs import LUCID, workload
-from gpusage.learning.scores import rmsle
+from gpusage.learning.scores import rank_correlation, rmsle
 from gpusage.learning.splits import Fold, leave_one_out
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
@@ -201,13 +201,6 @@ def _rank(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:
     for fold in folds:
         found[fold.test] = method(runs, fold.train, fold.test)
     return rank_correlation(runs.measured, found)
-
-
-def rank_correlation(first: FloatArray, second: FloatArray) -> float:
-    """Return Spearman's coefficient; equal values share their rank."""
-    from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
-    return float(spearmanr(first, second).statistic)
 
 
 def _constant(runs: Runs, train: IntArray, test: IntArray) -> FloatArray:
