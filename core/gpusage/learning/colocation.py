@@ -109,7 +109,7 @@ def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tupl
         low=(said / factors)[measured].tolist(),
         high=(said * factors)[measured].tolist(),
     )
-    counted = f"{len(pairs.jobs)} targets, {int(measured.sum() / 2)} pairs, {len(pairs.failed)} more failed; graphs alone are read."
+    counted = f"{len(pairs.jobs)} targets, {int(measured.sum() / 2)} pairs, {len(pairs.failed)} more failed."
     return ScoreTable(
         title=f"Co-location, target's model held out: {title}",
         columns=("policy", "% of Oracle, all", f"% of Oracle, queue of {QUEUE_LENGTH}", "MAPE %", "rank correlation"),
