@@ -16,6 +16,7 @@ CLASS_COLUMNS = (
     tables.Column("kernels", is_optional=True),
     tables.Column("forward"),
     tables.Column("backward"),
+    tables.Column("total"),
     tables.Column("share"),
     tables.Column("bound by"),
 )
@@ -25,6 +26,7 @@ LAYER_COLUMNS = (
     tables.Column("first node", is_optional=True),
     tables.Column("forward"),
     tables.Column("backward"),
+    tables.Column("total"),
     tables.Column("share"),
     tables.Column("bound by"),
     tables.Column("kept", is_optional=True),
@@ -86,8 +88,13 @@ def document(found: Explanation) -> dict[str, Any]:
 
 def _seconds(found: Seconds) -> dict[str, Any]:
     held = {f"{bound}_bound_s": documents.rounded(held_s) for bound, held_s in zip(BOUNDS, found.bound_s, strict=True)}
-    ends = {"forward_s": documents.rounded(found.forward_s), "backward_s": documents.rounded(found.backward_s)}
-    return {**ends, "bound": found.bound, **held}
+    return {
+        "forward_s": documents.rounded(found.forward_s),
+        "backward_s": documents.rounded(found.backward_s),
+        "other_s": documents.rounded(found.other_s),
+        "bound": found.bound,
+        **held,
+    }
 
 
 class Merged(NamedTuple):
@@ -116,6 +123,7 @@ def _sum(all_seconds: Sequence[Seconds]) -> Seconds:
     return Seconds(
         forward_s=sum(one.forward_s for one in all_seconds),
         backward_s=sum(one.backward_s for one in all_seconds),
+        other_s=sum(one.other_s for one in all_seconds),
         bound_s=(compute_s, bandwidth_s, launch_s),
     )
 
@@ -124,7 +132,7 @@ def class_rows(found: Explanation) -> Iterator[tuple[str, ...]]:
     """Yield the cells of `CLASS_COLUMNS`, and of what the step takes beside the kernels."""
     for part in found.classes:
         yield part.name, str(part.kernel_count), *_cells(part.seconds, found.step_time_s), bound(part.seconds)
-    yield WAITING, "", _time(found.waiting_s), "", _share(found.waiting_s, found.step_time_s), ""
+    yield WAITING, "", "", "", _time(found.waiting_s), _share(found.waiting_s, found.step_time_s), ""
 
 
 def layer_row(layer: Merged, step_s: float) -> tuple[str, ...]:
@@ -163,8 +171,8 @@ def bound(found: Seconds) -> str:
     return found.bound if percent == 100 else f"{found.bound} {percent} %"  # noqa: PLR2004 - all
 
 
-def _cells(found: Seconds, step_s: float) -> tuple[str, str, str]:
-    return _time(found.forward_s), _time(found.backward_s), _share(found.total_s, step_s)
+def _cells(found: Seconds, step_s: float) -> tuple[str, str, str, str]:
+    return _time(found.forward_s), _time(found.backward_s), _time(found.total_s), _share(found.total_s, step_s)
 
 
 def _time(value_s: float) -> str:

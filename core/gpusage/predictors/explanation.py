@@ -70,17 +70,19 @@ class Seconds:
     """Of all executions in one step.
 
     Attributes:
-        bound_s: The forward and the backward seconds once more, by what holds the kernels up, in the order of `BOUNDS`.
+        other_s: Neither forward nor backward: the loss, the update, sums of gradients and casts.
+        bound_s: All three once more, by what holds the kernels up, in the order of `BOUNDS`.
     """
 
     forward_s: float
     backward_s: float
+    other_s: float
     bound_s: tuple[float, float, float]
 
     @property
     def total_s(self) -> float:
-        """Return forward and backward."""
-        return self.forward_s + self.backward_s
+        """Return all three together."""
+        return self.forward_s + self.backward_s + self.other_s
 
     @property
     def bound(self) -> Bound:
@@ -172,26 +174,36 @@ def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray) -> list[Cl
     found = []
     for name in dict.fromkeys(names.tolist()):
         of_it = names == name
-        table = np.zeros((2, len(BOUNDS)))
-        np.add.at(table, (kernels.backward[of_it].astype(np.int64), bounds[of_it]), total_s[of_it])
+        table = np.zeros((_PHASES, len(BOUNDS)))
+        np.add.at(table, (_phases(kernels)[of_it], bounds[of_it]), total_s[of_it])
         launches = float(kernels.counts[of_it] @ kernels.launches[of_it])
         found.append(ClassPart(name=name, kernel_count=round(launches), seconds=_seconds(table)))
     return sorted(found, key=lambda part: -part.seconds.total_s)
 
 
 def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, kind_count: int) -> FloatArray:
-    """Return the seconds of one execution, shape (kinds, 2, bounds), forward and backward apart."""
-    found = np.zeros((kind_count, 2, len(BOUNDS)))
+    """Return the seconds of one execution, shape (kinds, phases, bounds)."""
+    found = np.zeros((kind_count, _PHASES, len(BOUNDS)))
     of_node = kernels.kind >= 0
-    rows = kernels.kind[of_node], kernels.backward[of_node].astype(np.int64), bounds[of_node]
+    rows = kernels.kind[of_node], _phases(kernels)[of_node], bounds[of_node]
     np.add.at(found, rows, total_s[of_node])
     return found
 
 
+_PHASES = 3
+"""Forward, backward, neither."""
+
+
+def _phases(kernels: Kernels) -> IntArray:
+    found: IntArray = np.where(kernels.kind < 0, 2, kernels.backward).astype(np.int64)
+    return found
+
+
 def _seconds(table: FloatArray) -> Seconds:
-    forward_s, backward_s = table.sum(axis=1).tolist()
+    forward_s, backward_s, other_s = table.sum(axis=1).tolist()
     compute_s, bandwidth_s, launch_s = table.sum(axis=0).tolist()
-    return Seconds(forward_s=forward_s, backward_s=backward_s, bound_s=(compute_s, bandwidth_s, launch_s))
+    held_s = (compute_s, bandwidth_s, launch_s)
+    return Seconds(forward_s=forward_s, backward_s=backward_s, other_s=other_s, bound_s=held_s)
 
 
 def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: FloatArray) -> Iterator[Layer]:

@@ -39,11 +39,11 @@ def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = 
     from gpusage.predictors.lowering import lower  # noqa: PLC0415 - numpy is not for every command
 
     lowering = lower(graph, workload)
-    flop = lowering.flop * lowering.structure.counts * (lowering.inner > 1)
-    total, shares = float(lowering.flop @ lowering.structure.counts), defaultdict[str, float](float)
-    for node, work in zip(lowering.structure.kinds, flop.tolist(), strict=True):
-        if work and node.op_type not in known:
-            shares[node.op_type] += work / total
+    kinds, shares = lowering.structure.kinds, defaultdict[str, float](float)
+    total = float(lowering.flop @ lowering.structure.counts)
+    for number in (lowering.inner > 1).nonzero()[0].tolist():
+        if kinds[number].op_type not in known:
+            shares[kinds[number].op_type] += float(lowering.flop[number] * lowering.structure.counts[number]) / total
     return dict(shares)
 
 
