@@ -121,9 +121,9 @@ def _table(
     lines: list[tuple[str | float | None, ...]] = []
     for name, reached in everyone.items():
         workload = float(np.nanmean(seen[name])) if seen is not None else None
-        wins = float((reached >= best - TIE).sum()) if name in unseen else None
+        wins = str((reached >= best - TIE).sum()) if name in unseen else None
         lines.append((name, workload, float(np.nanmean(reached)), float(np.nanmin(reached)), wins))
-    lines.append(("the paper: KACE, linear regression", PAPER_ORACLE, None, None, float(PAPER_BEST)))
+    lines.append(("the paper: KACE, linear regression", PAPER_ORACLE, None, None, str(PAPER_BEST)))
     measured = int((~np.isnan(pairs.sums)).sum() / 2)
     return ScoreTable(
         title=f"KACE: % of Oracle, {title}",
