@@ -44,7 +44,7 @@ def _line(bar: Bar, number: int, longest: float, colours: Mapping[str, str]) -> 
 
 
 def sequence(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
-    """Return upright bars side by side, from the first to the last."""
+    """Return upright bars side by side, from the first to the last; the highest is named."""
     highest = max((bar.length for bar in bars), default=0.0) or 1.0
     step = (WIDTH - 2 * MARGIN) / max(len(bars), 1)
     drawn = []
@@ -56,6 +56,9 @@ def sequence(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
             at = f"x='{MARGIN + number * step:.1f}' y='{foot:.1f}' width='{0.9 * step:.2f}' height='{height:.1f}'"
             parts.append(f"<rect {at} fill='{colours[name]}'/>")
         drawn.append(f"<g><title>{escape(f'{bar.label}: {bar.text}')}</title>{''.join(parts)}</g>")
+    named = max(bars, key=lambda bar: bar.length, default=Bar(label="nothing", text="0", parts=()))
+    scale = f"highest: {named.label}: {named.text}"
+    drawn.append(f"<text x='{WIDTH - MARGIN}' y='14' text-anchor='end' font-size='12'>{escape(scale)}</text>")
     return f"<svg viewBox='0 0 {WIDTH:.0f} {HEIGHT:.0f}' width='{WIDTH:.0f}' role='img'>{''.join(drawn)}</svg>"
 
 
