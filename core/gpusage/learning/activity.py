@@ -20,7 +20,7 @@ from gpusage.learning.scores import rmsle
 from gpusage.learning.splits import Fold, leave_one_out, random_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
-from gpusage.predictors.activity import Learned, deviations_of, read_region, shares
+from gpusage.predictors.activity import NEARLY_BUSY, Learned, deviations_of, read_region, shares
 from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.timing import timing_of
@@ -271,6 +271,10 @@ def _coverage(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> ScoreT
     for fold in folds:
         regions = [read_region(region) for region in _regions(rows, errors, fold.train)]
         inside[fold.test] = errors[fold.test] <= NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
+    measured = rows.measured[:, UTILIZATION]
+    said = held_out[:, UTILIZATION]
+    never_waits = (said >= 100.0 * NEARLY_BUSY) & (said <= measured) & (measured <= rows.roofline[:, UTILIZATION])
+    inside[never_waits, UTILIZATION] = 1.0
     kinds = np.array(rows.kinds)
     lines: list[tuple[str | float | None, ...]] = []
     for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):

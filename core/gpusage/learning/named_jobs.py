@@ -26,18 +26,18 @@ GAVEL = {
 LUCID = {
     "BERT": Job("lucid:bert@384", "adamw"),
     "DCGAN": Job("lucid:dcgan@64", "adam"),
-    "EfficientNet": Job("lucid:efficientnet@32", "sgd"),
+    "EfficientNet": Job("lucid:efficientnet@32", "momentum"),
     "LSTM": Job("gavel:lm@35", "sgd"),
-    "MobileNetV2": Job("lucid:mobilenet_v2@32", "sgd"),
+    "MobileNetV2": Job("lucid:mobilenet_v2@32", "momentum"),
     "MobileNetV3": Job("lucid:mobilenet_v3@224", "sgd"),
-    "NeuMF": Job("lucid:neumf@1", "adam"),
+    "NeuMF": Job("lucid:neumf@1", "momentum"),
     "PPO": Job("lucid:ppo@8", "adam"),
     "PointNet": Job("lucid:pointnet@2500", "adam"),
-    "ResNet18": Job("gavel:resnet18@32", "sgd"),
+    "ResNet18": Job("gavel:resnet18@32", "momentum"),
     "ResNet50": Job("gavel:resnet50@224", "sgd"),
     "TD3": Job("lucid:td3@24", "adam"),
     "Transformer": Job("gavel:transformer@32", "adam"),
-    "VGG": Job("lucid:vgg@32", "sgd"),
+    "VGG": Job("lucid:vgg@32", "momentum"),
 }
 
 

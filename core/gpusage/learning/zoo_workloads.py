@@ -53,7 +53,7 @@ def lucid_models(_: DataFolder) -> dict[str, Recipe]:
         "lucid:efficientnet@32": partial(_image, "lucid:efficientnet", efficientnet_for_cifar, 32),
         "lucid:vgg@32": partial(_image, "lucid:vgg", vgg_for_cifar, 32),
         "lucid:mobilenet_v3@224": partial(
-            _image, "lucid:mobilenet_v3", partial(_torchvision, "mobilenet_v3_large"), 224
+            _image, "lucid:mobilenet_v3", partial(_torchvision, "mobilenet_v3_small"), 224
         ),
         "lucid:dcgan@64": partial(_floats, "lucid:dcgan", zoo_layers.dcgan_step, (3, 64, 64)),
         "lucid:neumf@1": partial(_tokens, "lucid:neumf", zoo_layers.collaborative_filter, (), 2),
@@ -80,11 +80,6 @@ def mobilenet_for_cifar() -> Module:
     return model
 
 
-def mobilenet_for_imagenet() -> Module:
-    """Return the large MobileNetV3."""
-    return _torchvision("mobilenet_v3_large")
-
-
 def efficientnet_for_cifar() -> Module:
     """Return EfficientNet-B0 whose stem keeps the image's size."""
     model = _torchvision("efficientnet_b0", CIFAR_CLASSES)
@@ -93,8 +88,8 @@ def efficientnet_for_cifar() -> Module:
 
 
 def vgg_for_cifar() -> Module:
-    """Return VGG-16 with batch normalisation and one linear layer at its end."""
-    torch, model = import_library("torch"), _torchvision("vgg16_bn", CIFAR_CLASSES)
+    """Return VGG-11 with batch normalisation and one linear layer at its end."""
+    torch, model = import_library("torch"), _torchvision("vgg11_bn", CIFAR_CLASSES)
     return torch.nn.Sequential(model.features, torch.nn.Flatten(), torch.nn.Linear(512, CIFAR_CLASSES))
 
 

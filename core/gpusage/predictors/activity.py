@@ -1,7 +1,9 @@
 """How busy a workload keeps a GPU: told from the node times by trees that were fitted on measured networks.
 
 The memory's activity has no measurements that may be learned from: it is the share of the step that the traffic would
-take at the memory's peak. Intervals are narrow near the networks that were learned from, and wide far from them.
+take at the memory's peak. Intervals are narrow near the networks that were learned from, and wide far from them. The
+networks that were learned from wait for their data now and then; a job that keeps the GPU busy and never waits does so
+as far as its node times say, so that the utilization's interval reaches up to there.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from gpusage_hooks.types import Activity, Gpu, Interval, ModelGraph, Workload
 
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
+NEARLY_BUSY = 0.75
+"""Utilization from which on a job may be one that never waits."""
 LEAST_SHARE = 1e-4
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
@@ -70,7 +74,17 @@ def _activities(
     deviations = np.column_stack([found, np.full(len(rows), DRAM_DEVIATION)])
     factors = np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph)))
     intervals = shares_around(np.column_stack([busy, sm, timing.dram_s / timing.step_s]), factors)
-    return tuple([Activity(gpu_utilization=busy, sm_activity=sm, dram_activity=dram) for busy, sm, dram in intervals])
+    never_waiting = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
+    return tuple(
+        Activity(gpu_utilization=_up_to(busy, ceiling), sm_activity=sm, dram_activity=dram)
+        for (busy, sm, dram), ceiling in zip(intervals, never_waiting, strict=True)
+    )
+
+
+def _up_to(share: Interval, ceiling: float) -> Interval:
+    if share.value < NEARLY_BUSY or ceiling <= share.high:
+        return share
+    return Interval(value=share.value, low=share.low, high=ceiling)
 
 
 def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval]]:
