@@ -81,7 +81,7 @@ def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
             rows=tuple(lines),
             notes=(
                 "'constant' is the best constant for these very rows.",
-                "Utilization is the share of time in which any kernel runs; no graph shows slow hosts and waits for data.",
+                "Utilization: share of time in which any kernel runs; no graph shows slow hosts and waits for data.",
                 "Lucid's PointNet parses text files: its steps last 7 to 14 times as long as its kernels.",
                 "Its small networks of images of 32 x 32 wait for two loading processes, PPO and TD3 for their games.",
                 "nvidia-smi's memory figure is the share of time in which memory is accessed at all; gpulets' SM is",
