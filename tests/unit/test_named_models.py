@@ -46,6 +46,7 @@ def folder(path: Path, **configuration: object) -> str:
         ("timm:resnet50", 25_557_032, 4.09),
         ("timm:resnet50.a1_in1k", 25_557_032, 4.09),
         ("torchvision:mobilenet_v3_small", 2_542_856, 0.06),
+        ("torchvision:regnet_y_400mf", 4_344_144, 0.40),  # its sizes are computed with tensors
         ("torchvision:r3d_18", 33_371_472, 40.70),
         ("hf:distilgpt2", 81_912_576, 10.53),  # 128 tokens x 81.9 million, and attention
         ("hf:google/vit-base-patch16-224", 86_567_656 - 768_000 - 1000 + 768 * 2 + 2, 17.56),  # two classes

@@ -76,13 +76,35 @@ def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # noqa: ANN401
     Raises:
         GraphError: The library cannot build it.
     """
+    torch = import_library("torch")
     try:
-        with _quiet(), import_library("torch").device("meta"):
-            return build()
+        with _quiet():
+            try:
+                with torch.device("meta"):
+                    return build()
+            except NotImplementedError:  # it computes sizes with tensors, which have values on a processor alone
+                with _weights_on_meta(torch):
+                    return build().to("meta")
     except GraphError:
         raise
     except Exception as error:
         raise _cannot_run(source, "be one that its library can build", error) from error
+
+
+@contextmanager
+def _weights_on_meta(torch: Any) -> Iterator[None]:  # noqa: ANN401 - the module
+    """Let modules drop each weight as they register it; it was allocated, but nothing has been written to it yet."""
+    usual = torch.nn.Module.register_parameter
+
+    def register(module: Any, name: str, weight: Any) -> None:  # noqa: ANN401 - a module, a parameter
+        kept = weight if weight is None else torch.nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
+        usual(module, name, kept)
+
+    torch.nn.Module.register_parameter = register
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = usual
 
 
 def _callable(
