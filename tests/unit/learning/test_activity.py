@@ -117,3 +117,17 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
     assert graph.fixed_batch_size is None
     assert not graph.unknown_op_types
     assert workload(named, float("nan")).batch_size == 1
+
+
+def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
+    resnet = predict_activity(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64), [A100])[0]
+    assert resnet.gpu_utilization.value > 0.85
+    assert resnet.gpu_utilization.high > 0.99
+    assert resnet.sm_activity.high < 0.99
+    idle = predict_activity(perceptron_graph(), Workload(batch_size=4), [A100])[0]
+    assert idle.gpu_utilization.high < 0.8
+
+
+def test_jobs_of_lucid_are_what_its_code_trains() -> None:
+    assert load_zoo().graph(LUCID["MobileNetV3"].key).parameter_count == 2_542_856
+    assert load_zoo().graph(LUCID["VGG"].key).parameter_count == 9_231_114
