@@ -5,47 +5,28 @@ Real models (Lucid's solo runs, MISO's, gpulets') are a test alone: their licenc
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import activity_tests, boosting, random_networks
+from gpusage.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage.learning.artifacts import Artifact, Card
-from gpusage.learning.profiled import Run, profiled
 from gpusage.learning.scores import rmsle
 from gpusage.learning.splits import Fold, leave_one_out, random_rows
 from gpusage.learning.tables import DataFolder
-from gpusage.learning.targets import Points, ScoreTable
+from gpusage.learning.targets import Cell, Points, ScoreTable
 from gpusage.predictors.activity import NEARLY_BUSY, Learned, deviations_of, read_region, shares
-from gpusage.predictors.activity_features import NAMES, features_of
+from gpusage.predictors.activity_features import NAMES
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage.predictors.timing import timing_of
 from gpusage.predictors.trees import read_trees
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 FloatArray = npt.NDArray[np.float64]
-GPU = "a100-sxm4-40gb"
-"""GPUMemNet's machine has an A100 of 40 GB."""
 RANDOM_FOLDS = 5
-UTILIZATION, SM = 0, 1
 RIDGE = 1e-2
 """Keeps directions in which the networks hardly differ from making everything else look far."""
-
-
-class Rows(NamedTuple):
-    """What is learned from: features, Yeung's features, the node times alone, the measured percents, the groups."""
-
-    features: FloatArray
-    yeung: FloatArray
-    roofline: FloatArray
-    measured: FloatArray
-    kinds: tuple[str, ...]
-    architectures: tuple[str, ...]
-    left_out: dict[str, int]
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
@@ -64,8 +45,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     card = Card(
         purpose="GPU utilization (NVML) and SM activity of a workload alone on a GPU, from its node times.",
         fitted_on=(
-            f"{', '.join(random_networks.FILES)}: {_random_count(rows)} training runs on an A100 of 40 GB",
-            *(f"{source}: {count} rows" for source, count in sorted(_own_sources(data).items())),
+            f"{', '.join(random_networks.FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
+            *(f"{source}: {count} rows" for source, count in sorted(own_sources(data).items())),
             *(f"left out, {why}: {count} rows" for why, count in rows.left_out.items()),
         ),
         licences=(
@@ -105,6 +86,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
             figures = [_errors(rows, found[:, column], column) for found in (unseen, chance)]
             lines.append((f"{name}, {what}", *figures[0], *figures[1]))
+    ends = _ends(rows, groups, held_out)
     heads = [f"{split}: {part}" for split in ("unseen type", "random rows") for part in ("all", "networks", "CNN")]
     return (
         ScoreTable(
@@ -115,71 +97,11 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
                 f"{len(rows.measured)} runs; left out: {rows.left_out}.",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
             ),
-            points=(_points(rows, held_out),),
+            points=_points(rows, held_out, *ends),
         ),
-        _coverage(rows, groups, held_out),
+        _coverage(rows, groups, *ends),
         *activity_tests.tables(data),
     )
-
-
-def rows_of(data: DataFolder) -> Rows:
-    """Return all rows with their features."""
-    loaded = random_networks.load(data)
-    features, yeung, roofline = [], [], []
-    cases = [*_random(loaded), *_own(data)]
-    for case in cases:
-        features.append(features_of(case.graph, case.workload, [case.gpu])[0])
-        timing = timing_of(case.graph, case.workload, [case.gpu])
-        roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
-        yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
-    return Rows(
-        np.array(features),
-        np.array(yeung),
-        np.array(roofline),
-        np.array([case.measured for case in cases]),
-        tuple(case.kind for case in cases),
-        tuple(f"{case.kind} {case.architecture}" for case in cases),
-        loaded.left_out,
-    )
-
-
-def _random_count(rows: Rows) -> int:
-    return sum(kind != "real" for kind in rows.kinds)
-
-
-def _own_sources(data: DataFolder) -> Counter[str]:
-    return Counter(run.source for run in profiled(data).runs if _has_activity(run))
-
-
-def _has_activity(run: Run) -> bool:
-    return run.is_alone and {"gpu_utilization", "sm_activity"} <= run.figures.keys()
-
-
-class _Case(NamedTuple):
-    """One measured run; percents of utilization and SM activity."""
-
-    kind: str
-    architecture: str
-    graph: ModelGraph
-    workload: Workload
-    gpu: Gpu
-    measured: tuple[float, float]
-
-
-def _random(loaded: random_networks.Loaded) -> Iterator[_Case]:
-    gpu = builtin_catalogue().find(GPU)
-    for network in loaded.networks:
-        workload = Workload(batch_size=network.batch_size, optimizer="adam")
-        measured = (network.gpu_utilization, network.sm_activity)
-        yield _Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
-
-
-def _own(data: DataFolder) -> Iterator[_Case]:
-    """Yield the runs of gpusage profile; a family of models is what a type of architecture is elsewhere."""
-    for run in profiled(data).runs:
-        if _has_activity(run):
-            measured = (100.0 * run.figures["gpu_utilization"], 100.0 * run.figures["sm_activity"])
-            yield _Case("real", run.family, run.graph, run.workload, run.gpu, measured)
 
 
 def _unseen(rows: Rows) -> list[Fold]:
@@ -263,36 +185,47 @@ def _odds(percent: FloatArray) -> FloatArray:
     return np.asarray(np.log(share / (1.0 - share)))
 
 
-def _coverage(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> ScoreTable:
-    """Return how often the truth lay inside the interval that the other architectures' errors gave."""
+def _ends(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return low and high ends, percent, of the intervals that the other architectures' errors give."""
     errors = _odds_errors(rows, held_out)
     far = _deviations(_odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours)))
-    inside = np.zeros_like(errors)
+    reach = np.zeros_like(errors)
     for fold in folds:
         regions = [read_region(region) for region in _regions(rows, errors, fold.train)]
-        inside[fold.test] = errors[fold.test] <= NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
-    measured = rows.measured[:, UTILIZATION]
-    said = held_out[:, UTILIZATION]
-    never_waits = (said >= 100.0 * NEARLY_BUSY) & (said <= measured) & (measured <= rows.roofline[:, UTILIZATION])
-    inside[never_waits, UTILIZATION] = 1.0
+        reach[fold.test] = NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
+    low, high = (100.0 / (1.0 + np.exp(-(_odds(held_out) + way * reach))) for way in (-1.0, 1.0))
+    busy = held_out[:, UTILIZATION] >= 100.0 * NEARLY_BUSY
+    high[busy, UTILIZATION] = np.maximum(high, rows.roofline)[busy, UTILIZATION]
+    return low, high
+
+
+def _coverage(rows: Rows, folds: Sequence[Fold], low: FloatArray, high: FloatArray) -> ScoreTable:
+    """Return how often the truth lay inside, and how wide the intervals are."""
+    inside = (low <= rows.measured) & (rows.measured <= high)
     kinds = np.array(rows.kinds)
-    lines: list[tuple[str | float | None, ...]] = []
+    lines: list[tuple[Cell, ...]] = []
     for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
         parts = [100.0 * float(inside[kinds == kind, column].mean()) for kind in ("mlp", "cnn")]
         worst = min(100.0 * float(inside[fold.test, column].mean()) for fold in folds)
-        lines.append((what, 100.0 * float(inside[:, column].mean()), *parts, worst))
+        width = float(np.median((high - low)[:, column]))
+        lines.append((what, 100.0 * float(inside[:, column].mean()), *parts, worst, width))
     return ScoreTable(
         title="Activity: coverage of the 90 % intervals on unseen architecture types, %",
-        columns=("figure", "all", "MLP", "CNN", "worst type"),
+        columns=("figure", "all", "MLP", "CNN", "worst type", "width, points"),
         rows=tuple(lines),
     )
 
 
-def _points(rows: Rows, held_out: FloatArray) -> Points:
-    return Points(
-        title="GPU utilization, architecture types held out",
-        unit="%",
-        measured=rows.measured[:, UTILIZATION].tolist(),
-        predicted=np.maximum(held_out[:, UTILIZATION], 0.1).tolist(),
-        labels=rows.architectures,
+def _points(rows: Rows, held_out: FloatArray, low: FloatArray, high: FloatArray) -> tuple[Points, ...]:
+    return tuple(
+        Points(
+            title=f"{what}, architecture types held out",
+            unit="%",
+            measured=rows.measured[:, column].tolist(),
+            predicted=held_out[:, column].tolist(),
+            low=low[:, column].tolist(),
+            high=high[:, column].tolist(),
+            labels=rows.architectures,
+        )
+        for column, what in ((UTILIZATION, "GPU utilization"), (SM, "SM activity"))
     )

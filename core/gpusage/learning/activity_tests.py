@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning.named_jobs import GAVEL, LUCID, Job, workload
-from gpusage.learning.scores import rmsle
+from gpusage.learning.scores import rank_correlation, rmsle
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 from gpusage.learning.zoo import load_zoo
@@ -111,18 +111,17 @@ def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None,
         ]
         level = np.full(len(truth), np.expm1(np.log1p(truth).mean()))
         figures = (rmsle(truth, level), rmsle(truth, plain), rmsle(truth, ours))
-        yield (f"{source}, {what}", float(len(truth)), *figures, 100.0 * float(np.mean(inside)), _rank(truth, ours))
+        yield (
+            f"{source}, {what}",
+            float(len(truth)),
+            *figures,
+            100.0 * float(np.mean(inside)),
+            rank_correlation(truth, ours),
+        )
 
 
 _FIELDS = {"utilization": "gpu_utilization", "sm_activity": "sm_activity", "memory": "dram_activity"}
 _TIMES = {"utilization": "busy_s", "sm_activity": "sm_s", "memory": "dram_s"}
-
-
-def _rank(first: FloatArray, second: FloatArray) -> float:
-    def ranks(values: FloatArray) -> FloatArray:
-        return np.asarray(np.argsort(np.argsort(values)), dtype=np.float64)
-
-    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
 def _tests(data: DataFolder) -> Iterator[Test]:

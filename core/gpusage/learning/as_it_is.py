@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning import activity, activity_tests, memory_unfitted, pairs, random_networks
+from gpusage.learning import activity_rows, activity_tests, memory_unfitted, pairs, random_networks
 from gpusage.learning.memory_rows import GPU as MEMORY_GPU
 from gpusage.learning.memory_rows import PEAKS, is_described, memory_rows
 from gpusage.learning.profiled import profiled
@@ -136,7 +136,7 @@ def _memory(data: DataFolder) -> Iterator[Answer]:
 
 
 def _activity(data: DataFolder) -> Iterator[Answer]:
-    gpu = builtin_catalogue().find(activity.GPU)
+    gpu = builtin_catalogue().find(activity_rows.GPU)
     for network in random_networks.load(data).networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
         found = predict_activity(network.graph, workload, [gpu])[0]

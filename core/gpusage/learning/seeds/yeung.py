@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning import activity, boosting
+from gpusage.learning import activity_rows, boosting
 from gpusage.learning.activity_tests import yeung_features
 from gpusage.learning.named_jobs import LUCID, workload
 from gpusage.learning.scores import rank_correlation, rmsle
@@ -64,8 +64,8 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 
 def random_networks(data: DataFolder) -> Runs:
     """Return GPUMemNet's networks."""
-    rows = activity.rows_of(data)
-    return Runs(rows.yeung, rows.features, rows.measured[:, activity.UTILIZATION], rows.architectures)
+    rows = activity_rows.rows_of(data)
+    return Runs(rows.yeung, rows.features, rows.measured[:, activity_rows.UTILIZATION], rows.architectures)
 
 
 def real_runs(data: DataFolder) -> Runs:
