@@ -69,6 +69,10 @@ class Pair:
         """Return all applications that one knows."""
         return list(((self.get(identity, "apps") or {}).get("apps") or {}).get("app") or [])
 
+    def nodes(self, identity: str) -> list[dict[str, Any]]:
+        """Return all nodes that have registered with one."""
+        return list(((self.get(identity, "nodes") or {}).get("nodes") or {}).get("node") or [])
+
     def _write(self) -> None:
         """Tell every daemon and client of both."""
         layout = self.sandbox.layout
@@ -121,7 +125,7 @@ def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:
     sandbox, go = pair.sandbox, pair.sandbox.layout.jobs / "go"
     assert len(addresses_of(read_settings(sandbox.layout.conf(CLIENT) / "yarn-site.xml"))) == len(IDENTITIES)
     pair.activate("rm1")
-    sandbox.wait_for(lambda: (pair.get("rm1", "nodes")["nodes"] or {}).get("node"), "the node has registered")
+    sandbox.wait_for(lambda: pair.nodes("rm1"), "the node has registered")
     with ExitStack() as stack:
         running = begin(stack, sandbox, "running", f"env; until test -e {go}; do sleep 0.1; done")
         sandbox.wait_for(lambda: [app["runningContainers"] for app in pair.applications("rm1")] == [2], "it runs")
