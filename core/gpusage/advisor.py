@@ -12,7 +12,7 @@ from typing import Any
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins import load_plugins
-from gpusage.predictors.familiarity import familiarity
+from gpusage.predictors.familiarity import doubts
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.types import (
     Activity,
@@ -81,6 +81,7 @@ class Advisor:
             _answered("predict_step_time", self.plugins.hook.predict_step_time(**question), len(gpus)),
             _answered("predict_memory", self.plugins.hook.predict_memory(**question), len(gpus)),
             _answered("predict_activity", self.plugins.hook.predict_activity(**question), len(gpus)),
+            doubts(graph, workload, gpus),
             strict=True,
         )
         return tuple(_need(graph, workload, *answer) for answer in answers)
@@ -163,15 +164,20 @@ def _answered(hook: str, answer: Sequence[Any] | None, count: int) -> Sequence[A
     return answer
 
 
-def _need(
-    graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: Interval, memory_bytes: Interval, activity: Activity
+def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
+    graph: ModelGraph,
+    workload: Workload,
+    gpu: Gpu,
+    step_time_s: Interval,
+    memory_bytes: Interval,
+    activity: Activity,
+    doubts_of_it: tuple[str, ...],
 ) -> GpuNeed:
     if not step_time_s.low > 0:
         message = (
             f"Hook 'predict_step_time' must give seconds above 0; got {step_time_s} for {gpu.name}. Check the plugins."
         )
         raise PluginError(message, plugin="unknown", hook="predict_step_time")
-    familiar, notes = familiarity(graph, workload, gpu)
     return GpuNeed(
         gpu=gpu.name,
         step_time_s=step_time_s,
@@ -185,8 +191,8 @@ def _need(
             high=workload.batch_size / step_time_s.low,
         ),
         fits=memory_bytes.high <= gpu.memory_bytes,
-        familiar=familiar,
-        notes=(*graph.notes, *notes),
+        familiar=not doubts_of_it,
+        notes=(*graph.notes, *doubts_of_it),
         parameter_count=graph.parameter_count,
     )
 

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,9 +29,15 @@ _SHOWN_OPERATORS = 3
 
 def familiarity(graph: ModelGraph, workload: Workload, gpu: Gpu) -> tuple[bool, tuple[str, ...]]:
     """Return whether the figures can be trusted as usual, and one sentence for each reason why not."""
-    limits = _limits()
-    notes = (*_run_notes(Identity(graph), workload, Identity(limits)), *_gpu_doubts(gpu, limits))
+    notes = doubts(graph, workload, [gpu])[0]
     return not notes, notes
+
+
+def doubts(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    """Return, a GPU, one sentence for each reason not to trust its figures as usual."""
+    limits = _limits()
+    of_run = _run_notes(Identity(graph), workload, Identity(limits))
+    return [(*of_run, *_gpu_doubts(gpu, limits)) for gpu in gpus]
 
 
 def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = ()) -> dict[str, float]:

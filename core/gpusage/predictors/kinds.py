@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import (
-    CLASS_OF_NUMBER,
     NOTHING,
     RULE_OF_NUMBER,
     Amount,
@@ -28,7 +27,6 @@ from gpusage.predictors.operators import (
     elements,
     group_count,
     is_narrow,
-    operator_number,
 )
 from gpusage.predictors.structure import Role, Structure
 from gpusage_hooks.types import Node, Shape
@@ -70,7 +68,7 @@ class Kinds:
         keeps: `Keeps` numbers, the role considered.
         flop: Of one forward execution, where the operator has a formula.
         flop_per_output: Of the others, for each element of the outputs.
-        inputs: What the node reads, weights left out.
+        inputs: What the node reads, weights left out; no elements where a fused attention reads nothing.
         outputs: What it writes.
         element_bytes: Of the outputs, 0 where the precision decides.
         parameter_elements: Of the weights that it reads.
@@ -86,26 +84,19 @@ class Kinds:
     outputs: Tensors
     element_bytes: FloatArray
     parameter_elements: FloatArray
-    parameter_tensors: IntArray
+    parameter_tensors: FloatArray
     sequential_steps: FloatArray
     width: FloatArray
 
 
-_KEEPS = np.array([rule.keeps for rule in RULE_OF_NUMBER])
-_FLOP_PER_OUTPUT = np.array([0.0 if rule.flop else rule.flop_per_output for rule in RULE_OF_NUMBER])
-_CLASS_OF_ROLE = np.array(
-    [
-        {
-            Role.HOST: OperatorClass.VIEW,
-            Role.BIAS: OperatorClass.VIEW,
-            Role.COPY: OperatorClass.COPY,
-            Role.SCORES: OperatorClass.ATTENTION,
-            Role.VALUES: OperatorClass.ATTENTION,
-            Role.INSIDE: OperatorClass.ATTENTION,
-        }.get(role, -1)
-        for role in Role
-    ]
-)
+_CLASS_OF_ROLE: dict[int, OperatorClass] = {
+    Role.HOST: OperatorClass.VIEW,
+    Role.BIAS: OperatorClass.VIEW,
+    Role.COPY: OperatorClass.COPY,
+    Role.SCORES: OperatorClass.ATTENTION,
+    Role.VALUES: OperatorClass.ATTENTION,
+    Role.INSIDE: OperatorClass.ATTENTION,
+}
 
 
 def kinds_of(structure: Structure) -> Kinds:
@@ -115,70 +106,86 @@ def kinds_of(structure: Structure) -> Kinds:
 
 @lru_cache(maxsize=512)
 def _kinds(key: Identity[Structure]) -> Kinds:
-    nodes, operators, roles = key.value.kinds, key.value.operators, key.value.roles
-    operator_class, width = _classes(nodes, operators, roles)
+    nodes, roles = key.value.kinds, key.value.roles.tolist()
+    rows = [_row(*kind) for kind in zip(nodes, key.value.operators.tolist(), roles, strict=True)]
+    columns = np.array(rows, dtype=np.float64).reshape(-1, _WIDTH).T
     return Kinds(
-        operator_class=operator_class,
-        keeps=_keeps(nodes, operators, roles),
-        flop=_amounts([_flop(node, number) for node, number in zip(nodes, operators.tolist(), strict=True)]),
-        flop_per_output=_FLOP_PER_OUTPUT[operators],
-        inputs=_tensors([node.inputs for node in nodes]),
+        operator_class=columns[0].astype(np.int64),
+        keeps=columns[1].astype(np.int64),
+        flop=Amounts(factor=columns[2], power=columns[3]),
+        flop_per_output=columns[4],
+        inputs=_tensors([_read(node, role) for node, role in zip(nodes, roles, strict=True)]),
         outputs=_tensors([node.outputs for node in nodes]),
-        element_bytes=np.array([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes], dtype=np.float64),
-        parameter_elements=np.array([sum(map(prod, node.parameters)) for node in nodes], dtype=np.float64),
-        parameter_tensors=np.array([len(node.parameters) for node in nodes], dtype=np.int64),
-        sequential_steps=_sequential_steps(nodes, operator_class),
-        width=width,
+        element_bytes=columns[5],
+        parameter_elements=columns[6],
+        parameter_tensors=columns[7],
+        sequential_steps=columns[8],
+        width=columns[9],
     )
 
 
-def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> tuple[IntArray, FloatArray]:
-    """Return each kind's class, and the width of the product that it is or comes nearest to."""
-    found = CLASS_OF_NUMBER[operators]
-    width = np.array([node.outputs[0][-1] if node.outputs and node.outputs[0] else 1 for node in nodes], np.float64)
-    for index in np.flatnonzero(found == OperatorClass.CONVOLUTION).tolist():
-        groups = group_count(nodes[index])
-        width[index] = _channels(nodes[index]) // groups
-        if groups > 1 and is_narrow(nodes[index]):
-            found[index] = OperatorClass.GROUPED_CONVOLUTION
-    for index in np.flatnonzero(found == OperatorClass.PRODUCT).tolist():
-        if not nodes[index].parameters:
-            found[index] = OperatorClass.BATCHED_PRODUCT
-    of_role = _CLASS_OF_ROLE[roles]
-    return np.where(of_role >= 0, of_role, found), np.maximum(width, 1.0)
+_WIDTH = 10
 
 
-def _channels(node: Node) -> int:
-    shape = node.outputs[0] if node.outputs else ()
-    return shape[1] if len(shape) > 1 else 1
+def _row(node: Node, number: int, role: int) -> tuple[float, ...]:
+    """Return one kind's entry of each column, in the order of `_kinds`."""
+    rule = RULE_OF_NUMBER[number]
+    operator_class = _operator_class(node, rule.operator_class)
+    flop = rule.flop(node) if rule.flop else NOTHING
+    return (
+        _CLASS_OF_ROLE[role] if role else operator_class,
+        _keeps(node, rule.keeps, role),
+        *flop,
+        0.0 if rule.flop else rule.flop_per_output,
+        ELEMENT_BYTES.get(node.element_type, 0),
+        sum(map(prod, node.parameters)),
+        len(node.parameters),
+        _sequential_steps(node) if operator_class is OperatorClass.RECURRENT else 1,
+        _width(node, operator_class),
+    )
 
 
-def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
+def _operator_class(node: Node, of_rule: OperatorClass) -> OperatorClass:
+    if of_rule is OperatorClass.PRODUCT and not node.parameters:
+        return OperatorClass.BATCHED_PRODUCT
+    if of_rule is OperatorClass.CONVOLUTION and is_narrow(node) and group_count(node) > 1:
+        return OperatorClass.GROUPED_CONVOLUTION
+    return of_rule
+
+
+def _keeps(node: Node, of_rule: Keeps, role: int) -> Keeps:
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
-    found = _KEEPS[operators]
-    found[(roles == Role.INSIDE) | (roles == Role.COPY)] = Keeps.NOTHING
-    for index in np.flatnonzero((operators == _MUL) | (operators == _DIV)).tolist():
-        node = nodes[index]
-        if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
-            found[index] = Keeps.NOTHING
-    return found
+    if role in (Role.INSIDE, Role.COPY):
+        return Keeps.NOTHING
+    if node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and all(prod(size) <= 1 for size in node.parameters):
+        return Keeps.NOTHING
+    return of_rule
 
 
-_MUL, _DIV = operator_number("Mul"), operator_number("Div")
-
-
-def _flop(node: Node, number: int) -> Amount:
-    formula = RULE_OF_NUMBER[number].flop
-    return formula(node) if formula else NOTHING
-
-
-def _sequential_steps(nodes: Sequence[Node], operator_class: IntArray) -> FloatArray:
+def _sequential_steps(node: Node) -> int:
     """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
-    found = np.ones(len(nodes))
-    for index in np.flatnonzero(operator_class == OperatorClass.RECURRENT).tolist():
-        sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
-        found[index] = max((size for size in sizes if size > 0), default=1)
-    return found
+    sizes = node.inputs[0][:2] if node.inputs else ()
+    return max((size for size in sizes if size > 0), default=1)
+
+
+def _width(node: Node, operator_class: OperatorClass) -> int:
+    """Return the columns that share one operand: channels that a group writes, else the length of a row."""
+    shape = node.outputs[0] if node.outputs else ()
+    if operator_class in (OperatorClass.CONVOLUTION, OperatorClass.GROUPED_CONVOLUTION):
+        return max(shape[1] // group_count(node), 1) if len(shape) > 1 else 1
+    return max(shape[-1], 1) if shape else 1
+
+
+def _read(node: Node, role: int) -> tuple[Shape, ...]:
+    """Return the shapes that are read; a fused attention reads no scores, so that in their place is nothing."""
+    if role == Role.INSIDE:
+        return (_NO_ELEMENTS,) * len(node.inputs)
+    if role == Role.VALUES:
+        return (*(_NO_ELEMENTS,) * (len(node.inputs) - 1), *node.inputs[-1:])
+    return node.inputs
+
+
+_NO_ELEMENTS: Shape = (0,)
 
 
 def _tensors(rows: Sequence[tuple[Shape, ...]]) -> Tensors:

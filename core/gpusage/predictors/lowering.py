@@ -154,19 +154,14 @@ def _summed(tensors: Tensors, amounts: FloatArray, kind_count: int) -> FloatArra
 
 
 def _read(kinds: Kinds, structure: Structure, batch_size: int, float_bytes: int) -> tuple[FloatArray, FloatArray]:
-    """Return the bytes of activations read, and the elements that are cast to 2 bytes before.
-
-    The inside of an attention reads nothing, the product after it the values alone.
-    """
-    owner, roles, count = kinds.inputs.kind, structure.roles, len(structure.kinds)
+    """Return the bytes of activations read, and the elements that are cast to 2 bytes before."""
+    inputs, count = kinds.inputs.amounts.at(batch_size), len(structure.kinds)
+    if not structure.wide_inputs.any():
+        return _summed(kinds.inputs, inputs * float_bytes, count), np.zeros(count)
     casts = _IS_CASTING[kinds.operator_class]
-    inputs = kinds.inputs.amounts.at(batch_size) * (roles != Role.INSIDE)[owner]
-    is_last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
-    is_read = is_last | (roles != Role.VALUES)[owner]
-    wide = structure.wide_inputs
-    sizes = np.where(wide & ~casts[owner], WIDE_BYTES, float_bytes)
-    read = _summed(kinds.inputs, inputs * sizes * is_read, count)
-    return read, casts * _summed(kinds.inputs, inputs * wide, count)
+    sizes = np.where(structure.wide_inputs & ~casts[kinds.inputs.kind], WIDE_BYTES, float_bytes)
+    cast = _summed(kinds.inputs, inputs * structure.wide_inputs, count)
+    return _summed(kinds.inputs, inputs * sizes, count), casts * cast
 
 
 def _sides(kinds: Kinds, flop: FloatArray, outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
