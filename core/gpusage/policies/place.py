@@ -3,7 +3,7 @@
 Invariants:
 
 1. A GPU type that the user named narrows the places; a preference never does, for it is only tried first.
-2. What cannot be judged (an unfamiliar model, an interval that leaves half a GPU open) is never counted as good.
+2. What cannot be judged (an unfamiliar model, an interval wider than half a GPU) is never counted as good.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interva
 from gpusage_hooks.units import MIB
 
 WIDEST_SHARE = 0.5
-"""An interval that leaves more than half a GPU open does not tell a half from a whole one."""
+"""An interval wider than half a GPU does not tell a half from a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def doubt(place: Place) -> str | None:
         return f"on {place.name} the workload is unlike those that the prediction was fitted on"
     for what, share in (("memory", memory_share(place)), ("SM activity", need.sm_activity)):
         if not all(map(math.isfinite, (share.low, share.high))) or share.high - share.low > WIDEST_SHARE:
-            return f"on {place.name} the predicted {what} leaves more than half a GPU open"
+            return f"on {place.name} the predicted {what} is uncertain by more than half a GPU"
     return None
 
 

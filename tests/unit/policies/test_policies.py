@@ -336,11 +336,11 @@ def test_where_a_pool_cannot_be_shared_a_whole_gpu_is_kept_for_the_job_may_be_bo
         ),
         (
             (V100, replace(need(V100), sm_activity=Interval(value=0.2, low=0.0, high=0.51))),
-            "on v100 the predicted SM activity leaves more than half a GPU open",
+            "on v100 the predicted SM activity is uncertain by more than half a GPU",
         ),
         (
             (V100, replace(need(V100), memory_bytes=Interval(value=GIB, low=GIB, high=9.1 * GIB))),
-            "on v100 the predicted memory leaves more than half a GPU open",
+            "on v100 the predicted memory is uncertain by more than half a GPU",
         ),
         (
             (P100, need(P100)),
@@ -354,7 +354,7 @@ def test_a_whole_gpu_is_kept_with_a_reason(row: tuple[Gpu, GpuNeed], expected: s
 
 def test_nan_is_not_taken_for_little() -> None:
     broken = replace(need(V100), sm_activity=Interval(value=float("nan"), low=float("nan"), high=float("nan")))
-    assert "leaves more than half a GPU open" in reason(case((V100, broken)))
+    assert "is uncertain by more than half a GPU" in reason(case((V100, broken)))
 
 
 def test_nothing_to_share_is_said() -> None:
