@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import (
+    CLASS_OF_NUMBER,
     NOTHING,
     RULE_OF_NUMBER,
     Amount,
@@ -27,6 +28,7 @@ from gpusage.predictors.operators import (
     elements,
     group_count,
     is_narrow,
+    operator_number,
 )
 from gpusage.predictors.structure import Role, Structure
 from gpusage_hooks.types import Node, Shape
@@ -61,42 +63,75 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """The columns, one entry a kind.
+    """The columns, one entry a kind; a view has no work, no elements and keeps nothing.
 
     Attributes:
         operator_class: `OperatorClass` numbers, the role considered.
-        keeps: `Keeps` numbers, the role considered.
         flop: Of one forward execution, where the operator has a formula.
         flop_per_output: Of the others, for each element of the outputs.
-        inputs: What the node reads, weights left out; no elements where a fused attention reads nothing.
+        inputs: What the node reads, weights left out: nothing for a gather, which reads as much as it writes.
         outputs: What it writes.
         element_bytes: Of the outputs, 0 where the precision decides.
-        parameter_elements: Of the weights that it reads.
-        parameter_tensors: How many they are.
-        sequential_steps: As in `lowering.Lowering`, as is *width*.
+        stored: 1 where the outputs reach memory, 0 inside a fused attention.
+        gathers: 1 for a gather.
+        weight_elements: Of the weights that it reads; a gather reads what it writes.
+        weight_tensors: How many weights it has.
+        extra_bytes: What it keeps beside inputs and outputs, for each element of the outputs.
+        keeps_inputs: As in `lowering.Lowering`, as are *keeps_output*, *sequential_steps* and *width*.
+        sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
+        matrix: Whether matrix units can do it if its sums are long enough.
     """
 
     operator_class: IntArray
-    keeps: IntArray
     flop: Amounts
     flop_per_output: FloatArray
     inputs: Tensors
     outputs: Tensors
     element_bytes: FloatArray
-    parameter_elements: FloatArray
-    parameter_tensors: FloatArray
+    stored: FloatArray
+    gathers: FloatArray
+    weight_elements: FloatArray
+    weight_tensors: FloatArray
+    extra_bytes: FloatArray
+    keeps_inputs: BoolArray
+    keeps_output: BoolArray
     sequential_steps: FloatArray
     width: FloatArray
+    sums: BoolArray
+    matrix: BoolArray
 
 
-_CLASS_OF_ROLE: dict[int, OperatorClass] = {
-    Role.HOST: OperatorClass.VIEW,
-    Role.BIAS: OperatorClass.VIEW,
-    Role.COPY: OperatorClass.COPY,
-    Role.SCORES: OperatorClass.ATTENTION,
-    Role.VALUES: OperatorClass.ATTENTION,
-    Role.INSIDE: OperatorClass.ATTENTION,
-}
+INDEX_BYTES = 8
+_MATRIX_CLASSES = (
+    OperatorClass.CONVOLUTION,
+    OperatorClass.PRODUCT,
+    OperatorClass.BATCHED_PRODUCT,
+    OperatorClass.ATTENTION,
+    OperatorClass.RECURRENT,
+)
+_SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+_WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
+"""Those whose width counts."""
+_IS_MATRIX, _IS_SUM, _IS_WIDE = (
+    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _SUM_CLASSES, _WIDE_CLASSES)
+)
+_EXTRA_BYTES = np.array([{Keeps.MASK: 1.0, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}.get(keeps, 0.0) for keeps in Keeps])
+_IS_STORED = np.array([0.0 if role in (Role.SCORES, Role.INSIDE) else 1.0 for role in Role])
+_KEEPS = np.array([rule.keeps for rule in RULE_OF_NUMBER])
+_FLOP_PER_OUTPUT = np.array([0.0 if rule.flop else rule.flop_per_output for rule in RULE_OF_NUMBER])
+_CLASS_OF_ROLE = np.array(
+    [
+        {
+            Role.HOST: OperatorClass.VIEW,
+            Role.BIAS: OperatorClass.VIEW,
+            Role.COPY: OperatorClass.COPY,
+            Role.SCORES: OperatorClass.ATTENTION,
+            Role.VALUES: OperatorClass.ATTENTION,
+            Role.INSIDE: OperatorClass.ATTENTION,
+        }.get(role, -1)
+        for role in Role
+    ]
+)
 
 
 def kinds_of(structure: Structure) -> Kinds:
@@ -106,79 +141,90 @@ def kinds_of(structure: Structure) -> Kinds:
 
 @lru_cache(maxsize=512)
 def _kinds(key: Identity[Structure]) -> Kinds:
-    nodes, roles = key.value.kinds, key.value.roles.tolist()
-    rows = [_row(*kind) for kind in zip(nodes, key.value.operators.tolist(), roles, strict=True)]
-    columns = np.array(rows, dtype=np.float64).reshape(-1, _WIDTH).T
+    nodes, operators, roles = key.value.kinds, key.value.operators, key.value.roles
+    classes, width = _classes(nodes, operators, roles)
+    works = (classes != OperatorClass.VIEW).astype(np.float64)
+    gathers = (classes == OperatorClass.GATHER).astype(np.float64)
+    keeps = np.where(works > 0, _keeps(nodes, operators, roles), Keeps.NOTHING)
+    flop = _amounts([_flop(node, number) for node, number in zip(nodes, operators.tolist(), strict=True)])
+    weights = np.array([sum(map(prod, node.parameters)) for node in nodes], dtype=np.float64)
     return Kinds(
-        operator_class=columns[0].astype(np.int64),
-        keeps=columns[1].astype(np.int64),
-        flop=Amounts(factor=columns[2], power=columns[3]),
-        flop_per_output=columns[4],
-        inputs=_tensors([_read(node, role) for node, role in zip(nodes, roles, strict=True)]),
-        outputs=_tensors([node.outputs for node in nodes]),
-        element_bytes=columns[5],
-        parameter_elements=columns[6],
-        parameter_tensors=columns[7],
-        sequential_steps=columns[8],
-        width=columns[9],
+        operator_class=classes,
+        flop=Amounts(factor=flop.factor * works, power=flop.power),
+        flop_per_output=_FLOP_PER_OUTPUT[operators],
+        inputs=_tensors([_read(*kind) for kind in zip(nodes, classes.tolist(), roles.tolist(), strict=True)]),
+        outputs=_tensors([_written(*kind) for kind in zip(nodes, classes.tolist(), strict=True)]),
+        element_bytes=np.array([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes], dtype=np.float64),
+        stored=_IS_STORED[roles],
+        gathers=gathers,
+        weight_elements=weights * (works - gathers),
+        weight_tensors=np.array([len(node.parameters) for node in nodes], dtype=np.float64),
+        extra_bytes=_EXTRA_BYTES[keeps],
+        keeps_inputs=(keeps == Keeps.INPUTS) | (keeps == Keeps.INPUTS_AND_INDICES),
+        keeps_output=keeps == Keeps.OUTPUT,
+        sequential_steps=_sequential_steps(nodes, classes),
+        width=np.where(_IS_WIDE[classes], width, 1.0),
+        sums=_IS_SUM[classes],
+        matrix=_IS_MATRIX[classes],
     )
 
 
-_WIDTH = 10
+def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> tuple[IntArray, FloatArray]:
+    """Return each kind's class, and the width of the product that it is or comes nearest to."""
+    found = CLASS_OF_NUMBER[operators]
+    width = np.array([node.outputs[0][-1] if node.outputs and node.outputs[0] else 1 for node in nodes], np.float64)
+    for index in np.flatnonzero(found == OperatorClass.CONVOLUTION).tolist():
+        groups = group_count(nodes[index])
+        width[index] = _channels(nodes[index]) // groups
+        if groups > 1 and is_narrow(nodes[index]):
+            found[index] = OperatorClass.GROUPED_CONVOLUTION
+    for index in np.flatnonzero(found == OperatorClass.PRODUCT).tolist():
+        if not nodes[index].parameters:
+            found[index] = OperatorClass.BATCHED_PRODUCT
+    of_role = _CLASS_OF_ROLE[roles]
+    return np.where(of_role >= 0, of_role, found), np.maximum(width, 1.0)
 
 
-def _row(node: Node, number: int, role: int) -> tuple[float, ...]:
-    """Return one kind's entry of each column, in the order of `_kinds`."""
-    rule = RULE_OF_NUMBER[number]
-    operator_class = _operator_class(node, rule.operator_class)
-    flop = rule.flop(node) if rule.flop else NOTHING
-    return (
-        _CLASS_OF_ROLE[role] if role else operator_class,
-        _keeps(node, rule.keeps, role),
-        *flop,
-        0.0 if rule.flop else rule.flop_per_output,
-        ELEMENT_BYTES.get(node.element_type, 0),
-        sum(map(prod, node.parameters)),
-        len(node.parameters),
-        _sequential_steps(node) if operator_class is OperatorClass.RECURRENT else 1,
-        _width(node, operator_class),
-    )
-
-
-def _operator_class(node: Node, of_rule: OperatorClass) -> OperatorClass:
-    if of_rule is OperatorClass.PRODUCT and not node.parameters:
-        return OperatorClass.BATCHED_PRODUCT
-    if of_rule is OperatorClass.CONVOLUTION and is_narrow(node) and group_count(node) > 1:
-        return OperatorClass.GROUPED_CONVOLUTION
-    return of_rule
-
-
-def _keeps(node: Node, of_rule: Keeps, role: int) -> Keeps:
-    """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
-    if role in (Role.INSIDE, Role.COPY):
-        return Keeps.NOTHING
-    if node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and all(prod(size) <= 1 for size in node.parameters):
-        return Keeps.NOTHING
-    return of_rule
-
-
-def _sequential_steps(node: Node) -> int:
-    """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
-    sizes = node.inputs[0][:2] if node.inputs else ()
-    return max((size for size in sizes if size > 0), default=1)
-
-
-def _width(node: Node, operator_class: OperatorClass) -> int:
-    """Return the columns that share one operand: channels that a group writes, else the length of a row."""
+def _channels(node: Node) -> int:
     shape = node.outputs[0] if node.outputs else ()
-    if operator_class in (OperatorClass.CONVOLUTION, OperatorClass.GROUPED_CONVOLUTION):
-        return max(shape[1] // group_count(node), 1) if len(shape) > 1 else 1
-    return max(shape[-1], 1) if shape else 1
+    return shape[1] if len(shape) > 1 else 1
 
 
-def _read(node: Node, role: int) -> tuple[Shape, ...]:
-    """Return the shapes that are read; a fused attention reads no scores, so that in their place is nothing."""
-    if role == Role.INSIDE:
+def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
+    """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
+    found = _KEEPS[operators]
+    found[(roles == Role.INSIDE) | (roles == Role.COPY)] = Keeps.NOTHING
+    for index in np.flatnonzero((operators == _MUL) | (operators == _DIV)).tolist():
+        node = nodes[index]
+        if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
+            found[index] = Keeps.NOTHING
+    return found
+
+
+_MUL, _DIV = operator_number("Mul"), operator_number("Div")
+
+
+def _flop(node: Node, number: int) -> Amount:
+    formula = RULE_OF_NUMBER[number].flop
+    return formula(node) if formula else NOTHING
+
+
+def _sequential_steps(nodes: Sequence[Node], operator_class: IntArray) -> FloatArray:
+    """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
+    found = np.ones(len(nodes))
+    for index in np.flatnonzero(operator_class == OperatorClass.RECURRENT).tolist():
+        sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
+        found[index] = max((size for size in sizes if size > 0), default=1)
+    return found
+
+
+def _written(node: Node, operator_class: int) -> tuple[Shape, ...]:
+    return () if operator_class == OperatorClass.VIEW else node.outputs
+
+
+def _read(node: Node, operator_class: int, role: int) -> tuple[Shape, ...]:
+    """Return the shapes that are read, and in place of one that is not, nothing: a fused attention reads no scores."""
+    if role == Role.INSIDE or operator_class in (OperatorClass.VIEW, OperatorClass.GATHER):
         return (_NO_ELEMENTS,) * len(node.inputs)
     if role == Role.VALUES:
         return (*(_NO_ELEMENTS,) * (len(node.inputs) - 1), *node.inputs[-1:])

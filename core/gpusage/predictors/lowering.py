@@ -18,8 +18,8 @@ import numpy.typing as npt
 from gpusage.predictors.autocast import widened
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kinds import Kinds, Tensors, kinds_of
-from gpusage.predictors.operators import Keeps, OperatorClass, element_count
-from gpusage.predictors.structure import Role, Structure, structure_of
+from gpusage.predictors.operators import element_count
+from gpusage.predictors.structure import Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Workload
 
 FloatArray = npt.NDArray[np.float64]
@@ -27,17 +27,8 @@ IntArray = npt.NDArray[np.int64]
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 WIDE_BYTES = 4
-INDEX_BYTES = 8
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
-
-_MATRIX_CLASSES = (
-    OperatorClass.CONVOLUTION,
-    OperatorClass.PRODUCT,
-    OperatorClass.BATCHED_PRODUCT,
-    OperatorClass.ATTENTION,
-    OperatorClass.RECURRENT,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,46 +97,34 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
     float_bytes = FLOAT_BYTES[precision]
     structure = structure_of(graph) if float_bytes == WIDE_BYTES else widened(graph)
     kinds = kinds_of(structure)
-    classes, roles = kinds.operator_class, structure.roles
-    works = classes != OperatorClass.VIEW
-    outputs = works * _summed(kinds.outputs, kinds.outputs.amounts.at(batch_size), len(works))
-    flop = works * (kinds.flop.at(batch_size) + kinds.flop_per_output * outputs)
-    output_bytes = outputs * np.where(
-        kinds.element_bytes > 0, kinds.element_bytes, np.where(structure.wide, WIDE_BYTES, float_bytes)
-    )
-    written = np.where((roles == Role.SCORES) | (roles == Role.INSIDE), 0.0, output_bytes)
+    outputs = _summed(kinds.outputs, kinds.outputs.amounts.at(batch_size), len(kinds.width))
+    flop = kinds.flop.at(batch_size) + kinds.flop_per_output * outputs
+    of_float = np.where(structure.wide, WIDE_BYTES, float_bytes)
+    output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
+    stored_bytes = output_bytes * kinds.stored
     read, cast = _read(kinds, structure, batch_size, float_bytes)
-    inner, width = _sides(kinds, flop, outputs)
     return Lowering(
-        operator_class=classes,
+        operator_class=kinds.operator_class,
         flop=flop,
-        read_bytes=works * np.where(classes == OperatorClass.GATHER, output_bytes, read),
-        parameter_bytes=works * (classes != OperatorClass.GATHER) * kinds.parameter_elements * float_bytes,
-        written_bytes=written,
+        read_bytes=read + output_bytes * kinds.gathers,
+        parameter_bytes=kinds.weight_elements * float_bytes,
+        written_bytes=stored_bytes,
         output_elements=outputs,
-        output_bytes=written,
-        kept_bytes=_EXTRA_BYTES[kinds.keeps] * outputs,
-        keeps_inputs=works & ((kinds.keeps == Keeps.INPUTS) | (kinds.keeps == Keeps.INPUTS_AND_INDICES)),
-        keeps_output=works & (kinds.keeps == Keeps.OUTPUT),
-        matrix_units=_IS_MATRIX[classes] & (flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs),
+        output_bytes=stored_bytes,
+        kept_bytes=kinds.extra_bytes * outputs,
+        keeps_inputs=kinds.keeps_inputs,
+        keeps_output=kinds.keeps_output,
+        matrix_units=kinds.matrix & (flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs),
         sequential_steps=kinds.sequential_steps,
-        inner=inner,
-        width=width,
+        inner=np.maximum(kinds.sums * flop / np.maximum(2.0 * outputs, 1.0), 1.0),
+        width=kinds.width,
         cast_elements=cast,
         parameter_count=graph.parameter_count,
-        parameter_tensor_count=int(kinds.parameter_tensors @ structure.counts),
+        parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=mode == "train",
     )
-
-
-_EXTRA_BYTES = np.array([{Keeps.MASK: 1, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}.get(keeps, 0) for keeps in Keeps])
-_CASTING_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
-_ROW_CLASSES = (OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
-_IS_MATRIX, _IS_CASTING, _IS_ROW = (
-    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _CASTING_CLASSES, _ROW_CLASSES)
-)
 
 
 def _summed(tensors: Tensors, amounts: FloatArray, kind_count: int) -> FloatArray:
@@ -158,18 +137,9 @@ def _read(kinds: Kinds, structure: Structure, batch_size: int, float_bytes: int)
     inputs, count = kinds.inputs.amounts.at(batch_size), len(structure.kinds)
     if not structure.wide_inputs.any():
         return _summed(kinds.inputs, inputs * float_bytes, count), np.zeros(count)
-    casts = _IS_CASTING[kinds.operator_class]
-    sizes = np.where(structure.wide_inputs & ~casts[kinds.inputs.kind], WIDE_BYTES, float_bytes)
+    sizes = np.where(structure.wide_inputs & ~kinds.sums[kinds.inputs.kind], WIDE_BYTES, float_bytes)
     cast = _summed(kinds.inputs, inputs * structure.wide_inputs, count)
-    return _summed(kinds.inputs, inputs * sizes, count), casts * cast
-
-
-def _sides(kinds: Kinds, flop: FloatArray, outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the inner length and the width of the matrix product that a kind is, or comes nearest to."""
-    classes = kinds.operator_class
-    products = _IS_CASTING[classes]
-    inner = np.where(products, np.maximum(flop / np.maximum(2.0 * outputs, 1.0), 1.0), 1.0)
-    return inner, np.where(products | _IS_ROW[classes], kinds.width, 1.0)
+    return _summed(kinds.inputs, inputs * sizes, count), kinds.sums * cast
 
 
 def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:
