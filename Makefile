@@ -26,7 +26,7 @@ test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples
 
 format: .venv/test  ## let ruff format everything
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

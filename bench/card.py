@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -51,9 +52,9 @@ def language_model(width: int) -> onnx.ModelProto:
         weights.append(helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers))
         return name
 
-    def add(op_type: str, *inputs: str, **attributes: object) -> str:
+    def add(op_type: str, *inputs: str, **attributes: Any) -> str:  # noqa: ANN401 - of any kind
         nodes.append(helper.make_node(op_type, inputs, [f"v{len(nodes)}"], **attributes))
-        return nodes[-1].output[0]
+        return str(nodes[-1].output[0])
 
     def linear(value: str, name: str, rows: int, columns: int) -> str:
         product = add("MatMul", value, weight(f"{name}.weight", rows, columns))

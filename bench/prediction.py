@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +21,8 @@ from rich.table import Table
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.graphs.card import decode, encode
 from gpusage_hooks.types import Gpu, Workload
+
+T = TypeVar("T")
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GPUS = "k80 p100 v100 t4 rtx-3090 a100 a100-80gb l4 h100 b200"
@@ -45,15 +49,15 @@ def _row(advisor: Advisor, path: Path, gpus: list[Gpu]) -> tuple[str, ...]:
     workload = Workload(batch_size=64)
     decoded_s, new_s, warm_s = [], [], []
     for _ in range(ROUNDS):
-        seconds, graph = _timed(lambda: decode(card))
+        seconds, graph = _timed(partial(decode, card))
         decoded_s.append(seconds)
-        new_s.append(_timed(lambda graph=graph: advisor.predict(graph, workload, gpus))[0])
-        warm_s.append(_timed(lambda graph=graph: advisor.predict(graph, workload, gpus))[0])
+        new_s.append(_timed(partial(advisor.predict, graph, workload, gpus))[0])
+        warm_s.append(_timed(partial(advisor.predict, graph, workload, gpus))[0])
     times = (f"{median(column) * 1e6:.0f} ({min(column) * 1e6:.0f})" for column in (decoded_s, new_s, warm_s))
     return str(len(graph.nodes)), str(len(set(graph.nodes))), *times
 
 
-def _timed(call: Callable[[], object]) -> tuple[float, object]:
+def _timed(call: Callable[[], T]) -> tuple[float, T]:
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result

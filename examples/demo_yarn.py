@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,14 @@ def release(cluster: Sandbox, numbers: Iterable[int], jobs: list[str]) -> None:
     for number in numbers:
         go(cluster, number).touch()
     for job in jobs:
-        cluster.wait_for(lambda job=job: application(cluster, job)["state"] == "FINISHED", f"{job} has ended", LIMIT_S)
+        cluster.wait_for(partial(has_ended, cluster, job), f"{job} has ended", LIMIT_S)
         if application(cluster, job)["finalStatus"] != "SUCCEEDED":
             fail(f"{job} has failed: {application(cluster, job)['diagnostics']}")
+
+
+def has_ended(cluster: Sandbox, job: str) -> bool:
+    """Tell whether the ResourceManager says so."""
+    return bool(application(cluster, job)["state"] == "FINISHED")
 
 
 def show_store(cluster: Sandbox) -> None:

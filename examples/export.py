@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -175,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
