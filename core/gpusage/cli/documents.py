@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from gpusage.predictors.intervals import ratio
+from gpusage.predictors import speedups
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -132,7 +132,7 @@ def cluster(seen: Cluster, origin: str) -> dict[str, Any]:
 
 def speedup(found: GpuNeed, first: GpuNeed) -> Interval:
     """Return how many times faster than *first* a step runs; 1 exactly against itself."""
-    return ALONE if found.gpu == first.gpu else ratio(first.step_time_s, found.step_time_s)
+    return ALONE if found.gpu == first.gpu else speedups.speedup(found, first)
 
 
 def scaled(figure: Interval, factor: float) -> Interval:

@@ -15,11 +15,12 @@ from gpusage.learning.splits import Fold, by_group
 from gpusage.learning.step_fit import Fitted, fit
 from gpusage.learning.step_flat import Sample
 from gpusage.learning.step_operators import operator_samples
+from gpusage.learning.step_residual import ResidualRows, fit_residual
 from gpusage.learning.step_rows import StepRow, families, left_out, step_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import Zoo, load_zoo
 from gpusage.predictors.kernels import kernels_of
-from gpusage.predictors.timing import timing_with
+from gpusage.predictors.timing import Timing, timing_with
 
 Array = npt.NDArray[Any]
 SOURCE_WEIGHTS = {
@@ -123,18 +124,39 @@ def weighted(found: Measurements, indices: Array) -> list[Sample]:
 def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
     """Return the fit to the rows *indices*, with no row and no operator of the GPUs *without*."""
     samples = [*weighted(found, indices), *found.operators]
-    return fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
+    fitted = fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
+    kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
+    residual = fit_residual(_residual_rows(found, kept, fitted))
+    return replace(fitted, efficiency=replace(fitted.efficiency, residual=residual))
+
+
+def _residual_rows(found: Measurements, indices: Array, fitted: Fitted) -> ResidualRows:
+    """Return what the rows *indices* took beyond the roofline, each with its campaign's host."""
+    samples = [found.samples[index] for index in indices]
+    timings = [_timing(fitted, sample, with_campaign=True) for sample in samples]
+    measured = np.array([max(sample.measured_s - sample.extra_s, sample.extra_s) for sample in samples])
+    return ResidualRows(
+        features=np.concatenate([timing.features for timing in timings]),
+        misses=np.log(measured / [float(timing.step_s[0]) for timing in timings]),
+        gpus=[sample.gpu.name for sample in samples],
+        models=[sample.group or "" for sample in samples],
+        families=[f"{found.rows[index].source} {found.rows[index].family}" for index in indices],
+    )
+
+
+def _timing(fitted: Fitted, sample: Sample, *, with_campaign: bool) -> Timing:
+    efficiency = fitted.efficiency
+    factor = fitted.campaign_log_factors.get(sample.campaign, 0.0) if with_campaign else 0.0
+    if factor:
+        efficiency = replace(efficiency, host_s=efficiency.host_s * np.exp(factor))
+    return timing_with(efficiency, sample.kernels, [sample.gpu], sample.precision)
 
 
 def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool = False) -> tuple[Array, Array]:
     """Return seconds and host's share of each sample; with the host of its campaign, or as shipped, with ours."""
     steps, shares = [], []
     for sample in samples:
-        efficiency = fitted.efficiency
-        factor = fitted.campaign_log_factors.get(sample.campaign, 0.0) if with_campaign else 0.0
-        if factor:
-            efficiency = replace(efficiency, host_s=efficiency.host_s * np.exp(factor))
-        timing = timing_with(efficiency, sample.kernels, [sample.gpu], sample.precision)
+        timing = _timing(fitted, sample, with_campaign=with_campaign)
         steps.append(float(timing.step_s[0]) + sample.extra_s)
         shares.append(float(timing.host_share[0]))
     return np.array(steps), np.array(shares)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.place import Place, doubt, names, places
-from gpusage.predictors.intervals import ratio
+from gpusage.predictors import speedups
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Case, Decision, Interval
 
@@ -46,7 +46,7 @@ def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
     near = [place for place in where if _step_time_s(place) < _step_time_s(fastest) * minimum_speedup] or [fastest]
     oldest = min(near, key=lambda place: place.gpu.launch_year)
     passed_over = [place for place in where if place not in near and place.gpu.launch_year <= oldest.gpu.launch_year]
-    if any(place.need.step_time_s.low <= fastest.need.step_time_s.high for place in passed_over):
+    if any(speedup(fastest, place).low <= 1.0 for place in passed_over):
         return []
     chosen = [place for place in near if place.gpu.generation == oldest.gpu.generation]
     return sorted((place for place in chosen if place.pool.feature is not None), key=_step_time_s)
@@ -54,7 +54,7 @@ def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
 
 def speedup(of: Place, over: Place) -> Interval:
     """Return how many times as fast the job runs on the GPU *of* as on the GPU *over*."""
-    return ratio(over.need.step_time_s, of.need.step_time_s)
+    return speedups.speedup(of.need, over.need)
 
 
 def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:

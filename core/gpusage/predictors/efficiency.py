@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pretrained import load
+from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -66,6 +67,7 @@ class Efficiency:
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
         deviations: 90 % of the truths lie within so much on the logarithmic scale: on a measured GPU of known models,
             and what an unseen GPU and the host's share add.
+        residual: What whole steps take beyond the sum of their kernels.
     """
 
     first: FloatArray
@@ -76,6 +78,7 @@ class Efficiency:
     host_s: FloatArray
     gpu_log_factors: Mapping[str, float]
     deviations: Mapping[str, float]
+    residual: Residual = NO_RESIDUAL
 
     def logarithms(self, operator_class: IntArray, features: FloatArray) -> FloatArray:
         """Return the logarithms of both efficiencies, shape (kernels, GPUs, 2), of *features* (kernels, GPUs, F)."""
@@ -98,6 +101,7 @@ def efficiency_of(parameters: Mapping[str, Any]) -> Efficiency:
         host_s=np.array(parameters["host_s"]),
         gpu_log_factors=parameters["gpu_log_factors"],
         deviations=parameters["deviations"],
+        residual=residual_of(parameters["residual"]),
     )
 
 

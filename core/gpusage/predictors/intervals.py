@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, hypot, log
+from math import exp, hypot, log, sqrt
 
 from gpusage_hooks.types import Interval, ModelGraph
 
@@ -38,13 +38,21 @@ def around(value: float, factor: float) -> Interval:
     return Interval(value=value, low=value / factor, high=value * factor)
 
 
-def ratio(over: Interval, under: Interval) -> Interval:
+def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
     """Return *over* / *under*, two figures that miss by a factor each.
 
-    Such an interval is a distance on a logarithmic scale; the errors are taken as independent, so that the distances
-    add by their squares.
+    Such an interval is a distance on a logarithmic scale; distances of independent errors add by their squares.
+
+    Args:
+        over: Numerator.
+        under: Denominator.
+        shared: Which share of the smaller error's square both figures have in common, so that a ratio is free of it.
     """
     value = over.value / under.value
-    up = hypot(log(over.high / over.value), log(under.value / under.low))
-    down = hypot(log(over.value / over.low), log(under.high / under.value))
+    up = _apart(log(over.high / over.value), log(under.value / under.low), shared)
+    down = _apart(log(over.value / over.low), log(under.high / under.value), shared)
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
+
+
+def _apart(first: float, second: float, shared: float) -> float:
+    return sqrt(max(first**2 + second**2 - 2.0 * shared * min(first, second) ** 2, 0.0))

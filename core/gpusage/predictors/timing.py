@@ -15,12 +15,14 @@ from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.residual import KernelSeconds, features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 from gpusage_hooks.units import TERA
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 _FIRST_TENSOR_CORES = (7, 0)
+HALF = ("fp16", "bf16")
 _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
 _SMALL_SHARE = 0.03
@@ -37,6 +39,7 @@ class Timing:
         sm_s: SMs are busy, the mean over all SMs.
         dram_s: The memory would be busy if it moved bytes at its peak.
         host_share: How far launches on the host decide the step, 0 to 1; a share, not seconds.
+        features: Of `residual.FEATURES`, one row a GPU.
     """
 
     step_s: FloatArray
@@ -44,6 +47,7 @@ class Timing:
     sm_s: FloatArray
     dram_s: FloatArray
     host_share: FloatArray
+    features: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +106,22 @@ def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: 
 def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal = ideal_times(kernels, gpus, precision)
-    kernel_s = kernel_times(efficiency, kernels, ideal).total_s
+    times = kernel_times(efficiency, kernels, ideal)
     factors = np.exp([efficiency.gpu_log_factors.get(gpu.name, 0.0) for gpu in gpus])
-    busy_s = kernels.counts @ kernel_s * factors
+    busy_s = kernels.counts @ times.total_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
+    seconds = KernelSeconds(total_s=times.total_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
+    rows = features_of(kernels, seconds, is_half=precision in HALF)
+    was_measured = np.array([gpu.name in efficiency.gpu_log_factors for gpu in gpus])
+    missed = np.exp(efficiency.residual.log_factors(rows, [gpu.name for gpu in gpus]) * was_measured)
     return Timing(
-        step_s=step_s,
-        busy_s=busy_s,
-        sm_s=kernels.counts @ (kernel_s * np.minimum(ideal.waves, 1.0)) * factors,
+        step_s=step_s * missed,
+        busy_s=busy_s * missed,
+        sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
         dram_s=kernels.counts @ ideal.traffic_s,
         host_share=(host_s / step_s) ** OVERLAP,
+        features=rows,
     )
 
 
@@ -137,7 +146,7 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
     features[:, :, 0] = 0.25 * np.log(kernels.inner)[:, column] - 1.0
     features[:, :, 1] = 0.25 * np.log(kernels.width)[:, column] - 1.0
     features[:, :, 2] = kernels.backward[:, column]
-    features[:, :, 3] = precision in ("fp16", "bf16")
+    features[:, :, 3] = precision in HALF
     features[:, :, 4] = 0.2 * np.log(compute_s * 1e6 + _SMALL_US)
     features[:, :, 5] = 0.2 * np.log(traffic_s * 1e6 + _SMALL_US)
     features[:, :, 6] = 0.2 * np.log(waves + _SMALL_SHARE)

@@ -1,0 +1,120 @@
+"""Fits the correction of `gpusage.predictors.residual` to what whole steps took beyond the fitted roofline.
+
+It is a Gaussian process with anchors for inducing points: a kernel for all GPUs and a smaller one for each GPU on which
+many models were measured. Rows of one model share an error of their own, so that each GPU's part is learned from what
+GPUs differ in; large misses count less. Nothing here is random.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.residual import COUNT, Residual, bells, standard
+
+Array = npt.NDArray[Any]
+ANCHORS = 150
+LEAST_ROWS = 500
+"""A GPU with so many measured steps has a part of its own."""
+COMMON = 0.15
+OWN = 0.05
+"""Standard deviations of the logarithm that the two kinds of kernels explain before any row is seen."""
+MODEL = 0.2
+ROW = 0.04
+"""The same of what the rows of one model share, and of a row."""
+FAR = 2.5
+"""Misses beyond so many standard deviations of a row count by their size, not their squares."""
+ROUNDS = 4
+SMALLEST_SCALE = 1e-3
+RIDGE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualRows:
+    """Rows to learn from.
+
+    Attributes:
+        features: As `residual.features_of` gives them.
+        misses: Logarithms of measured over the roofline's seconds.
+        gpus: Names.
+        models: What rows of one model and workload have in common.
+        families: A family counts by the root of its size.
+    """
+
+    features: Array
+    misses: Array
+    gpus: Sequence[str]
+    models: Sequence[str]
+    families: Sequence[str]
+
+
+def fit_residual(rows: ResidualRows) -> Residual:
+    """Return the correction that explains *rows* best."""
+    means, scales = rows.features.mean(axis=0), rows.features.std(axis=0) + SMALLEST_SCALE
+    near = standard(rows.features, means, scales)
+    anchors = _anchors(near, min(ANCHORS, len(near)))
+    own = sorted(name for name, count in Counter(rows.gpus).items() if count >= LEAST_ROWS)
+    gram = bells(anchors, anchors) + RIDGE * np.eye(len(anchors))
+    whitener = np.linalg.inv(np.linalg.cholesky(gram)).T
+    weights = _solved(_design(bells(near, anchors) @ whitener, rows.gpus, own), rows)
+    heights = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(1 + len(own), -1)]
+    return Residual(
+        means=means,
+        scales=scales,
+        anchors=anchors,
+        common=heights[0] * COMMON,
+        by_gpu={name: part * OWN for name, part in zip(own, heights[1:], strict=True)},
+        least_count=float(rows.features[:, COUNT].min()),
+    )
+
+
+def _anchors(near: Array, count: int) -> Array:
+    """Return *count* rows, each as far as can be from those before it."""
+    chosen = [int(np.argmax(np.square(near - near.mean(axis=0)).sum(axis=1)))]
+    distances = np.square(near - near[chosen[0]]).sum(axis=1)
+    while len(chosen) < count:
+        chosen.append(int(np.argmax(distances)))
+        distances = np.minimum(distances, np.square(near - near[chosen[-1]]).sum(axis=1))
+    return near[chosen]
+
+
+def _design(columns: Array, gpus: Sequence[str], own: Sequence[str]) -> Array:
+    """Return the columns for all GPUs, and each GPU's own, scaled so that each weight has a deviation of 1."""
+    block = np.hstack([columns, np.ones((len(columns), 1))])
+    names = np.array(gpus)
+    return np.hstack([block * COMMON, *(block * OWN * (names == name)[:, np.newaxis] for name in own)])
+
+
+def _solved(design: Array, rows: ResidualRows) -> Array:
+    """Return the weights by least squares, what rows of one model share taken out, large misses weakened."""
+    sizes = Counter(rows.families)
+    first = np.array([sizes[name] ** -0.5 for name in rows.families])
+    first /= first.mean()
+    model = np.unique(np.array(rows.models), return_inverse=True)[1]
+    weight, solution = first, np.zeros(design.shape[1])
+    for _ in range(ROUNDS):
+        totals = np.bincount(model, weight)
+        share = 1.0 - 1.0 / np.sqrt(1.0 + totals * MODEL**2 / ROW**2)
+        left = _apart(design, model, weight, share)
+        right = _apart(rows.misses[:, np.newaxis], model, weight, share)[:, 0]
+        precision = left.T @ left / ROW**2 + np.eye(design.shape[1])
+        solution = np.linalg.solve(precision, left.T @ right / ROW**2)
+        missed = rows.misses - design @ solution
+        shared = np.bincount(model, weight * missed) / totals * share * (2.0 - share)
+        weight = first / np.sqrt(1.0 + np.square((missed - shared[model]) / (FAR * ROW)))
+    return solution
+
+
+def _apart(columns: Array, model: Array, weight: Array, share: Array) -> Array:
+    """Return *columns* less a share of their model's mean, times the root of the weight."""
+    order = np.argsort(model, kind="stable")
+    starts = np.searchsorted(model[order], np.arange(len(share)))
+    sums = np.add.reduceat((columns * weight[:, np.newaxis])[order], starts, axis=0)
+    means = sums / np.bincount(model, weight)[:, np.newaxis] * share[:, np.newaxis]
+    result: Array = (columns - means[model]) * np.sqrt(weight)[:, np.newaxis]
+    return result

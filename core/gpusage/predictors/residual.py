@@ -1,0 +1,148 @@
+"""What the roofline misses by on graphs of a kind, learned from whole steps: a smooth correction of its logarithm.
+
+The correction is a sum of bells around anchors, which are graphs seen in training; far from all of them it fades to a
+constant. One such sum holds for every GPU that was measured, and one more for each on which many models were, so that
+speed-ups between these are better than those of the roofline alone; for a GPU never measured the roofline stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.operators import OperatorClass
+
+if TYPE_CHECKING:
+    from gpusage.predictors.kernels import Kernels
+
+FloatArray = npt.NDArray[np.float64]
+
+FEATURES = (
+    "compute_bound",
+    "mean_kernel_s",
+    "kernel_count",
+    "inner",
+    "width",
+    "blocks",
+    "intensity",
+    "backward",
+    "half",
+    *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass),
+)
+"""What is known of a step on one GPU: means over its kernels weighted by their time, and each class's share of it."""
+NARROWNESS = 0.01
+"""Of the bells: at so many squared standard deviations times this, a bell has fallen to 1 / e."""
+FARTHEST = 2.5
+"""Standard deviations from the mean beyond which features are taken for this far."""
+COUNT = FEATURES.index("kernel_count")
+FADING = log(4.0)
+"""A step of a quarter of the fewest kernels is not corrected at all."""
+_TINY = 1e-30
+_CLASSES = np.arange(len(OperatorClass))[:, np.newaxis]
+
+
+class KernelSeconds(NamedTuple):
+    """Of one execution of each kernel, shape (kernels, GPUs): as the roofline has it, and at the GPU's peaks."""
+
+    total_s: FloatArray
+    compute_s: FloatArray
+    traffic_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """What was learned.
+
+    Attributes:
+        means: Of the features in training.
+        scales: Their standard deviations.
+        anchors: Shape (anchors, features), in standard deviations.
+        common: Height of the bell at each anchor, and a constant; for every GPU.
+        by_gpu: The same by GPU, added where there is one.
+        least_count: Logarithm of the fewest kernels that a step in training had; smaller ones are not corrected.
+    """
+
+    means: FloatArray
+    scales: FloatArray
+    anchors: FloatArray
+    common: FloatArray
+    by_gpu: Mapping[str, FloatArray]
+    least_count: float
+
+    def bells(self, rows: FloatArray) -> FloatArray:
+        """Return the bells' values at *rows*, and a column of ones."""
+        near = standard(rows, self.means, self.scales)
+        return np.hstack([bells(near, self.anchors), np.ones((len(near), 1))])
+
+    def log_factors(self, rows: FloatArray, gpus: Sequence[str]) -> FloatArray:
+        """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry a GPU each."""
+        if not (self.anchors.size and len(gpus)):
+            return np.zeros(len(gpus))
+        familiar = np.clip(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 0.0, 1.0)
+        weights = np.array([self.common + self.by_gpu.get(name, 0.0) for name in gpus])
+        factors: FloatArray = (self.bells(rows) * weights).sum(axis=1) * familiar
+        return factors
+
+
+NO_RESIDUAL = Residual(
+    means=np.zeros(len(FEATURES)),
+    scales=np.ones(len(FEATURES)),
+    anchors=np.zeros((0, len(FEATURES))),
+    common=np.zeros(1),
+    by_gpu={},
+    least_count=0.0,
+)
+"""The roofline as it is."""
+
+
+def standard(rows: FloatArray, means: FloatArray, scales: FloatArray) -> FloatArray:
+    """Return *rows* in standard deviations from the mean, at most `FARTHEST`."""
+    near: FloatArray = np.clip((rows - means) / scales, -FARTHEST, FARTHEST)
+    return near
+
+
+def bells(rows: FloatArray, anchors: FloatArray) -> FloatArray:
+    """Return the bell around each anchor at each row, both in standard deviations."""
+    squares = np.square(rows).sum(axis=1)[:, np.newaxis] + np.square(anchors).sum(axis=1)
+    distances = np.maximum(squares - 2.0 * (rows @ anchors.T), 0.0)
+    values: FloatArray = np.exp(-NARROWNESS * distances)
+    return values
+
+
+def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> FloatArray:
+    """Return the features of one step, one row a GPU."""
+    times = seconds.total_s * kernels.counts[:, np.newaxis]
+    totals = np.maximum(times.sum(axis=0), _TINY)
+    parts = times / totals
+    lengths = np.log(np.stack([kernels.inner, kernels.width, np.maximum(kernels.blocks, 1.0)]))
+    count = max(float(kernels.counts.sum()), 1.0)
+    intensity = np.log(
+        max(float(kernels.counts @ kernels.flop), 1.0) / max(float(kernels.counts @ kernels.traffic_bytes), 1.0)
+    )
+    rows = np.empty((len(totals), len(FEATURES)))
+    rows[:, 0] = (parts * (seconds.compute_s > seconds.traffic_s)).sum(axis=0)
+    rows[:, 1] = np.log(totals / count)
+    rows[:, 2] = np.log(count)
+    rows[:, 3:6] = (lengths @ parts).T
+    rows[:, 6] = intensity
+    rows[:, 7] = kernels.backward @ parts
+    rows[:, 8] = is_half
+    rows[:, 9:] = ((kernels.operator_class == _CLASSES) @ parts).T
+    return rows
+
+
+def residual_of(parameters: Mapping[str, Any]) -> Residual:
+    """Return the arrays of an artifact's *parameters*."""
+    return Residual(
+        means=np.array(parameters["means"]),
+        scales=np.array(parameters["scales"]),
+        anchors=np.array(parameters["anchors"]),
+        common=np.array(parameters["common"]),
+        by_gpu={name: np.array(weights) for name, weights in parameters["by_gpu"].items()},
+        least_count=float(parameters["least_count"]),
+    )
