@@ -13,6 +13,8 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import javax.management.MBeanServer;
+import javax.management.ObjectName;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
@@ -44,9 +46,9 @@ import org.apache.hadoop.yarn.sls.scheduler.SLSCapacityScheduler;
 /**
  * Hadoop's scheduler load simulator at the pace of its ResourceManager instead of the clock's, for yarn_scale.py.
  *
- * <p>The ResourceManager is the real one; nodes, and the masters' side of the protocol, are the simulator's. In each round every node and every
- * master has one heartbeat, so a round is the same work whoever decides, and what differs is how long it takes. Each command is a line on
- * standard input, each answer a line on standard output: {@code measure ROUNDS}, {@code fill}.
+ * <p>The ResourceManager is the real one; nodes, and the masters' side of the protocol, are the simulator's. In each round every node
+ * and every master has one heartbeat, so a round is the same work whoever decides, and what differs is how long it takes. Each command
+ * is a line on standard input, each answer a line on standard output: {@code measure ROUNDS}, {@code fill}.
  */
 public final class SchedulerLoad extends SLSRunner {
   private static final String[] LABELS = {"v100", "a100", "h100"};
@@ -55,7 +57,7 @@ public final class SchedulerLoad extends SLSRunner {
   private static final int MASTERS = 200;
   private static final int WIDTH = 120; // containers that a master wants at once: more than there is room for
   private static final int TASKS = 1200; // of one master, which then ends; another one takes its place
-  private static final int AHEAD = 400; // heartbeats that the scheduler may be behind with
+  private static final int MOST_AHEAD = 400; // heartbeats that the scheduler may be behind with
   private static final int FOREVER_MS = 1 << 30;
 
   private static final Resource TASK = Resource.newInstance(8 * 1024, 4);
@@ -82,16 +84,21 @@ public final class SchedulerLoad extends SLSRunner {
     runner.setTableMapping(new File(folder, "racks").toString()); // an empty file: one rack
   }
 
-  /** Arguments: a scratch folder, how many nodes, and a plan for each label; without plans the masters ask for shares and labels themselves. */
-  public static void main(String[] arguments) throws Exception {
-    List<String> plans = List.of(arguments).subList(2, arguments.length);
-    SchedulerLoad load = new SchedulerLoad(arguments[0], plans);
-    load.begin(Integer.parseInt(arguments[1]));
-    System.out.println("{}");
-    for (Scanner commands = new Scanner(System.in); commands.hasNext(); ) {
-      System.out.println(commands.next().equals("measure") ? load.measure(commands.nextInt()) : load.fill());
+  /** Arguments: a scratch folder, how many nodes, and a plan for each label; without plans, masters ask for shares and labels. */
+  public static void main(String[] arguments) {
+    try {
+      List<String> plans = List.of(arguments).subList(2, arguments.length);
+      SchedulerLoad load = new SchedulerLoad(arguments[0], plans);
+      load.begin(Integer.parseInt(arguments[1]));
+      System.out.println("{}");
+      for (Scanner commands = new Scanner(System.in); commands.hasNext(); ) {
+        System.out.println(commands.next().equals("measure") ? load.measure(commands.nextInt()) : load.fill());
+      }
+      System.exit(0);
+    } catch (Throwable failure) { // the ResourceManager's threads would go on without us
+      failure.printStackTrace();
+      System.exit(1);
     }
-    System.exit(0);
   }
 
   @Override
@@ -177,7 +184,20 @@ public final class SchedulerLoad extends SLSRunner {
       least = Math.min(least, ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed());
     }
     int running = masters.stream().mapToInt(master -> master.running).sum();
-    return String.format("{\"heap_bytes\": %d, \"containers\": %d}", least, running);
+    return String.format(
+        "{\"heap_bytes\": %d, \"containers\": %d, \"plans_taken\": %d, \"asks_changed\": %d, \"failures\": %d}",
+        least,
+        running,
+        counter("PLANS_TAKEN"),
+        counter("ASKS_CHANGED"),
+        counter("FAILURES"));
+  }
+
+  /** Return what gpusage's own metrics say, 0 where it is not there. */
+  private static long counter(String name) throws Exception {
+    ObjectName metrics = new ObjectName("org.gpusage:type=Metrics");
+    MBeanServer beans = ManagementFactory.getPlatformMBeanServer();
+    return beans.isRegistered(metrics) ? (Long) beans.getAttribute(metrics, name) : 0;
   }
 
   private void round() throws Exception {
@@ -197,11 +217,12 @@ public final class SchedulerLoad extends SLSRunner {
   }
 
   private void pace() {
-    if (heartbeats - UPDATES.get() < AHEAD) {
+    int ahead = Math.min(MOST_AHEAD, order.size() / 4); // of one node there is never more than one to be handled
+    if (heartbeats - UPDATES.get() < ahead) {
       return;
     }
     long began = System.nanoTime();
-    while (heartbeats - UPDATES.get() > AHEAD / 2) {
+    while (heartbeats - UPDATES.get() > ahead / 2) {
       LockSupport.parkNanos(500_000);
       if (System.nanoTime() - began > 60_000_000_000L) {
         throw new IllegalStateException("The scheduler must handle each heartbeat within 60 s; it hangs");
@@ -267,7 +288,9 @@ public final class SchedulerLoad extends SLSRunner {
         context.setNodeLabelExpression(label);
       }
       UserGroupInformation.createRemoteUser("load")
-          .doAs((PrivilegedExceptionAction<?>) () -> rm.getClientRMService().submitApplication(SubmitApplicationRequest.newInstance(context)));
+          .doAs(
+              (PrivilegedExceptionAction<?>)
+                  () -> rm.getClientRMService().submitApplication(SubmitApplicationRequest.newInstance(context)));
     }
 
     @Override

@@ -150,7 +150,11 @@ def measured(hadoop: Hadoop, classpath: str, folder: Path, nodes: int) -> tuple[
         ]
         command = f"measure {max(1, 2000 // nodes)}"  # the same work, and as warm, with fewer nodes
         rounds = [[Round(**ask(each, command)) for each in pair] for _ in range(WARM_UP_ROUNDS + ROUNDS)]
-        heaps_mib = [ask(each, "fill")["heap_bytes"] / 2**20 for each in pair]
+        ends = [ask(each, "fill") for each in pair]
+    if not ends[1]["plans_taken"] or not ends[1]["asks_changed"] or ends[1]["failures"]:
+        message = f"gpusage must take plans and change asks without failures; its counters say {ends[1]}."
+        raise click.ClickException(message)
+    heaps_mib = [end["heap_bytes"] / 2**20 for end in ends]
     plain, ours = zip(*rounds[WARM_UP_ROUNDS:], strict=True)
     return Run(rounds=plain, heap_mib=heaps_mib[0]), Run(rounds=ours, heap_mib=heaps_mib[1])
 
