@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -19,7 +20,7 @@ import pg8000.native  # type: ignore[import-untyped]
 import pytest
 
 from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError, open_store
-from gpusage.store.postgresql import address_of
+from gpusage.store.postgresql import address_of, ssl_context
 from gpusage_hooks.errors import RequestError
 from records import RECORD
 
@@ -96,9 +97,11 @@ def running() -> Iterator[Server]:
     folder = Path(tempfile.mkdtemp(prefix="gpusage-pg-"))
     try:
         server = Server(folder)
-        server.start()
-        yield server
-        server.stop()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder)
 
@@ -209,5 +212,15 @@ def test_a_url_that_we_cannot_keep_to_is_one_sentence(url: str, found: str) -> N
 
 def test_a_url_says_where_as_libpq_reads_it() -> None:
     assert str(address_of("postgresql://me@db.site:6000/usage")) == "postgresql://me@db.site:6000/usage"
-    assert address_of("postgresql://me@db.site/usage?sslmode=verify-full").verified
+    assert address_of("postgresql://me@db.site/usage?sslmode=verify-full").sslmode == "verify-full"
     assert address_of("postgresql:///usage").host == "/var/run/postgresql"
+
+
+def test_verify_full_takes_no_certificate_but_a_trusted_one_for_the_servers_name() -> None:
+    """What pg8000 makes of a mere True would take any."""
+    context = ssl_context(address_of("postgresql://db.site/usage?sslmode=verify-full").sslmode)
+    assert isinstance(context, ssl.SSLContext)
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert ssl_context(address_of("postgresql://db.site/usage?sslmode=disable").sslmode) is False
+    assert ssl_context(address_of("postgresql://db.site/usage").sslmode) is None

@@ -4,12 +4,14 @@ Invariants:
 
 1. A password is taken from the environment (``PGPASSWORD``) alone: everyone may read the settings file.
 2. A server that is slow or away costs the writer's thread a moment, and the job nothing.
+3. With ``sslmode=verify-full`` nothing is sent to a server whose certificate the host does not trust for its name.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +28,8 @@ Connection = Any
 """pg8000's, which has no types."""
 PORT = 5432
 SOCKETS = "/var/run/postgresql"
+SSL_MODES = ("disable", "prefer", "verify-full")
+"""Those of libpq's that can be kept to; ``prefer`` encrypts where the server can, whoever it is."""
 _TIMEOUT_S = 5.0
 _CHUNK_ROWS = 500
 _LOCK = 0x67707573
@@ -60,14 +64,14 @@ class Address:
 
     Attributes:
         host: A name, or the folder of the server's Unix socket.
-        verified: The connection is encrypted, and the server's certificate is checked.
+        sslmode: Of `SSL_MODES`; a Unix socket is never encrypted.
     """
 
     host: str
     port: int
     user: str
     database: str
-    verified: bool = False
+    sslmode: str = "prefer"
 
     def __str__(self) -> str:
         return f"postgresql://{self.user}@{self.host}:{self.port}/{self.database}"
@@ -85,14 +89,14 @@ def address_of(url: str) -> Address:
     except ValueError as error:
         raise _url_error(str(error)) from error
     unknown = sorted(set(options) - {"host", "sslmode"})
-    mode = options.get("sslmode", "disable")
+    mode = options.get("sslmode", "prefer")
     found = ""
     if parts.password is not None:
         found = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
     elif unknown:
         found = f"{', '.join(unknown)} (host and sslmode are known)"
-    elif mode not in ("disable", "verify-full"):
-        found = f"sslmode={mode} (disable and verify-full are known)"
+    elif mode not in SSL_MODES:
+        found = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
     if found:
         raise _url_error(found)
     user = unquote(parts.username or "") or getpass.getuser()
@@ -101,8 +105,15 @@ def address_of(url: str) -> Address:
         port=port,
         user=user,
         database=unquote(parts.path.strip("/")) or user,
-        verified=mode == "verify-full",
+        sslmode=mode,
     )
+
+
+def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
+    """Return what pg8000 wants for *mode*: its own True encrypts and checks nothing, its None tries to."""
+    if mode == "verify-full":
+        return ssl.create_default_context()
+    return None if mode == "prefer" else False
 
 
 class PostgresqlStore(DecisionStore):
@@ -186,9 +197,9 @@ class PostgresqlStore(DecisionStore):
     def _connected(self) -> Connection:
         at = self.address
         place: Mapping[str, Any] = (
-            {"unix_sock": f"{at.host}/.s.PGSQL.{at.port}"}
+            {"unix_sock": f"{at.host}/.s.PGSQL.{at.port}", "ssl_context": False}
             if at.host.startswith("/")
-            else {"host": at.host, "port": at.port, "ssl_context": at.verified or None}
+            else {"host": at.host, "port": at.port, "ssl_context": ssl_context(at.sslmode)}
         )
         return self._client.Connection(
             at.user,
@@ -244,8 +255,8 @@ def _client() -> Any:  # noqa: ANN401 - a module without types
 
 def _told(error: Exception) -> str:
     """Return the server's own words."""
-    told = error.args[0] if error.args else error
-    return " ".join(str(told.get("M", told) if isinstance(told, dict) else told).split())
+    told = error.args[0] if error.args else None
+    return " ".join(str(told.get("M", told) if isinstance(told, dict) else error).split())
 
 
 def _url_error(found: str) -> RequestError:
