@@ -53,7 +53,8 @@ def load_plugins(*, entry_points: bool = True) -> pluggy.PluginManager:
         manager.register(_deferred(name, DEFERRED[name]) if name in DEFERRED else importlib.import_module(name), name)
     try:
         for point in _installed() if entry_points else ():
-            manager.register(point.load(), point.name)
+            if not manager.has_plugin(point.name):  # of two packages with one name the first is heard
+                manager.register(point.load(), point.name)
         manager.check_pending()
     except (pluggy.PluginValidationError, ImportError) as error:
         raise plugin_error(error) from error

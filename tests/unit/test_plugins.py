@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -26,6 +27,14 @@ def test_a_misspelt_hook_is_refused_with_the_plugins_name(monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "site_plugin", site)
     with pytest.raises(PluginError, match="site_plugin"):
         plugins.load_plugins(entry_points=False)
+
+
+def test_of_two_packages_that_announce_one_name_the_first_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one must not keep the daemon from starting."""
+    modules = ("gpusage_slurm.plugin", "gpusage_yarn.plugin")
+    points = tuple(EntryPoint("limits", module, plugins.ENTRY_POINT_GROUP) for module in modules)
+    monkeypatch.setattr(plugins, "_installed", lambda: points)
+    assert plugins.load_plugins().get_plugin("limits").__name__ == modules[0]
 
 
 @pytest.mark.parametrize("module", sorted(plugins.DEFERRED))

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -95,7 +95,8 @@ def namesake_command(ctx: click.Context, name: str) -> click.Command | None:
         PluginError: A plugin cannot be loaded.
     """
     add_commands = getattr(_plugins(ctx).get_plugin(name), "add_commands", None)
-    return next((each for each in add_commands() or () if each.name == name), None) if add_commands else None
+    commands = _commands(add_commands() or ()) if add_commands else ()
+    return next((command for command in commands if command.name == name), None)
 
 
 def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
@@ -107,11 +108,16 @@ def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
 
     def ask() -> dict[str | None, click.Command]:
         answers = _plugins(ctx).hook.add_commands()
-        commands = [item for answer in answers for item in answer if isinstance(item, click.Command)]
+        commands = [command for answer in answers for command in _commands(answer)]
         return {command.name: command for command in reversed(commands)}
 
     found: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
     return found
+
+
+def _commands(answer: Iterable[object]) -> list[click.Command]:
+    """Return the commands in a plugin's answer; what is none is left out."""
+    return [item for item in answer if isinstance(item, click.Command)]
 
 
 def _plugins(ctx: click.Context) -> Any:  # noqa: ANN401 - pluggy's manager
