@@ -116,8 +116,9 @@ def begin(stack: ExitStack, sandbox: Sandbox, name: str, command: str) -> subpro
     line = [sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words]
     pipe = subprocess.PIPE
     process = subprocess.Popen(line, env=sandbox.environment, stdout=pipe, stderr=pipe, text=True)
-    stack.callback(process.kill)
-    return stack.enter_context(process)
+    stack.enter_context(process)
+    stack.callback(process.kill)  # comes first: whoever leaves a process's block waits for its end
+    return process
 
 
 def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -337,8 +338,12 @@ def test_an_application_without_a_plan_is_untouched(cluster: Sandbox) -> None:
 
 def test_two_hundred_submissions_at_once_are_all_there(cluster: Sandbox) -> None:
     plan = masters.plan(labels="h100,a100")
-    known = [apps.submit(cluster, "sleep 60", environment={"GPUSAGE_PLAN": plan}) for _ in range(200)]
+    with ThreadPoolExecutor(16) as pool:
+        known = list(
+            pool.map(lambda _: apps.submit(cluster, "sleep 60", environment={"GPUSAGE_PLAN": plan}), range(200))
+        )
     listed = {app["id"]: app for app in apps.applications(cluster)}
+    assert len(set(known)) == 200
     assert [listed[app]["appNodeLabelExpression"] for app in known] == ["h100"] * 200
 
 
