@@ -51,7 +51,7 @@ class Outcome:
 
     Attributes:
         states: How many ended in which final status; ``LOST`` is one that the ResourceManager does not know.
-        runs: How many began and ended how often; ``{1: 200}`` is all of 200 exactly once.
+        runs: How many began how often; ``{1: 200}`` is all of 200 exactly once.
         most: The largest sum of percentages that one GPU ever had at the same time.
         left: What of the shares was not given back.
     """
@@ -95,7 +95,7 @@ def run(cluster: Sandbox, log: Path, count: int, patience_s: float) -> Outcome:
     turns = Counter((note[0], note[1]) for note in notes)
     return Outcome(
         states=Counter(known.get(identity, "LOST") for identity in identities),
-        runs=Counter(min(turns["began", f"a{each}"], turns["ended", f"a{each}"]) for each in range(count)),
+        runs=Counter(max(turns["began", f"a{each}"], turns["ended", f"a{each}"]) for each in range(count)),
         most=most_at_once(notes),
         left=sum(_used(node) for node in cluster.get("nodes")["nodes"]["node"]),
         submitted_s=submitted_s,

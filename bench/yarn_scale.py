@@ -191,7 +191,7 @@ def resource_manager(
         try:
             ask(process, "")
             yield process
-        except ValueError as error:
+        except (ValueError, BrokenPipeError) as error:
             said = (folder / "log").read_text(encoding="utf-8")[-4000:]
             message = f"The simulated ResourceManager must answer each command with a line of JSON; it said:\n{said}"
             raise click.ClickException(message) from error
