@@ -29,6 +29,7 @@ final class Asks {
   }
 
   final Plan plan;
+  private final boolean planned;
   private final boolean every;
   private final String share;
   private final Map<SchedulerRequestKey, Open> open = new HashMap<>();
@@ -42,10 +43,20 @@ final class Asks {
    * @param label the generation that it begins on; null where that is not for us to choose
    */
   Asks(Plan plan, boolean every, String share, String label) {
+    this(plan, true, every, share, label);
+  }
+
+  private Asks(Plan plan, boolean planned, boolean every, String share, String label) {
     this.plan = plan;
+    this.planned = planned;
     this.every = every;
     this.share = share;
     this.label = label;
+  }
+
+  /** Return those of an application without a plan, where nodes offer shares only: one yarn.io/gpu is a share of 100, and nothing else changes. */
+  static Asks forWholeGpus(String share) {
+    return new Asks(Plan.wholeGpu(), false, false, share, null);
   }
 
   /** Return what the scheduler is to see for {@code asked}, of which a container can have {@code most}. */
@@ -121,7 +132,7 @@ final class Asks {
       return false;
     }
     long gpus = amount(capability, Settings.GPU_RESOURCE);
-    return gpus == 1 || gpus == 0 && (every || amount(capability, share) > 0);
+    return gpus == 1 || planned && gpus == 0 && (every || amount(capability, share) > 0);
   }
 
   private ResourceRequest withShare(ResourceRequest ask, Resource most) {

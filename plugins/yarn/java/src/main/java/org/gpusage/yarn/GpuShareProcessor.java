@@ -44,6 +44,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   private RMContext rm;
   private Switch off;
   private String share;
+  private boolean forWholeGpus;
 
   @Override
   public void setConf(Configuration conf) {
@@ -85,7 +86,9 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       throws YarnException {
     Asks asks = null;
     try {
-      if (rm != null && !off.isOff()) {
+      if (rm != null && off.isOff()) {
+        asks = applications.getOrDefault(attempt, Optional.empty()).orElse(null); // what was asked before is still to be recognised
+      } else if (rm != null) {
         asks = asksOf(attempt);
         change(asks, attempt, request);
       }
@@ -114,6 +117,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   void start(ApplicationMasterServiceContext context) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
+    forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, false);
     rm = (RMContext) context;
     Metrics.started(this);
   }
@@ -178,16 +182,16 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     RMApp application = rm.getRMApps().get(attempt.getApplicationId());
     Map<String, String> environment = application.getApplicationSchedulingEnvs();
     String text = environment.get(Plan.VARIABLE);
-    if (text == null) {
-      return Optional.empty();
-    }
     try {
-      Plan plan = Plan.parse(text);
-      boolean ours = environment.containsKey(GpuShareApplicationMaster.COMMAND);
-      return Optional.of(new Asks(plan, ours, share, label(application, plan)));
+      if (text != null) {
+        Plan plan = Plan.parse(text);
+        boolean ours = environment.containsKey(GpuShareApplicationMaster.COMMAND);
+        return Optional.of(new Asks(plan, ours, share, label(application, plan)));
+      }
     } catch (Plan.PlanException refusal) {
-      return Optional.empty();
+      // The rule has said why; it goes on as one without a plan.
     }
+    return forWholeGpus ? Optional.of(Asks.forWholeGpus(share)) : Optional.empty();
   }
 
   /** Return the generation to begin on: the application's own label, else the plan's first; null where the user named another. */

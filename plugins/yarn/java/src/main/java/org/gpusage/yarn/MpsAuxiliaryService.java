@@ -115,10 +115,13 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     environment.put("CUDA_MPS_LOG_DIRECTORY", node.logDirectory(gpu));
     File nowhere = new File("/dev/null");
     Process process = builder.redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere).start();
-    if (process.waitFor(CALL_LIMIT_S, TimeUnit.SECONDS)) {
-      return process.exitValue();
+    try {
+      if (process.waitFor(CALL_LIMIT_S, TimeUnit.SECONDS)) {
+        return process.exitValue();
+      }
+    } finally {
+      process.destroyForcibly(); // also where the NodeManager ends meanwhile: no start may outlive the stop that follows
     }
-    process.destroyForcibly();
     throw new IOException(command + " " + verb + " " + gpu + " must end within " + CALL_LIMIT_S + " s; it was ended");
   }
 

@@ -61,6 +61,18 @@ final class Plan {
     vcores = number(texts, "vcores", "0", 0, 10_000);
   }
 
+  /** Return the plan of who has none and wants a whole GPU, of any generation. */
+  static Plan wholeGpu() {
+    Map<String, String> texts = new LinkedHashMap<>();
+    texts.put("v", VERSION);
+    texts.put("share", String.valueOf(Settings.WHOLE_GPU));
+    try {
+      return of(texts);
+    } catch (PlanException impossible) {
+      throw new IllegalStateException(impossible);
+    }
+  }
+
   /** Return the plan in {@code text}, the base64 form. */
   static Plan parse(String text) throws PlanException {
     if (text.length() > LIMIT_CHARACTERS) {

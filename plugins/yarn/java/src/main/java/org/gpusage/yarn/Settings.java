@@ -7,6 +7,7 @@ import org.apache.hadoop.conf.Configuration;
 final class Settings {
   static final String SHARE_RESOURCE = "gpusage.share.resource";
   static final String SHARE_STEPS = "gpusage.share.steps";
+  static final String FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus";
   static final String SWITCH_FILE = "gpusage.switch-file";
   static final String DAEMON_SOCKET = "gpusage.daemon.socket";
   static final String DAEMON_LIMIT_MS = "gpusage.daemon.limit-ms";

@@ -46,6 +46,19 @@ class AsksTest {
   }
 
   @Test
+  void whereNodesOfferSharesOnlyAWholeGpuIsAShareOfAHundred() throws Exception {
+    Asks asks = Asks.forWholeGpus(SHARE);
+    ResourceRequest changed = only(asks.change(Collections.singletonList(ask(256, 1, 0, 1)), MOST, 0));
+    assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 100), changed.getCapability());
+    assertNull(changed.getNodeLabelExpression());
+    Resource shown = asks.recognisable(container(changed.getCapability())).getResource();
+    assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 1, 100), shown);
+    for (ResourceRequest ask : new ResourceRequest[] {ask(64, 0, 0, 1), ask(64, 0, 40, 1), ask(64, 2, 0, 1)}) {
+      assertSame(ask, only(asks.change(Collections.singletonList(ask), MOST, 0)));
+    }
+  }
+
+  @Test
   void whatIsNoneOfOursStaysAsItIs() throws Exception {
     for (ResourceRequest ask : new ResourceRequest[] {ask(64, 0, 0, 1), ask(64, 2, 0, 1)}) {
       assertSame(ask, only(asks(false).change(Collections.singletonList(ask), MOST, 0)));
@@ -100,7 +113,7 @@ class AsksTest {
     return new Asks(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100");
   }
 
-  private static ResourceRequest ask(long memory, long gpus, long share, int containers) {
+  static ResourceRequest ask(long memory, long gpus, long share, int containers) {
     return ResourceRequest.newBuilder()
         .priority(Priority.newInstance(1))
         .resourceName(ResourceRequest.ANY)
@@ -110,7 +123,7 @@ class AsksTest {
         .build();
   }
 
-  private static Container container(Resource resource) {
+  static Container container(Resource resource) {
     ApplicationAttemptId attempt = ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 1), 1);
     Container container =
         Container.newInstance(

@@ -1,0 +1,113 @@
+package org.gpusage.yarn;
+
+import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.lang.reflect.Proxy;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceProcessor;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRequest;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
+import org.apache.hadoop.yarn.util.Records;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class ProcessorTest {
+  private static final Resource ASKED = vector(64, 1, 1, 0);
+  private static final Resource GIVEN = vector(64, 1, 0, 100);
+  private static final ApplicationId APPLICATION = ApplicationId.newInstance(1, 1);
+
+  @TempDir Path folder;
+
+  @Test
+  void aWholeGpuWithoutAPlanIsAShareOnlyWhereTheSiteSaysSo() throws Exception {
+    assertEquals(Arrays.asList(GIVEN, vector(64, 1, 1, 100)), seenAndShown(processor(true)));
+    assertEquals(Arrays.asList(ASKED, GIVEN), seenAndShown(processor(false)));
+  }
+
+  @Test
+  void whatWasAskedForBeforeTheSwitchIsRecognisedAfterIt() throws Exception {
+    GpuShareProcessor processor = processor(true);
+    seenAndShown(processor);
+    assertTrue(folder.resolve("off").toFile().createNewFile());
+    Thread.sleep(1100); // the file is looked for once a second
+    assertEquals(Arrays.asList(ASKED, vector(64, 1, 1, 100)), seenAndShown(processor));
+  }
+
+  private GpuShareProcessor processor(boolean forWholeGpus) {
+    Configuration conf = new Configuration(false);
+    conf.setBoolean(Settings.FOR_WHOLE_GPUS, forWholeGpus);
+    conf.set(Settings.SWITCH_FILE, folder.resolve("off").toString());
+    GpuShareProcessor processor = new GpuShareProcessor();
+    processor.setConf(conf);
+    processor.init(manager(), new Scheduler());
+    return processor;
+  }
+
+  /** Return what the scheduler sees of a request for one GPU, and what its master sees of a container with all of one. */
+  private static List<Resource> seenAndShown(GpuShareProcessor processor) throws Exception {
+    AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(AsksTest.ask(64, 1, 0, 1))).build();
+    AllocateResponse response = Records.newRecord(AllocateResponse.class);
+    processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), request, response);
+    return Arrays.asList(request.getAskList().get(0).getCapability(), response.getAllocatedContainers().get(0).getResource());
+  }
+
+  /** Return a ResourceManager with one application, which has no plan. */
+  private static RMContext manager() {
+    RMApp application = answering(RMApp.class, "getApplicationSchedulingEnvs", Collections.emptyMap());
+    ResourceScheduler scheduler =
+        answering(ResourceScheduler.class, "getMaximumResourceCapability", vector(8192, 32, 0, 100));
+    ConcurrentHashMap<ApplicationId, RMApp> known = new ConcurrentHashMap<>();
+    known.put(APPLICATION, application);
+    return answering(RMContext.class, "getRMApps", known, "getScheduler", scheduler);
+  }
+
+  /** Return a {@code face} that answers some questions, by method and answer in turn, and null to the others. */
+  private static <T> T answering(Class<T> face, Object... answers) {
+    Object made =
+        Proxy.newProxyInstance(
+            face.getClassLoader(),
+            new Class<?>[] {face},
+            (proxy, method, arguments) -> {
+              int found = Arrays.asList(answers).indexOf(method.getName());
+              return found < 0 ? null : answers[found + 1];
+            });
+    return face.cast(made);
+  }
+
+  /** Gives all of a GPU to whoever asks. */
+  private static final class Scheduler implements ApplicationMasterServiceProcessor {
+    @Override
+    public void init(ApplicationMasterServiceContext context, ApplicationMasterServiceProcessor next) {}
+
+    @Override
+    public void registerApplicationMaster(
+        ApplicationAttemptId attempt, RegisterApplicationMasterRequest request, RegisterApplicationMasterResponse response) {}
+
+    @Override
+    public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response) {
+      response.setAllocatedContainers(Collections.singletonList(AsksTest.container(GIVEN)));
+    }
+
+    @Override
+    public void finishApplicationMaster(
+        ApplicationAttemptId attempt, FinishApplicationMasterRequest request, FinishApplicationMasterResponse response) {}
+  }
+}
