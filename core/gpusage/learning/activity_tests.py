@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning.named_jobs import GAVEL, LUCID, Job, workload
 from gpusage.learning.scores import rank_correlation, rmsle
+from gpusage.learning.seeds import takayama
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
 from gpusage.learning.zoo import load_zoo
@@ -182,10 +183,8 @@ def _lambda(data: DataFolder) -> Iterator[Test]:
 
 
 def _takayama() -> Iterator[Test]:
-    from gpusage.learning.seeds.takayama import JOBS, NEW  # noqa: PLC0415 - which itself imports this module
-
-    gpu = builtin_catalogue().find(NEW)
-    for job in JOBS:
+    gpu = builtin_catalogue().find(takayama.NEW)
+    for job in takayama.JOBS:
         asked = Workload(batch_size=job.batch_size, optimizer=job.optimizer, mode=job.mode)
         measured = job.utilization, None, None
         yield Test("Takayama, MLPerf", job.name, load_zoo().graph(job.key), asked, gpu, *measured)

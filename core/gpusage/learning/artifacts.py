@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,7 +62,7 @@ def write(artifact: Artifact, folder: Path = FOLDER) -> Path:
     return path
 
 
-def found_at(place: Path, names: Iterable[str]) -> dict[str, Path]:
+def found_at(place: Path, names: Collection[str]) -> dict[str, Path]:
     """Return the artifacts at *place*, an artifact or a folder of some, by name.
 
     Raises:
@@ -82,8 +82,8 @@ def found_at(place: Path, names: Iterable[str]) -> dict[str, Path]:
 def _check(path: Path) -> None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        document = str(error)
+    except ValueError:
+        document = None
     if not isinstance(document, dict) or not {"card", "parameters"} <= document.keys():
         message = f"Artifact '{path}' must be JSON with 'card' and 'parameters'; got something else. Train it again."
         raise RequestError(message)

@@ -40,7 +40,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     everything = np.full(len(pairs.jobs), fill_value=True)
     parameters = _fitted(pairs, ~np.isnan(pairs.parts), everything)
     parameters |= {split.name: _deviations(pairs, split.found(pairs)) for split in _SPLITS}
-    ours, apart = scores(pairs, _ours), scores(pairs, unacquainted(_ours))
+    ours, apart = scores(pairs, refitted), scores(pairs, unacquainted(refitted))
     card = Card(
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
         fitted_on=(
@@ -75,8 +75,8 @@ _WHY = (
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score every policy on both sources."""
     pairs = gavel(data)
-    ours = {"ours": _ours, "ceiling: job effects with the target seen": _seeing}
-    apart = {name: unacquainted(policy) for name, policy in (*GUESSING.items(), ("ours", _ours))}
+    ours = {"ours": refitted, "ceiling: job effects with the target seen": _seeing}
+    apart = {name: unacquainted(policy) for name, policy in (*GUESSING.items(), ("ours", refitted))}
     shown = [
         _table("Gavel 2020, V100, MPS", pairs, {**RANKING, **GUESSING, **ours}, _WHY),
         _table("Gavel 2020, V100, MPS, the partner's model held out too", pairs, {**RANKING, **apart}),
@@ -84,22 +84,19 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _failures(pairs),
     ]
     if "lucid_pairs.csv" in data:
-        policies = {"ours, fitted on Lucid's other models": _ours, "ours, as shipped": _shipped(pairs)}
+        policies = {"ours, fitted on Lucid's other models": refitted, "ours, as shipped": shipped(pairs)}
         title = "Lucid, RTX 3090, time slicing; nothing that is shipped was fitted on it"
         shown.append(_table(title, lucid(data), {**RANKING, **GUESSING, **policies}))
     own = {name: found for name, found in profiled_pairs(data).items() if len(found.jobs) > QUEUE_LENGTH}
-    policies = {**RANKING, **GUESSING, "ours": _ours}
+    policies = {**RANKING, **GUESSING, "ours": refitted}
     shown += [_table(f"gpusage profile, {name}, MPS", found, policies) for name, found in own.items()]
     return shown
 
 
 def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tuple[str, ...] = ()) -> ScoreTable:
-    lines: list[tuple[str | float | None, ...]] = []
-    for name, policy in policies.items():
-        found = scores(pairs, policy)
-        lines.append((name, found["all"], found["queue"], None if name in RANKING else found["error"], found["rank"]))
+    found = {name: scores(pairs, policy) for name, policy in policies.items()}
     measured = ~np.isnan(pairs.sums)
-    said = scores(pairs, policies[next(name for name in policies if name.startswith("ours"))])["found"]
+    said = next(figures["found"] for name, figures in found.items() if name.startswith("ours"))
     factors = _other_models_factors(pairs, said)
     points = Points(
         title=title,
@@ -113,7 +110,10 @@ def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tupl
     return ScoreTable(
         title=f"Co-location, target's model held out: {title}",
         columns=("policy", "% of Oracle, all", f"% of Oracle, queue of {QUEUE_LENGTH}", "MAPE %", "rank correlation"),
-        rows=tuple(lines),
+        rows=tuple(
+            (name, of["all"], of["queue"], None if name in RANKING else of["error"], of["rank"])
+            for name, of in found.items()
+        ),
         notes=(counted, *notes),
         points=(points,),
     )
@@ -129,16 +129,18 @@ def _other_models_factors(pairs: Pairs, said: FloatArray) -> FloatArray:
     return factors
 
 
-def _ours(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+def refitted(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+    """Return what ours says of each job as the target's partner, fitted on those that teach alone."""
     chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
     return np.asarray(_sums(_read(_fitted(pairs, chosen, teaches)), pairs)[target])
 
 
 def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
-    return _shipped(pairs)(pairs, _, target)
+    return shipped(pairs)(pairs, _, target)
 
 
-def _shipped(source: Pairs) -> Policy:
+def shipped(source: Pairs) -> Policy:
+    """Return ours as it is fitted on all of *source*, whoever may teach."""
     learned = _read(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
 
     def policy(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:

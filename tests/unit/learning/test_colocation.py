@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.colocation import _fitted, _ours, _read
+from gpusage.learning.colocation import _fitted, _read, refitted
 from gpusage.learning.pairs import Pairs, scores
 from gpusage.learning.partners import kace, popular, unacquainted
 from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
@@ -78,14 +78,14 @@ def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
 
 def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     pairs = five_jobs()
-    said = _ours(pairs, pairs.models != "a", 0)
+    said = refitted(pairs, pairs.models != "a", 0)
     assert said[1] < min(said[2], said[3])
     assert scores(pairs, popular)["all"] == pytest.approx(100.0)
 
 
 def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
     pairs = five_jobs()
-    said = unacquainted(_ours)(pairs, pairs.models != "a", 0)
+    said = unacquainted(refitted)(pairs, pairs.models != "a", 0)
     assert said[1] == pytest.approx(said[2], rel=0.05)
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.learning.colocation import _ours as ours
-from gpusage.learning.colocation import _shipped as shipped
+from gpusage.learning.colocation import refitted, shipped
 from gpusage.learning.pairs import Pairs, Policy, gavel, lucid
 from gpusage.learning.partners import RANKING, popular
 from gpusage.learning.seeds import kace_triples
@@ -38,7 +37,7 @@ SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables; Lucid's where its file is there."""
     pairs = gavel(data)
-    policies: dict[str, Policy] = {**rules(), "popular partner": popular, **learners(), "ours": ours}
+    policies: dict[str, Policy] = {**rules(), "popular partner": popular, **learners(), "ours": refitted}
     found = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
     shown = [_table("Gavel 2020, V100, MPS", pairs, found, unseen), _by_target(pairs, unseen), _by_size(pairs)]
@@ -177,7 +176,7 @@ def _by_size(pairs: Pairs) -> ScoreTable:
     policies: dict[str, Policy] = {
         **{name: learners()[name] for name in names},
         "popular partner": popular,
-        "ours": ours,
+        "ours": refitted,
     }
     measured = int((~np.isnan(pairs.sums)).sum() / 2)
     rows: list[tuple[str | float | None, ...]] = []
