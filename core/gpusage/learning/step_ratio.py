@@ -6,7 +6,6 @@ torchvision's are left out here and scored apart: each of its GPUs sat in anothe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.learning.step_residual import LEAST_ROWS
+from gpusage.learning.step_residual import own_parts
 from gpusage.learning.step_rows import StepRow
 from gpusage.learning.step_samples import Measurements, family_folds
 from gpusage.learning.targets import Cell, ScoreTable
@@ -46,9 +45,7 @@ class Pairs(NamedTuple):
         return inside
 
 
-def pairs_of(
-    found: Measurements, unseen_family: Array, unseen_gpu: Array, known: dict[str, float], own: Sequence[str]
-) -> Pairs:
+def pairs_of(found: Measurements, unseen_family: Array, unseen_gpu: Array, known: dict[str, float]) -> Pairs:
     """Return the pairs of rows, as predicted where their family was unseen; once more where one GPU was as well."""
     measured = np.log(found.measured_s)
     seen, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
@@ -56,7 +53,8 @@ def pairs_of(
     reach_unseen = np.sqrt(known["known"] ** 2 + known["unseen_gpu"] ** 2 + np.square(known["host"] * unseen_gpu[:, 2]))
     both = _matched(found.rows)
     first, second = both[:, 0], both[:, 1]
-    has_part = np.array([row.gpu.name in own for row in found.rows])
+    gpus = [row.gpu.name for row in found.rows]
+    has_part = np.isin(gpus, own_parts(gpus))
     parts = [(both, np.where(has_part[first] & has_part[second], 0, 1), seen[second], reach_seen[second])]
     parts.append((both, np.full(len(both), 2), unseen[second], reach_unseen[second]))
     return Pairs(
@@ -65,11 +63,6 @@ def pairs_of(
         reach=np.concatenate([np.column_stack([reach_seen[first], part[3]]) for part in parts]),
         missed=np.concatenate([np.abs(seen[first] - part[2]) for part in parts]),
     )
-
-
-def own_parts(rows: Sequence[StepRow]) -> list[str]:
-    """Return the GPUs on which so many steps were measured that they have a part of their own."""
-    return sorted(name for name, count in Counter(row.gpu.name for row in rows).items() if count >= LEAST_ROWS)
 
 
 def ratio_table(found: Measurements, pairs: Pairs) -> ScoreTable:

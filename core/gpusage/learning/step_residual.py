@@ -8,7 +8,7 @@ GPUs differ in; large misses count less. Nothing here is random.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ def fit_residual(rows: ResidualRows) -> Residual:
     means, scales = rows.features.mean(axis=0), rows.features.std(axis=0) + SMALLEST_SCALE
     near = standard(rows.features, means, scales)
     anchors = _anchors(near, min(ANCHORS, len(near)))
-    own = sorted(name for name, count in Counter(rows.gpus).items() if count >= LEAST_ROWS)
+    own = own_parts(rows.gpus)
     gram = bells(anchors, anchors) + RIDGE * np.eye(len(anchors))
     whitener = np.linalg.inv(np.linalg.cholesky(gram)).T
     weights = _solved(_design(bells(near, anchors) @ whitener, rows.gpus, own), rows)
@@ -71,6 +71,11 @@ def fit_residual(rows: ResidualRows) -> Residual:
         by_gpu={name: part * OWN for name, part in zip(own, heights[1:], strict=True)},
         least_count=float(rows.features[:, COUNT].min()),
     )
+
+
+def own_parts(gpus: Iterable[str]) -> list[str]:
+    """Return those of *gpus*, one entry a measured step, on which so many were that they have a part of their own."""
+    return sorted(name for name, count in Counter(gpus).items() if count >= LEAST_ROWS)
 
 
 def _anchors(near: Array, count: int) -> Array:

@@ -14,7 +14,7 @@ from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.progress import track
 from gpusage.learning.scores import score
 from gpusage.learning.step_fit import Fitted
-from gpusage.learning.step_ratio import own_parts, pairs_of, ratio_table, shared_shares
+from gpusage.learning.step_ratio import pairs_of, ratio_table, shared_shares
 from gpusage.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import ScoreTable
@@ -41,7 +41,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     unseen_gpu = held_out_gpus(found)
     fitted = refit(found, np.arange(len(found.rows)))
     known = deviations(found, unseen_family, unseen_gpu)
-    shared = shared_shares(pairs_of(found, unseen_family, unseen_gpu, known, own_parts(found.rows)))
+    shared = shared_shares(pairs_of(found, unseen_family, unseen_gpu, known))
     efficiency = replace(fitted.efficiency, deviations=known | shared)
     return [Artifact(name=NAME, card=_card(found, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 
@@ -50,9 +50,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on families and on GPUs that were left out, with the baselines beside."""
     found = measurements(data)
     unseen_family, unseen_gpu = held_out_families(found), held_out_gpus(found)
-    pairs = pairs_of(
-        found, unseen_family, unseen_gpu, deviations(found, unseen_family, unseen_gpu), own_parts(found.rows)
-    )
+    pairs = pairs_of(found, unseen_family, unseen_gpu, deviations(found, unseen_family, unseen_gpu))
     return [
         *step_tables.tables(found, unseen_family, unseen_gpu, factors(found, unseen_family, unseen_gpu)),
         ratio_table(found, pairs),
