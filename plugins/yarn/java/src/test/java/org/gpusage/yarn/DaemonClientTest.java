@@ -30,6 +30,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 class DaemonClientTest {
   private static final Map<String, String> FIELDS = Collections.singletonMap("card", "QUJD");
   private static final long LIMIT_MS = 300;
+  private static final long PATIENCE_MS = 10_000; // where an answer comes, if only after a busy machine's pause
+  private static final long HELD_MS = 30_000; // without its limit, a client would wait as long
 
   private File folder;
   private File socket;
@@ -56,7 +58,7 @@ class DaemonClientTest {
   @Test
   void anAnswerInPiecesIsPutTogether() throws Exception {
     serve("{\"code\":\"REWRITE\",", "\"set.share\":\"40\"}\n");
-    Map<String, String> answer = new DaemonClient(socket, LIMIT_MS).ask(FIELDS);
+    Map<String, String> answer = new DaemonClient(socket, PATIENCE_MS).ask(FIELDS);
     assertEquals("40", answer.get("set.share"));
   }
 
@@ -83,7 +85,7 @@ class DaemonClientTest {
     long begunNs = System.nanoTime();
     assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
     long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNs);
-    assertTrue(tookMs >= LIMIT_MS - 5 && tookMs < LIMIT_MS + 400, tookMs + " ms");
+    assertTrue(tookMs >= LIMIT_MS - 5 && tookMs < HELD_MS / 2, tookMs + " ms");
   }
 
   @Test
@@ -95,7 +97,7 @@ class DaemonClientTest {
   @Test
   void aPingIsAnswered() throws Exception {
     serve("{\"v\":\"1\",\"code\":\"OK\"}\n");
-    assertTrue(new DaemonClient(socket, LIMIT_MS).ping());
+    assertTrue(new DaemonClient(socket, PATIENCE_MS).ping());
   }
 
   /** Answer one line with {@code pieces}, then hold the connection open. */
@@ -117,7 +119,7 @@ class DaemonClientTest {
         client.write(ByteBuffer.wrap(piece.getBytes(StandardCharsets.UTF_8)));
         Thread.sleep(20);
       }
-      Thread.sleep(2 * LIMIT_MS);
+      Thread.sleep(HELD_MS);
       client.close();
     } catch (IOException | InterruptedException ended) {
       Thread.currentThread().interrupt();
