@@ -27,12 +27,6 @@ ALIKE = {"bf16": "fp16"}
 _SHOWN_OPERATORS = 3
 
 
-def familiarity(graph: ModelGraph, workload: Workload, gpu: Gpu) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the figures can be trusted as usual, and one sentence for each reason why not."""
-    notes = doubts(graph, workload, [gpu])[0]
-    return not notes, notes
-
-
 def doubts(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     """Return, a GPU, one sentence for each reason not to trust its figures as usual."""
     limits = _limits()
