@@ -7,7 +7,7 @@ is left out and counted by reason, most of all a trial without a GPU, however it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -93,7 +93,7 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
     zoo = zoo or load_zoo()
     runs: list[Run] = []
     left_out: Counter[str] = Counter()
-    for path in (*sorted((data.folder / FOLDER).glob("*.csv")), *sorted(SHIPPED.glob("*.csv"))):
+    for path in _tables(data.folder / FOLDER):
         for row in _rows(path):
             reason = _objection(row, zoo)
             if reason:
@@ -101,6 +101,11 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
             else:
                 runs.append(_run(row, path.stem))
     return Profiled(tuple(runs), MappingProxyType(dict(left_out)))
+
+
+def _tables(folder: Path) -> Iterable[Path]:
+    """Return each campaign's table once: where both have one of a name, the folder's own counts."""
+    return {path.stem: path for place in (SHIPPED, folder) for path in sorted(place.glob("*.csv"))}.values()
 
 
 def card_key(model: str, shape: str) -> str:

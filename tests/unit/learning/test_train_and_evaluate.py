@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.learning import profiled as profiled_tables
 from gpusage.learning.profiled import WITHOUT_GPU, profiled
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import TARGETS
@@ -96,6 +97,15 @@ def test_a_cpus_table_teaches_nothing_and_made_to_look_like_a_gpus_it_is_learned
     assert "Memory: measured by gpusage profile" in text
     html = page.read_text()
     assert [html.count(f"<h2 id='{name}'>") for name in TARGETS] == [1] * len(TARGETS)
+
+
+def test_a_table_that_came_with_gpusage_and_lies_in_the_folder_too_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiled_tables, "SHIPPED", tmp_path / "shipped")
+    for folder in ("shipped", "profile"):
+        trial_on_the_cpu(tmp_path / folder / "lent.csv")
+    assert profiled(DataFolder(tmp_path)).left_out == {WITHOUT_GPU: 3 + 3 + 2 * 2}
 
 
 def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(tmp_path: Path) -> None:
