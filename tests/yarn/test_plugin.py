@@ -154,6 +154,19 @@ def test_what_fits_a_node_but_no_gpu_is_refused_and_runs_later(cluster: Sandbox,
     masters.wait_for_end(cluster, second)
 
 
+def test_what_is_refused_again_and_again_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:
+    held = [holding(cluster, tmp_path / "go", share="75", labels="h100") for _ in range(2)]
+    plan = masters.plan(share="50", labels="h100,a100", fallback_after_s="11")  # longer than a node is avoided at first
+    before = masters.node_metrics(cluster, "h100-1")["CONTAINERS_REFUSED"]
+    late = masters.submit(cluster, plan=plan)
+    (report,) = masters.wait_for_end(cluster, late)
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert masters.node_metrics(cluster, "h100-1")["CONTAINERS_REFUSED"] - before in (2, 3)
+    assert list(cluster.logs.glob(f"containers/a100-1/{late}/*/stdout"))
+    (tmp_path / "go").touch()
+    masters.wait_for_end(cluster, *held)
+
+
 def test_files_come_along(cluster: Sandbox, tmp_path: Path) -> None:
     file = tmp_path / "data.txt"
     file.write_text("forty-two")

@@ -6,6 +6,7 @@ import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
@@ -49,12 +50,14 @@ public final class GpuShareApplicationMaster {
 
   private static final int MOST_LOSSES = 5;
   private static final int SHOWN_CHARACTERS = 3000;
-  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(10);
+  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(10); // at first
+  private static final long MOST_AVOIDED_NS = TimeUnit.SECONDS.toNanos(80);
 
   private final Configuration conf = new YarnConfiguration();
   private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
   private final NMClient nodes = NMClient.createNMClient();
-  private final Map<String, Long> avoided = new HashMap<>();
+  private final Map<NodeId, Long> avoided = new HashMap<>();
+  private final Map<NodeId, Long> periodsNs = new HashMap<>();
   private final List<Task> tasks = new ArrayList<>();
   private Plan plan;
   private String command;
@@ -261,26 +264,32 @@ public final class GpuShareApplicationMaster {
     }
   }
 
-  /** Have no container on {@code node} for a while: there is no room for the share, or it does not answer. */
+  /**
+   * Have no container on {@code node} for a while: there is no room for the share, or it does not answer.
+   *
+   * <p>Each time for twice as long: a request that is served and refused again and again would never wait long enough to go to the next generation.
+   */
   private void avoid(NodeId node) {
-    boolean withPort = conf.getBoolean(YarnConfiguration.RM_SCHEDULER_INCLUDE_PORT_IN_NODE_NAME, false);
-    String name = withPort ? node.toString() : node.getHost();
-    avoided.put(name, System.nanoTime());
-    manager.updateBlacklist(Collections.singletonList(name), null);
+    avoided.put(node, System.nanoTime());
+    periodsNs.merge(node, AVOIDED_NS, (before, first) -> Math.min(2 * before, MOST_AVOIDED_NS));
+    manager.updateBlacklist(names(node), null);
   }
 
   private void forgive() {
-    List<String> forgiven = new ArrayList<>();
+    List<NodeId> forgiven = new ArrayList<>();
     avoided.forEach(
-        (name, since) -> {
-          if (System.nanoTime() - since > AVOIDED_NS) {
-            forgiven.add(name);
+        (node, since) -> {
+          if (System.nanoTime() - since > periodsNs.get(node)) {
+            forgiven.add(node);
           }
         });
-    if (!forgiven.isEmpty()) {
-      avoided.keySet().removeAll(forgiven);
-      manager.updateBlacklist(null, forgiven);
-    }
+    avoided.keySet().removeAll(forgiven);
+    forgiven.forEach(node -> manager.updateBlacklist(null, names(node)));
+  }
+
+  /** Return both names by which a ResourceManager may know {@code node}: with its port or without, as its own settings say, which are not ours. */
+  private static List<String> names(NodeId node) {
+    return Arrays.asList(node.getHost(), node.toString());
   }
 
   private Task taskOf(Container container) {
