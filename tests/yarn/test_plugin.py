@@ -309,7 +309,7 @@ HOSTILE = {
     "not a number": masters.plan(share="NaN"),
     "control characters": masters.plan(labels="a\x00b\x1b[2J"),
     "broken JSON": masters.encoded('{"v":"1","share":"50"'),
-    "no base64": "$(touch /tmp/gpusage-hostile)`id`",
+    "no base64": "$(echo it is)`id`",
     "100 KB": "A" * 100_000,
 }
 
