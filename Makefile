@@ -8,7 +8,7 @@ export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
 export PATH := $(PATH):$(HOME)/.local/bin
 
-.PHONY: help demo demo-yarn test test-versions lint format bench train clean
+.PHONY: help demo demo-yarn test test-versions lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

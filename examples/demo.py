@@ -95,7 +95,8 @@ def submit(cluster: Sandbox, example: Example) -> str:
     took_ms = 1000 * (time.monotonic() - started_s)
     for line in done.stderr.splitlines():
         console.print(f"  [green]{line.removeprefix('sbatch: ')}[/green]", soft_wrap=True)
-    console.print(f"  job {done.stdout.strip()} (sbatch took {took_ms:.0f} ms, reading the model included)")
+    model = ", reading the model included" if "model=" in example.options[0] else ""
+    console.print(f"  job {done.stdout.strip()} (sbatch took {took_ms:.0f} ms{model})")
     return done.stdout.strip()
 
 
@@ -108,7 +109,8 @@ def show_places(cluster: Sandbox, jobs: list[str]) -> None:
     found = {job: (node, gpu, share) for job, node, gpu, share in places(cluster, jobs)}
     for job, example in zip(jobs, EXAMPLES, strict=True):
         node, gpu, share = found.get(job, ("waits", "", ""))
-        beside = [other for other, place in found.items() if other != job and share != "-" and place[:2] == (node, gpu)]
+        sharing = [] if share == "-" else [other for other, place in found.items() if place[2] != "-" and other != job]
+        beside = [other for other in sharing if found[other][:2] == (node, gpu)]
         name = example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "(none named)"
         table.add_row(
             job, name, node, gpu, "whole" if share == "-" else f"{share} %" if share else "", ", ".join(beside)

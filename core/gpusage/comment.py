@@ -156,7 +156,8 @@ def _rate(text: str) -> float:
 
 def _one_of(key: str, text: str, known: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of the literals of `known`
     if text not in known:
-        _refuse(key, f"must be one of {', '.join(known)}", text, f"Write '{key}={known[0]}'")
+        near = next((name for name in known if text.lower().startswith(name)), known[0])
+        _refuse(key, f"must be one of {', '.join(known)}", text, f"Write '{key}={near}'")
     return text
 
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from gpusage import plugins
 from gpusage.cli import main
+from gpusage.cli.failure import exit_status
 from gpusage.cli.group import BUILT_IN, LazyGroup
 from gpusage_hooks import hookimpl
 
@@ -179,3 +180,12 @@ class _GroupOf(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return self.only if cmd_name == self.only.name else super().get_command(ctx, cmd_name)
+
+
+def test_a_library_of_an_extra_that_is_not_installed_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        message = "No module named 'requests'"
+        raise ModuleNotFoundError(message, name="requests")
+
+    assert exit_status(command, []) == 1
+    assert "Install gpusage with its extra [yarn]." in capsys.readouterr().err

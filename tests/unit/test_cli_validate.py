@@ -46,7 +46,7 @@ def test_a_script_with_an_error_is_named_and_the_others_are_still_judged(script:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"gpusage: error: 0.sbatch: {subject}")
     assert result.stderr.count("\n") == 1
-    assert "1.sbatch\n  DECLINE: gres/gpu:2 is left alone" in result.stdout
+    assert "1.sbatch\n  DECLINE: gres/gpu:2 is left as it is" in result.stdout
 
 
 def test_with_json_the_document_tells_the_errors_beside_the_decisions() -> None:

@@ -22,6 +22,8 @@ import click
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
+EXTRAS = {"requests": "yarn"}
+"""Which extra of ours brings a library that a whole group of commands needs."""
 REPORT = "This is a bug of gpusage; please report it with the lines above, as CONTRIBUTING.md says"
 
 
@@ -53,8 +55,15 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
-        return bug(error, arguments)
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        return lacking(missing, arguments) if missing in EXTRAS else bug(error, arguments)
     return status if isinstance(status, int) else 0
+
+
+def lacking(library: str, arguments: Sequence[str]) -> int:
+    """Tell that a library is not installed, and how it comes."""
+    rule = f"Library {library} must be there for this command; got: not installed."
+    return tell("input", f"{rule} Install gpusage with its extra [{EXTRAS[library]}].", INPUT, arguments)
 
 
 def bug(error: Exception, arguments: Sequence[str]) -> int:

@@ -165,7 +165,7 @@ def _lines(decision: Decision, rendered: Rendered) -> list[str]:
     change = {
         Code.REWRITE: f"{rendered.before} -> {rendered.after}",
         Code.KEEP: f"{rendered.before} is kept",
-        Code.DECLINE: f"{rendered.before} is left alone",
+        Code.DECLINE: f"{rendered.before} is left as it is",
     }[decision.code]
     need = [f"  {describe_need(decision.need)}"] if decision.need else []
     return [f"  {decision.code.value}: {change}", *need, *(f"  - {reason}" for reason in decision.reasons)]

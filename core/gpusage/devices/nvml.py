@@ -83,5 +83,5 @@ def _form(gpu: Gpu) -> str:
 def _refusal(error: Exception) -> str:
     return (
         f"NVML must answer for the GPUs of this machine; got '{error}'. "
-        "Install or start the NVIDIA driver, or name a GPU with --gpu."
+        "Install or start the NVIDIA driver, or name a GPU: gpusage predict MODEL --gpu a100."
     )

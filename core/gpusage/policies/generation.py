@@ -64,7 +64,7 @@ def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:
     if not others:
         return f"fits on {names(chosen)}"
     fastest = min(others, key=_step_time_s)
-    if _step_time_s(fastest) < _step_time_s(best):
+    if fastest.gpu.launch_year > best.gpu.launch_year or _step_time_s(fastest) < _step_time_s(best):
         return f"only {_times(speedup(fastest, best))} on {fastest.name}, which is left to jobs that gain more"
     slowest = max(others, key=_step_time_s)
     return f"{_times(speedup(best, slowest))} on {best.name} against {slowest.name}"

@@ -225,7 +225,7 @@ def _show_dry(proposal: Proposal, application: Application, *, as_json: bool) ->
     plan = proposal.plan
     cap = f", at most {plan.memory_cap_mib} MiB of its memory" if plan.memory_cap_mib else ""
     click.echo(
-        f"{plan.containers} containers, each {plan.share} % of a GPU{cap}, {plan.memory_mib} MiB and "
+        f"containers: {plan.containers}, each {plan.share} % of a GPU{cap}, {plan.memory_mib} MiB and "
         f"{plan.vcores} vcores, on {', then '.join(plan.labels)}; nothing was submitted."
     )
 
