@@ -64,8 +64,8 @@ def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.Complet
 
 @contextmanager
 def begin(sandbox: Sandbox, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a submission, and wait for nothing; it is ended with the block."""
-    command = [sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words]
+    """Start a submission, and wait for nothing; it is ended with the block. Our caller may ignore SIGINT."""
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=sandbox.environment, stdout=pipe, stderr=pipe, text=True) as process:
         try:
