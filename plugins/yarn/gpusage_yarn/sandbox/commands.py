@@ -61,6 +61,8 @@ def up(folder: Path, nodes: str, jar: Path | None, *, as_json: bool) -> None:
         return
     click.echo(f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.")
     click.echo(f"Enter it: gpusage yarn sandbox shell --folder {folder}")
+    if jar is None:
+        click.echo("It is plain YARN; a sandbox with gpusage in it needs --jar, which docs/yarn.md says how to build.")
 
 
 @sandbox.command()
