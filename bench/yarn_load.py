@@ -26,15 +26,8 @@ from gpusage_yarn.plan import SHARE, Plan
 from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
-PACKAGE = "org.gpusage.yarn"
-SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{PACKAGE}.GpuSharePlacementRule,user-group",
-    "yarn.resourcemanager.application-master-service.processors": f"{PACKAGE}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{PACKAGE}.GpuShareNodeListener",
-    "gpusage.am.heartbeat-ms": "200",
-}
-CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{PACKAGE}.GpuShareResourceCalculator"}
 NODES = "1xv100:2,1xa100:2,1xh100:2"
 LABELS = ("v100", "a100", "h100")
 SHARES = (20, 35, 50, 60, 100)
@@ -70,9 +63,9 @@ def cluster_plan(jar: Path, at_once: int) -> ClusterPlan:
     return ClusterPlan(
         nodes=parse_nodes(NODES),
         jar=jar,
-        site_settings=SITE,
+        site_settings=SITE_SETTINGS,
         node_settings={"yarn.nodemanager.resource.memory-mb": str(2 * masters_mib)},
-        scheduler_settings={**CALCULATOR, "yarn.scheduler.capacity.maximum-am-resource-percent": "0.5"},
+        scheduler_settings={**SCHEDULER_SETTINGS, "yarn.scheduler.capacity.maximum-am-resource-percent": "0.5"},
     )
 
 

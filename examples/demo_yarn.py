@@ -23,17 +23,10 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_yarn.cluster import parse_node
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 MODELS = Path(__file__).parent.resolve() / "models"
 NODES = "1xv100:1,1xa100:2,1xh100:3"
-PACKAGE = "org.gpusage.yarn"
-SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{PACKAGE}.GpuSharePlacementRule,user-group",
-    "yarn.resourcemanager.application-master-service.processors": f"{PACKAGE}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{PACKAGE}.GpuShareNodeListener",
-    "gpusage.am.heartbeat-ms": "200",
-}
-CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{PACKAGE}.GpuShareResourceCalculator"}
 SEEN = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 LIMIT_S = 60.0
 console = Console(highlight=False, width=max(Console().width, 100))
@@ -65,7 +58,12 @@ def main() -> None:
     """Tell the story from an empty folder to an empty folder."""
     began_s = time.monotonic()
     with progress() as report:
-        plan = ClusterPlan(nodes=parse_nodes(NODES), jar=build_jar(), site_settings=SITE, scheduler_settings=CALCULATOR)
+        plan = ClusterPlan(
+            nodes=parse_nodes(NODES),
+            jar=build_jar(),
+            site_settings=SITE_SETTINGS,
+            scheduler_settings=SCHEDULER_SETTINGS,
+        )
         cluster = start_sandbox(plan, report=report)
     with cluster:
         say(f"A private cluster: Hadoop {cluster.hadoop.version}, three generations of GPUs, our jar on its classpath")

@@ -22,17 +22,11 @@ from gpusage_yarn.hadoop_xml import read_settings
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, rest, start_sandbox
 from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, STANDBY
 from gpusage_yarn.sandbox.settings import RM_PORTS
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
 RM = "yarn.resourcemanager"
-SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{masters.PACKAGE}.GpuSharePlacementRule,user-group",
-    f"{RM}.application-master-service.processors": f"{masters.PACKAGE}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{masters.PACKAGE}.GpuShareNodeListener",
-    "gpusage.am.heartbeat-ms": "200",
-}
-CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{masters.PACKAGE}.GpuShareResourceCalculator"}
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "models" / "dlrm.onnx"
 IDENTITIES = {"rm1": RESOURCE_MANAGER, "rm2": STANDBY}
 
@@ -105,7 +99,9 @@ def _add(conf: Path, settings: Mapping[str, str]) -> None:
 
 @pytest.fixture
 def pair(jar: Path) -> Iterator[Pair]:
-    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), jar=jar, site_settings=SITE, scheduler_settings=CALCULATOR)
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:2"), jar=jar, site_settings=SITE_SETTINGS, scheduler_settings=SCHEDULER_SETTINGS
+    )
     with start_sandbox(plan) as sandbox:
         yield Pair(sandbox)
 

@@ -15,22 +15,19 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
 OURS = masters.PACKAGE
 NODES = parse_nodes("1xv100:1,1xa100:1,1xh100:2,1xcpu:0")
 SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{OURS}.GpuSharePlacementRule,user-group",
-    "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
+    **SITE_SETTINGS,
     "yarn.nodemanager.aux-services": "gpusage_mps",
     "yarn.nodemanager.aux-services.gpusage_mps.class": f"{OURS}.MpsAuxiliaryService",
-    "gpusage.am.heartbeat-ms": "200",
     "gpusage.node.gpu-memory-mib": "16000",
     "gpusage.node.mps-check-s": "1",
 }
-CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{OURS}.GpuShareResourceCalculator"}
 HOLD = "env; echo begun; until test -e {file}; do sleep 0.1; done"
 
 MPS_STAND_IN = """#!/bin/sh
@@ -53,7 +50,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         "gpusage.node.mps-command": str(command),
         "gpusage.node.mps-directory": str(folder / "mps"),
     }
-    plan = ClusterPlan(nodes=NODES, jar=jar, site_settings=settings, scheduler_settings=CALCULATOR)
+    plan = ClusterPlan(nodes=NODES, jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS)
     with start_sandbox(plan) as sandbox:
         yield sandbox
 

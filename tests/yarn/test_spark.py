@@ -11,6 +11,7 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes
+from gpusage_yarn.sandbox.trial import SITE_SETTINGS
 
 NewCluster = Callable[..., Sandbox]
 SPARK_SUBMIT = shutil.which("spark-submit")
@@ -19,11 +20,6 @@ pytestmark = [
     pytest.mark.skipif(SPARK_SUBMIT is None, reason="spark-submit must be on the PATH: uv pip install pyspark"),
 ]
 
-SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{masters.PACKAGE}.GpuSharePlacementRule,user-group",
-    "yarn.resourcemanager.application-master-service.processors": f"{masters.PACKAGE}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{masters.PACKAGE}.GpuShareNodeListener",
-}
 JOB = """
 import os
 from pyspark import SparkContext, TaskContext
@@ -39,7 +35,7 @@ echo '{"name": "gpu", "addresses": ["0"]}'
 
 @pytest.mark.parametrize("mode", ["cluster", "client"])
 def test_sparks_executors_get_shares_for_gpus(new_cluster: NewCluster, jar: Path, tmp_path: Path, mode: str) -> None:
-    cluster = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1,1xa100:1"), jar=jar, site_settings=SITE))
+    cluster = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1,1xa100:1"), jar=jar, site_settings=SITE_SETTINGS))
     plan = masters.plan(share="40", labels="a100,v100", memory_mib="0")
     said = run_spark(cluster, tmp_path, mode, plan)
     (report,) = apps.applications(cluster)

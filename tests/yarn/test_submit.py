@@ -22,19 +22,15 @@ from gpusage.service.client import ask
 from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
-PACKAGE = masters.PACKAGE
 SITE = {
-    "yarn.scheduler.queue-placement-rules": f"{PACKAGE}.GpuSharePlacementRule,user-group",
-    "yarn.resourcemanager.application-master-service.processors": f"{PACKAGE}.GpuShareProcessor",
-    "yarn.nodemanager.container-state-transition-listener.classes": f"{PACKAGE}.GpuShareNodeListener",
-    "gpusage.am.heartbeat-ms": "200",
+    **SITE_SETTINGS,
     # A master that the killed ResourceManager had noted and not yet started is only missed after this time.
     "yarn.am.liveness-monitor.expiry-interval-ms": "10000",
 }
-CALCULATOR = {"yarn.scheduler.capacity.resource-calculator": f"{PACKAGE}.GpuShareResourceCalculator"}
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 SMALL = ("--model", f"{MODELS}/dlrm.onnx,batch=8,mode=infer", "--memory-mib", "128")
 WHOLE = ("--memory-mib", "128")
@@ -51,7 +47,7 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         "gpusage.daemon.limit-ms": "5000",  # of a machine that runs all of it at once; the default is 10
     }
     plan = ClusterPlan(
-        nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=CALCULATOR
+        nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS
     )
     with start_sandbox(plan, folder=folder / "s") as sandbox:
         yield sandbox
