@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, Row, records_of, row
+from gpusage.store.rows import COLUMNS, DEFINITIONS, Row, records_of, row
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord
 
@@ -41,20 +41,7 @@ _SCHEMA = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
     "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
     f"INSERT INTO gpusage.version SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM gpusage.version)",  # noqa: S608
-    """
-    CREATE TABLE IF NOT EXISTS gpusage.decisions (
-        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        decided_at_s DOUBLE PRECISION NOT NULL,
-        manager TEXT NOT NULL,
-        mode TEXT NOT NULL,
-        code TEXT NOT NULL,
-        origin TEXT NOT NULL,
-        model TEXT,
-        before TEXT NOT NULL,
-        after TEXT NOT NULL,
-        record TEXT NOT NULL
-    )
-    """,
+    f"CREATE TABLE IF NOT EXISTS gpusage.decisions (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {DEFINITIONS})",
 )
 
 

@@ -10,7 +10,20 @@ import msgspec
 
 from gpusage_hooks.types import DecisionRecord
 
-COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record")
+TYPES = {
+    "decided_at_s": "DOUBLE PRECISION NOT NULL",
+    "manager": "TEXT NOT NULL",
+    "mode": "TEXT NOT NULL",
+    "code": "TEXT NOT NULL",
+    "origin": "TEXT NOT NULL",
+    "model": "TEXT",
+    "before": "TEXT NOT NULL",
+    "after": "TEXT NOT NULL",
+    "record": "TEXT NOT NULL",
+}
+"""Of the columns, in words that both databases know."""
+COLUMNS = tuple(TYPES)
+DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
 _log = logging.getLogger(__name__)
 Row = tuple[float, str, str, str, str, str | None, str, str, str]
 

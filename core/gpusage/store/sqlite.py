@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, Row, records_of, row
+from gpusage.store.rows import COLUMNS, DEFINITIONS, Row, records_of, row
 from gpusage_hooks.types import DecisionRecord
 
 CHUNK_ROWS = 100
@@ -30,20 +30,7 @@ SQLite before 3.32 takes 999 parameters."""
 
 _log = logging.getLogger(__name__)
 _FORGETTING = "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions ORDER BY id LIMIT ?) AND decided_at_s < ?"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS decisions (
-    id INTEGER PRIMARY KEY,
-    decided_at_s REAL NOT NULL,
-    manager TEXT NOT NULL,
-    mode TEXT NOT NULL,
-    code TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    model TEXT,
-    before TEXT NOT NULL,
-    after TEXT NOT NULL,
-    record TEXT NOT NULL
-)
-"""
+_SCHEMA = f"CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, {DEFINITIONS})"
 
 
 class SqliteStore(DecisionStore):
