@@ -118,5 +118,6 @@ def _evaluated(folder: Path, names: list[str], artifact: Path | None) -> dict[st
         if artifact is None:
             return {name: [*targets.target(name).evaluate(data), *as_it_is.tables(name, data)] for name in names}
         paths = artifacts.found_at(artifact, names)
+        as_it_is.check_readable(paths)
         with artifacts.reading(paths):
             return {name: [*as_it_is.tables(name, data), *as_it_is.never_fitted(name, data)] for name in paths}

@@ -6,13 +6,16 @@ Errors on rows that an artifact was fitted on tell how well it fits, not how wel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, permutations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import activity_rows, activity_tests, memory_unfitted, pairs, random_networks
+from gpusage.learning.artifacts import reading
 from gpusage.learning.memory_rows import GPU as MEMORY_GPU
 from gpusage.learning.memory_rows import PEAKS, is_described, memory_rows
 from gpusage.learning.profiled import profiled
@@ -22,13 +25,19 @@ from gpusage.learning.step_rows import step_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Cell, Points, ScoreTable
 from gpusage.learning.zoo import load_zoo
+from gpusage.plugins import load_plugins
 from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.memory import predict_memory
 from gpusage.predictors.pretrained import load
+from gpusage.predictors.speedups import speedup
 from gpusage.predictors.step_time import predict_step_time
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval, Workload
 from gpusage_hooks.units import GIB
+
+TRIED = "torchvision:resnet18@224"
+"""Of the zoo: what an artifact is asked first, to see whether this version can read it."""
 
 
 class Answer(NamedTuple):
@@ -44,6 +53,35 @@ class Answer(NamedTuple):
     label: str
     measured: float
     predicted: Interval
+
+
+def check_readable(paths: Mapping[str, Path]) -> None:
+    """Ask each of *paths*, artifacts by name, something small: another version may have left what this one cannot read.
+
+    Raises:
+        RequestError: One cannot be asked.
+    """
+    for name, path in paths.items():
+        with reading({name: path}):
+            try:
+                _ask(name)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                found = f"none called {error}" if isinstance(error, KeyError) else f"others ({error})"
+                message = (
+                    f"Artifact '{path}' must have the figures that this version of gpusage reads; got {found}. "
+                    "Train it again with this version."
+                )
+                raise RequestError(message) from error
+
+
+def _ask(name: str) -> None:
+    """Let the built-in predictors read all that they ever do of the artifact *name*."""
+    _cited(name)
+    advisor = Advisor(plugins=load_plugins(entry_points=False), catalogue=builtin_catalogue())
+    needs = advisor.predict(load_zoo().graph(TRIED), Workload(), list(advisor.catalogue))
+    advisor.colocate(needs[:1] * 2, advisor.catalogue.find(needs[0].gpu))
+    for of, over in permutations(needs, 2):
+        speedup(of, over)
 
 
 def tables(name: str, data: DataFolder) -> list[ScoreTable]:
@@ -78,9 +116,12 @@ def _line(answer: Answer) -> tuple[str, str]:
 
 
 def _is_seen(name: str, source: str, figure: str) -> bool:
-    return figure != "DRAM activity" and any(
-        source in line for line in load(name)["card"]["fitted_on"] if not line.startswith("left out")
-    )
+    return figure != "DRAM activity" and any(source in line for line in _cited(name))
+
+
+def _cited(name: str) -> list[str]:
+    """Return the lines in which the card of the artifact *name* says what it was fitted on."""
+    return [line for line in load(name)["card"]["fitted_on"] if not line.startswith("left out")]
 
 
 def _scored(line: tuple[str, str], answers: Sequence[Answer], *, is_share: bool, is_seen: bool) -> tuple[Cell, ...]:

@@ -125,12 +125,16 @@ def refusal(*arguments: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_a_file_that_is_missing_or_not_an_artifact_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_not_an_artifact_or_of_another_version_is_named(tmp_path: Path) -> None:
     error = refusal("evaluate", "--data", tmp_path, "--target", "memory")
     assert error["message"].startswith(f"Data folder '{tmp_path}' must have the file gpumemnet_timm_memory.csv; got no")
     (tmp_path / "other.json").write_text("{}")
     error = refusal("evaluate", "--data", tmp_path, "--artifact", tmp_path / "other.json")
     assert "must be step_time.json, memory.json, activity.json, colocation.json" in error["message"]
+    older = tmp_path / "memory.json"
+    older.write_text('{"card": {"fitted_on": [], "ranges": {}}, "parameters": {}}')
+    error = refusal("evaluate", "--data", tmp_path, "--artifact", older)
+    assert error["message"].startswith(f"Artifact '{older}' must have the figures that this version of gpusage reads;")
 
 
 def test_a_table_in_the_folder_that_is_not_of_gpusage_profile_is_refused(tmp_path: Path) -> None:
