@@ -116,12 +116,16 @@ def _line(answer: Answer) -> tuple[str, str]:
 
 
 def _is_seen(name: str, source: str, figure: str) -> bool:
-    return figure != "DRAM activity" and any(source in line for line in _cited(name))
+    """Tell whether the card of the artifact *name* says that it was fitted on *source*."""
+    files = {file for file, kind in random_networks.KINDS.items() if source == f"gpumemnet_{kind}"}
+    return figure != "DRAM activity" and not (files or {source}).isdisjoint(_cited(name))
 
 
-def _cited(name: str) -> list[str]:
-    """Return the lines in which the card of the artifact *name* says what it was fitted on."""
-    return [line for line in load(name)["card"]["fitted_on"] if not line.startswith("left out")]
+def _cited(name: str) -> set[str]:
+    """Return what stands before the colon of each line of "fitted on"; of several files, each."""
+    lines = [line for line in load(name)["card"]["fitted_on"] if not line.startswith("left out")]
+    heads = {line.partition(": ")[0] for line in lines}
+    return heads | {part for head in heads for part in head.split(", ") if part.endswith(".csv")}
 
 
 def _scored(line: tuple[str, str], answers: Sequence[Answer], *, is_share: bool, is_seen: bool) -> tuple[Cell, ...]:

@@ -9,12 +9,17 @@ import ast
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpusage.learning.tables import DataFolder, Table
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
-FILES = ("gpumemnet_mlp_step1.csv", "gpumemnet_mlp_step2.csv", "gpumemnet_cnn.csv")
+KINDS = MappingProxyType(
+    {"gpumemnet_mlp_step1.csv": "mlp", "gpumemnet_mlp_step2.csv": "mlp", "gpumemnet_cnn.csv": "cnn"}
+)
+"""Each file's kind of network."""
+FILES = tuple(KINDS)
 _ELEMENTWISE = {
     "ReLU": "Relu",
     "PReLU": "PRelu",
@@ -70,7 +75,7 @@ def load(data: DataFolder) -> Loaded:
     """
     networks: list[Network] = []
     left_out = {"ran out of memory": 0, "not watched": 0, "no layers": 0, "monitor read nothing": 0}
-    for file in FILES:
+    for file, kind in KINDS.items():
         if file not in data:
             continue
         for row in data.read(file).to_dict("records"):
@@ -78,7 +83,7 @@ def load(data: DataFolder) -> Loaded:
             if reason:
                 left_out[reason] += 1
                 continue
-            networks.append(_network(row, "cnn" if "cnn" in file else "mlp"))
+            networks.append(_network(row, kind))
     return Loaded(tuple(networks), left_out)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusage.learning import as_it_is
-from gpusage.learning.artifacts import FOLDER
+from gpusage.learning.artifacts import FOLDER, reading
 from gpusage.learning.targets import TARGETS
 from gpusage.predictors.pretrained import load
 from gpusage_hooks.errors import RequestError
@@ -63,3 +63,18 @@ def test_an_artifact_of_another_version_is_refused_in_one_sentence_and_the_shipp
     )
     assert sentence.endswith("Train it again with this version.")
     assert load(name) == json.loads(SHIPPED[name].read_text())
+
+
+CITED = ("neusight: 34 rows", "profile h200 train: 5 rows", "a.csv, gpumemnet_mlp_step1.csv: 6 rows", "b.csv, the V100")
+
+
+def test_a_source_is_fitted_on_where_the_card_names_it_and_not_where_a_longer_name_has_it_inside(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "memory.json"
+    path.write_text(json.dumps({"card": {"fitted_on": [*CITED, "left out: 3 rows of V100"]}, "parameters": {}}))
+    named = ("neusight", "profile h200 train", "gpumemnet_mlp", "b.csv")
+    others = ("profile h200", "h200 train", "gpumemnet_cnn", "V100", "left out")
+    with reading({"memory": path}):
+        assert [source for source in (*named, *others) if as_it_is._is_seen("memory", source, "")] == list(named)
+        assert not as_it_is._is_seen("memory", "neusight", "DRAM activity")
