@@ -123,10 +123,11 @@ def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
     """Return the policy's figures, each target's model (all its batch sizes) held out.
 
     Keys: ``all`` and ``queue``, % of Oracle over all candidates and over random queues; ``error``, MAPE of the sums in
-    %; ``rank``, mean rank correlation; ``found``, the predicted sums.
+    %; ``rank``, mean rank correlation; ``found``, the predicted sums; ``targets``, of each target that was scored its
+    place, and % of Oracle over all candidates and over queues.
     """
     found = np.full_like(pairs.sums, np.nan)
-    best, queue, ranks = [], [], []
+    targets, ranks = [], []
     for target in range(len(pairs.jobs)):
         said = policy(pairs, pairs.models != pairs.models[target], target)
         candidates = np.flatnonzero(~np.isnan(pairs.sums[target]))
@@ -134,17 +135,20 @@ def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
         found[target, candidates] = said
         if len(candidates) < QUEUE_LENGTH:
             continue
-        best.append(truth[said.argmax()] / truth.max())
         generator = np.random.default_rng(target)
+        queue = []
         for _ in range(QUEUES):
             chosen = generator.choice(len(candidates), QUEUE_LENGTH, replace=False)
             queue.append(truth[chosen[said[chosen].argmax()]] / truth[chosen].max())
+        targets.append((target, 100.0 * truth[said.argmax()] / truth.max(), 100.0 * np.mean(queue)))
         ranks.append(rank_correlation(truth, said))
     errors = np.abs(found - pairs.sums) / pairs.sums
+    _, best, queues = np.array(targets).T
     return {
-        "all": 100.0 * float(np.mean(best)),
-        "queue": 100.0 * float(np.mean(queue)),
+        "all": float(best.mean()),
+        "queue": float(queues.mean()),
         "error": 100.0 * float(np.nanmean(errors)),
         "rank": float(np.mean(ranks)),
         "found": found,
+        "targets": targets,
     }

@@ -83,6 +83,16 @@ def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     assert scores(pairs, popular)["all"] == pytest.approx(100.0)
 
 
+def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> None:
+    pairs = five_jobs()
+    sums = pairs.sums.copy()
+    sums[4, 3] = sums[3, 4] = np.nan  # which leaves these two with three candidates
+    found = scores(replace(pairs, sums=sums), popular)
+    assert [target for target, _, _ in found["targets"]] == [0, 1, 2]
+    assert found["all"] == pytest.approx(np.mean([best for _, best, _ in found["targets"]]))
+    assert found["queue"] == pytest.approx(np.mean([queue for _, _, queue in found["targets"]]))
+
+
 def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
     pairs = five_jobs()
     said = unacquainted(refitted)(pairs, pairs.models != "a", 0)
