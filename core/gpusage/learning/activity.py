@@ -18,7 +18,7 @@ from gpusage.learning.scores import rmsle
 from gpusage.learning.splits import Fold, leave_one_out, random_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Cell, Points, ScoreTable
-from gpusage.predictors.activity import NEARLY_BUSY, Learned, deviations_of, read_region, shares
+from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, read_regions, shares
 from gpusage.predictors.activity_features import NAMES
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.trees import read_trees
@@ -122,10 +122,10 @@ def _constant(rows: Rows, fold: Fold) -> FloatArray:
 
 def _ours(rows: Rows, fold: Fold) -> FloatArray:
     fitted = [
-        read_trees(boosting.fit_trees(rows.features[fold.train], np.log1p(rows.measured[fold.train, column])))
+        boosting.fit_trees(rows.features[fold.train], np.log1p(rows.measured[fold.train, column]))
         for column in (UTILIZATION, SM)
     ]
-    return 100.0 * np.stack(shares(Learned(fitted[0], fitted[1], (), np.zeros(2)), rows.features[fold.test]), axis=1)
+    return 100.0 * shares(read_trees(*fitted), rows.features[fold.test])
 
 
 def _yeung_forest(rows: Rows, fold: Fold) -> FloatArray:
@@ -191,7 +191,7 @@ def _ends(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> tuple[Floa
     far = _deviations(_odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours)))
     reach = np.zeros_like(errors)
     for fold in folds:
-        regions = [read_region(region) for region in _regions(rows, errors, fold.train)]
+        regions = read_regions(_regions(rows, errors, fold.train))
         reach[fold.test] = NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
     low, high = (100.0 / (1.0 + np.exp(-(_odds(held_out) + way * reach))) for way in (-1.0, 1.0))
     busy = held_out[:, UTILIZATION] >= 100.0 * NEARLY_BUSY

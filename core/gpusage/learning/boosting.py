@@ -1,4 +1,4 @@
-"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays that `gpusage.predictors.trees` walks."""
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays that `gpusage.predictors.trees` asks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.trees import read_trees
+from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
 
 FloatArray = npt.NDArray[np.float64]
 MAXIMUM_DEPTH = 6
 
 
-def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100, leaves: int = 16) -> dict[str, Any]:
+def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> dict[str, Any]:
     """Return the parameters of *trees* trees that tell *target* from *rows*; the same rows give the same trees."""
     from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
         HistGradientBoostingRegressor,
@@ -22,7 +22,7 @@ def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100, leaves:
     model = HistGradientBoostingRegressor(
         max_iter=trees,
         learning_rate=0.1,
-        max_leaf_nodes=leaves,
+        max_leaf_nodes=MAXIMUM_LEAVES,
         max_depth=MAXIMUM_DEPTH,
         min_samples_leaf=20,
         l2_regularization=2.0,
@@ -35,16 +35,15 @@ def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100, leaves:
 
 def predict(parameters: dict[str, Any], rows: FloatArray) -> FloatArray:
     """Return what the trees say, by the very code that predicts."""
-    return read_trees(parameters).predict(rows)
+    return np.asarray(read_trees(parameters).predict(rows)[:, 0])
 
 
 def _flat(trees: list[Any], start: float) -> dict[str, Any]:
     columns: dict[str, list[float]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
-    roots, depth = [], 0
+    roots = []
     for nodes in trees:
         first = len(columns["value"])
         roots.append(first)
-        depth = max(depth, int(nodes["depth"].max()))
         for index, node in enumerate(nodes):
             is_leaf = bool(node["is_leaf"])
             columns["feature"].append(0 if is_leaf else int(node["feature_idx"]))
@@ -52,4 +51,4 @@ def _flat(trees: list[Any], start: float) -> dict[str, Any]:
             columns["left"].append(first + (index if is_leaf else int(node["left"])))
             columns["right"].append(first + (index if is_leaf else int(node["right"])))
             columns["value"].append(float(node["value"]) if is_leaf else 0.0)
-    return {**columns, "start": start, "roots": roots, "depth": depth}
+    return {**columns, "start": start, "roots": roots}

@@ -33,26 +33,32 @@ GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
 
 
-class Region(NamedTuple):
-    """Where networks of one kind lie among the features, and how far predictions miss there.
+class Regions(NamedTuple):
+    """Where networks of each kind lie among the features, and how far predictions miss there; one entry a kind.
 
     Attributes:
-        reach: The squared distance within which 99 % of them lie.
+        means: Shape (kinds, features).
+        precisions: Shape (kinds, features, features).
+        reaches: The squared distance within which 99 % of them lie.
         deviations: Of utilization and SM activity: of the logarithm of the odds, truth over prediction.
     """
 
-    mean: FloatArray
-    precision: FloatArray
-    reach: float
+    means: FloatArray
+    precisions: FloatArray
+    reaches: FloatArray
     deviations: FloatArray
 
 
 class Learned(NamedTuple):
-    """What the artifact holds; *far* is the deviations of a kind of network that was not learned from."""
+    """What the artifact holds.
 
-    gpu_utilization: Trees
-    sm_activity: Trees
-    regions: tuple[Region, ...]
+    Attributes:
+        shares: Two forests: utilization, SM activity.
+        far: The deviations of a kind of network that was not learned from.
+    """
+
+    shares: Trees
+    regions: Regions
     far: FloatArray
 
 
@@ -69,11 +75,11 @@ def _activities(
 ) -> tuple[Activity, ...]:
     timing, graph, learned = timing_key.value, graph_key.value, _learned()
     rows = features_of(graph, workload, [key.value for key in gpus])
-    busy, sm = shares(learned, rows)
-    found = deviations_of(learned.regions, learned.far, rows)
-    deviations = np.column_stack([found, np.full(len(rows), DRAM_DEVIATION)])
-    factors = np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph)))
-    intervals = shares_around(np.column_stack([busy, sm, timing.dram_s / timing.step_s]), factors)
+    values, deviations = np.empty((len(rows), 3)), np.full((len(rows), 3), DRAM_DEVIATION)
+    values[:, :2] = shares(learned.shares, rows)
+    values[:, 2] = timing.dram_s / timing.step_s
+    deviations[:, :2] = deviations_of(learned.regions, learned.far, rows)
+    intervals = shares_around(values, np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph))))
     never_waiting = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
     return tuple(
         Activity(gpu_utilization=_up_to(busy, ceiling), sm_activity=sm, dram_activity=dram)
@@ -105,32 +111,28 @@ def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval
     ]
 
 
-def deviations_of(regions: Sequence[Region], far: FloatArray, rows: FloatArray) -> FloatArray:
-    """Return a row's deviations: those of the nearest region, growing to *far* at twice its reach."""
-    distances = np.stack([_distance(region, rows) / region.reach for region in regions])
-    nearest = distances.argmin(axis=0)
+def deviations_of(regions: Regions, far: FloatArray, rows: FloatArray) -> FloatArray:
+    """Return a row's deviations: those of the nearest region, growing to *far* at twice its reach.
+
+    A distance is Mahalanobis' squared one over the region's reach.
+    """
+    away = rows - regions.means[:, np.newaxis]
+    distances = (np.matmul(away, regions.precisions) * away).sum(axis=2) / regions.reaches[:, np.newaxis]
     share = np.clip(distances.min(axis=0) - 1.0, 0.0, 1.0)[:, np.newaxis]
-    near = np.stack([region.deviations for region in regions])[nearest]
+    near = regions.deviations[distances.argmin(axis=0)]
     found: FloatArray = near + share * np.maximum(far - near, 0.0)
     return found
 
 
-def _distance(region: Region, rows: FloatArray) -> FloatArray:
-    """Return Mahalanobis' squared distance of each row."""
-    away = rows - region.mean
-    found: FloatArray = ((away @ region.precision) * away).sum(axis=1)
-    return found
+def shares(trees: Trees, rows: FloatArray) -> FloatArray:
+    """Return utilization and SM activity of each row, 0 to 1; SMs cannot be busier than the GPU.
 
-
-def shares(learned: Learned, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return utilization and SM activity, 0 to 1; SMs cannot be busier than the GPU."""
-    busy = _share(learned.gpu_utilization, rows)
-    return busy, np.minimum(_share(learned.sm_activity, rows), busy)
-
-
-def _share(trees: Trees, rows: FloatArray) -> FloatArray:
-    """Return the share; the trees give the logarithm of 1 + percent."""
-    found: FloatArray = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
+    Args:
+        trees: What they say is the logarithm of 1 + percent.
+        rows: As `features_of` returns them.
+    """
+    found = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
+    found[:, 1] = np.minimum(found[:, 0], found[:, 1])
     return found
 
 
@@ -138,18 +140,16 @@ def _share(trees: Trees, rows: FloatArray) -> FloatArray:
 def _learned() -> Learned:
     parameters = load("activity")["parameters"]
     return Learned(
-        gpu_utilization=read_trees(parameters["gpu_utilization"]),
-        sm_activity=read_trees(parameters["sm_activity"]),
-        regions=tuple(read_region(region) for region in parameters["regions"]),
+        shares=read_trees(parameters["gpu_utilization"], parameters["sm_activity"]),
+        regions=read_regions(parameters["regions"]),
         far=np.array(parameters["far"]),
     )
 
 
-def read_region(parameters: Mapping[str, Any]) -> Region:
-    """Return the region that an artifact's *parameters* describe."""
-    return Region(
-        np.array(parameters["mean"]),
-        np.array(parameters["precision"]),
-        float(parameters["reach"]),
-        np.array(parameters["deviations"]),
-    )
+def read_regions(parameters: Sequence[Mapping[str, Any]]) -> Regions:
+    """Return the regions that an artifact's *parameters* describe, one entry a kind of network."""
+    return Regions(*(np.array([kind[name] for kind in parameters]) for name in _REGION))
+
+
+_REGION = ("mean", "precision", "reach", "deviations")
+"""What an artifact calls the fields of `Regions`."""

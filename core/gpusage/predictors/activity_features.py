@@ -11,7 +11,7 @@ import numpy as np
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.lowering import FloatArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.timing import Timing, timing_of
+from gpusage.predictors.timing import timing_of
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 NAMES = (
@@ -28,6 +28,8 @@ NAMES = (
     "log outputs",
     "log FLOP a kernel",
 )
+_BUSY, _BUSY_A_KERNEL, _KERNELS, _SM, _DRAM, _INPUTS = range(6)
+_INPUTS_OVER_BUSY = 7
 _PASSES = 3
 """A training step runs about three kernels for each forward one."""
 _LEAST = 1e-12
@@ -36,50 +38,38 @@ _LEAST = 1e-12
 def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> FloatArray:
     """Return one row a GPU, with a column for each of `NAMES`."""
     timing = timing_of(graph, workload, gpus)
-    work = _work(Identity(graph), Identity(lower(graph, workload)), workload.batch_size)
-    return features(timing, work)
-
-
-def features(timing: Timing, work: FloatArray) -> FloatArray:
-    """Return the rows from the GPUs' times and from what no GPU changes."""
-    kernels, inputs, batch, intensity, parameters, outputs, flop = work.tolist()
-    busy = np.log(np.maximum(timing.busy_s, _LEAST))
-    same = np.ones_like(busy)
-    return np.stack(
-        [
-            busy,
-            busy - kernels,
-            kernels * same,
-            timing.sm_s / np.maximum(timing.busy_s, _LEAST),
-            timing.dram_s / np.maximum(timing.busy_s, _LEAST),
-            inputs * same,
-            batch * same,
-            inputs - busy,
-            intensity * same,
-            parameters * same,
-            outputs * same,
-            flop * same,
-        ],
-        axis=1,
-    )
+    busy_s = np.maximum(timing.busy_s, _LEAST)
+    log_busy_s = np.log(busy_s)
+    rows = np.empty((len(busy_s), len(NAMES)))
+    rows[:] = _work(Identity(graph), Identity(lower(graph, workload)), workload.batch_size)
+    rows[:, _BUSY] = log_busy_s
+    rows[:, _BUSY_A_KERNEL] = log_busy_s - rows[:, _KERNELS]
+    rows[:, _SM] = timing.sm_s / busy_s
+    rows[:, _DRAM] = timing.dram_s / busy_s
+    rows[:, _INPUTS_OVER_BUSY] = rows[:, _INPUTS] - log_busy_s
+    return rows
 
 
 @lru_cache(maxsize=512)
-def _work(graph_key: Identity[ModelGraph], key: Identity[Lowering], batch_size: int) -> FloatArray:
+def _work(graph_key: Identity[ModelGraph], key: Identity[Lowering], batch_size: int) -> tuple[float, ...]:
+    """Return a row with what no GPU changes, and 0 for the rest."""
     lowering, counts = key.value, key.value.structure.counts
     passes = _PASSES if lowering.train else 1
     kernels = max(float(counts @ (lowering.operator_class != OperatorClass.VIEW)), 1.0) * passes
     flop = float(counts @ lowering.flop) * passes
     traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph_key.value.inputs) * batch_size
-    return np.array(
-        [
-            log(kernels),
-            log(max(inputs, 1)),
-            log(batch_size),
-            log(max(flop, 1.0) / max(traffic, 1.0)),
-            log(max(lowering.parameter_count, 1)),
-            log(max(lowering.output_elements_of_model, 1.0)),
-            log(max(flop, 1.0) / kernels),
-        ]
+    return (
+        0.0,
+        0.0,
+        log(kernels),
+        0.0,
+        0.0,
+        log(max(inputs, 1)),
+        log(batch_size),
+        0.0,
+        log(max(flop, 1.0) / max(traffic, 1.0)),
+        log(max(lowering.parameter_count, 1)),
+        log(max(lowering.output_elements_of_model, 1.0)),
+        log(max(flop, 1.0) / kernels),
     )

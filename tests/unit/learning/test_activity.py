@@ -10,7 +10,7 @@ from gpusage.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage.learning.random_networks import FILES, Layer, load, network_graph
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import load_zoo
-from gpusage.predictors.activity import Region, deviations_of, predict_activity
+from gpusage.predictors.activity import Regions, deviations_of, predict_activity
 from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.trees import read_trees
@@ -43,7 +43,7 @@ def test_trees_stay_within_what_they_learned_however_far_a_row_lies() -> None:
     pytest.importorskip("sklearn")
     rows = np.linspace(0.0, 1.0, 200)[:, np.newaxis]
     trees = read_trees(boosting.fit_trees(rows, rows[:, 0], trees=30))
-    assert trees.predict(np.array([[-1e9], [1e9]])) == pytest.approx([0.0, 1.0], abs=0.2)
+    assert trees.predict(np.array([[-1e9], [1e9]]))[:, 0] == pytest.approx([0.0, 1.0], abs=0.2)
 
 
 def test_a_perceptron_is_read_from_its_list_of_layers() -> None:
@@ -88,9 +88,9 @@ def test_streaming_multiprocessors_are_never_busier_than_the_gpu() -> None:
 
 
 def test_intervals_widen_with_the_distance_from_what_was_learned() -> None:
-    region = Region(np.zeros(2), np.eye(2), 4.0, np.array([0.1, 0.2]))
+    region = Regions(np.zeros((1, 2)), np.eye(2)[np.newaxis], np.array([4.0]), np.array([[0.1, 0.2]]))
     rows = np.array([[1.0, 0.0], [2.5, 0.0], [9.0, 9.0]])
-    near, between, far = deviations_of([region], np.array([1.0, 1.0]), rows)
+    near, between, far = deviations_of(region, np.array([1.0, 1.0]), rows)
     assert near.tolist() == [0.1, 0.2]
     assert far.tolist() == [1.0, 1.0]
     assert (near < between).all()
