@@ -73,7 +73,7 @@ def flattened(samples: Sequence[Sample]) -> Flat:
         works &= (kernels.traffic_bytes > 0) | (kernels.flop > 0)
         columns = (
             kernels.operator_class,
-            ideal.features[:, 0],
+            ideal.features[:-1, :, 0].T,
             ideal.compute_s[:, 0] * 1e6,
             ideal.traffic_s[:, 0] * 1e6,
             kernels.counts,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pretrained import load
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
@@ -81,13 +82,33 @@ class Efficiency:
     residual: Residual = NO_RESIDUAL
 
     def logarithms(self, operator_class: IntArray, features: FloatArray) -> FloatArray:
-        """Return the logarithms of both efficiencies, shape (kernels, GPUs, 2), of *features* (kernels, GPUs, F)."""
-        hidden = np.tanh(
-            np.matmul(features, self.first[operator_class]) + self.first_bias[operator_class][:, np.newaxis]
-        )
-        outputs: FloatArray = np.matmul(hidden, self.second[operator_class])
-        outputs += self.second_bias[operator_class][:, np.newaxis]
+        """Return the logarithms of both efficiencies, shape (kernels, 2, GPUs).
+
+        Args:
+            operator_class: A kernel.
+            features: In the order of `FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
+        """
+        first, second = _layers(Identity(self))
+        hidden = np.matmul(first[operator_class], features.transpose(1, 0, 2))
+        outputs: FloatArray = np.matmul(second[operator_class], np.tanh(hidden, out=hidden))
         return outputs
+
+
+@lru_cache(maxsize=8)
+def _layers(efficiency: Identity[Efficiency]) -> tuple[FloatArray, FloatArray]:
+    """Return both layers, shape (classes, out, in), the biases being the weights of a last input that is 1."""
+    found = efficiency.value
+    classes, features, hidden = found.first.shape
+    first = np.zeros((classes, hidden + 1, features + 1))
+    first[:, :-1, :-1] = found.first.transpose(0, 2, 1)
+    first[:, :-1, -1] = found.first_bias
+    first[:, -1, -1] = _SATURATED
+    second = np.concatenate([found.second, found.second_bias[:, np.newaxis]], axis=1)
+    return first, np.ascontiguousarray(second.transpose(0, 2, 1))
+
+
+_SATURATED = 50.0
+"""The hyperbolic tangent of this is 1, to the last digit."""
 
 
 def efficiency_of(parameters: Mapping[str, Any]) -> Efficiency:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import OperatorClass
 
 if TYPE_CHECKING:
@@ -74,19 +76,22 @@ class Residual:
     by_gpu: Mapping[str, FloatArray]
     least_count: float
 
-    def bells(self, rows: FloatArray) -> FloatArray:
-        """Return the bells' values at *rows*, and a column of ones."""
-        near = standard(rows, self.means, self.scales)
-        return np.hstack([bells(near, self.anchors), np.ones((len(near), 1))])
-
     def log_factors(self, rows: FloatArray, gpus: Sequence[str]) -> FloatArray:
         """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry a GPU each."""
         if not (self.anchors.size and len(gpus)):
             return np.zeros(len(gpus))
-        familiar = np.clip(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 0.0, 1.0)
-        weights = np.array([self.common + self.by_gpu.get(name, 0.0) for name in gpus])
-        factors: FloatArray = (self.bells(rows) * weights).sum(axis=1) * familiar
+        familiar = np.maximum(np.minimum(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 1.0), 0.0)
+        heights = _heights(Identity(self), tuple(gpus))
+        near = bells(standard(rows, self.means, self.scales), self.anchors)
+        near *= heights[:, :-1]
+        factors: FloatArray = (near.sum(axis=1) + heights[:, -1]) * familiar
         return factors
+
+
+@lru_cache(maxsize=64)
+def _heights(residual: Identity[Residual], gpus: tuple[str, ...]) -> FloatArray:
+    """Return the bells' heights and the constant, one row a GPU."""
+    return np.array([residual.value.common + residual.value.by_gpu.get(name, 0.0) for name in gpus])
 
 
 NO_RESIDUAL = Residual(
@@ -102,15 +107,15 @@ NO_RESIDUAL = Residual(
 
 def standard(rows: FloatArray, means: FloatArray, scales: FloatArray) -> FloatArray:
     """Return *rows* in standard deviations from the mean, at most `FARTHEST`."""
-    near: FloatArray = np.clip((rows - means) / scales, -FARTHEST, FARTHEST)
+    near: FloatArray = np.maximum(np.minimum((rows - means) / scales, FARTHEST), -FARTHEST)
     return near
 
 
 def bells(rows: FloatArray, anchors: FloatArray) -> FloatArray:
     """Return the bell around each anchor at each row, both in standard deviations."""
     squares = np.square(rows).sum(axis=1)[:, np.newaxis] + np.square(anchors).sum(axis=1)
-    distances = np.maximum(squares - 2.0 * (rows @ anchors.T), 0.0)
-    values: FloatArray = np.exp(-NARROWNESS * distances)
+    squares -= 2.0 * (rows @ anchors.T)
+    values: FloatArray = np.exp(-NARROWNESS * np.maximum(squares, 0.0))
     return values
 
 
@@ -118,22 +123,29 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
     """Return the features of one step, one row a GPU."""
     times = seconds.total_s * kernels.counts[:, np.newaxis]
     totals = np.maximum(times.sum(axis=0), _TINY)
-    parts = times / totals
-    lengths = np.log(np.stack([kernels.inner, kernels.width, np.maximum(kernels.blocks, 1.0)]))
+    weights = np.empty((_WEIGHTED + len(OperatorClass), len(times)))
+    weights[:_LENGTHS] = kernels.inner, kernels.width, np.maximum(kernels.blocks, 1.0)
+    np.log(weights[:_LENGTHS], out=weights[:_LENGTHS])
+    weights[_LENGTHS] = kernels.backward
+    weights[_WEIGHTED:] = kernels.operator_class == _CLASSES
+    means = (weights @ times / totals).T
     count = max(float(kernels.counts.sum()), 1.0)
-    intensity = np.log(
-        max(float(kernels.counts @ kernels.flop), 1.0) / max(float(kernels.counts @ kernels.traffic_bytes), 1.0)
-    )
+    intensity = max(float(kernels.counts @ kernels.flop), 1.0) / max(float(kernels.counts @ kernels.traffic_bytes), 1.0)
     rows = np.empty((len(totals), len(FEATURES)))
-    rows[:, 0] = (parts * (seconds.compute_s > seconds.traffic_s)).sum(axis=0)
+    rows[:, 0] = (times * (seconds.compute_s > seconds.traffic_s)).sum(axis=0) / totals
     rows[:, 1] = np.log(totals / count)
-    rows[:, 2] = np.log(count)
-    rows[:, 3:6] = (lengths @ parts).T
-    rows[:, 6] = intensity
-    rows[:, 7] = kernels.backward @ parts
+    rows[:, 2] = log(count)
+    rows[:, 3:6] = means[:, :_LENGTHS]
+    rows[:, 6] = log(intensity)
+    rows[:, 7] = means[:, _LENGTHS]
     rows[:, 8] = is_half
-    rows[:, 9:] = ((kernels.operator_class == _CLASSES) @ parts).T
+    rows[:, 9:] = means[:, _WEIGHTED:]
     return rows
+
+
+_LENGTHS = 3
+_WEIGHTED = 4
+"""Rows of `features_of`'s weights: so many lengths, and so many with the backward passes; the classes' follow."""
 
 
 def residual_of(parameters: Mapping[str, Any]) -> Residual:

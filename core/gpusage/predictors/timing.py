@@ -52,13 +52,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ideal:
-    """Kernels at a GPU's peaks, and what their efficiencies depend on: shape (kernels, GPUs), features one axis more.
+    """Kernels at a GPU's peaks, and what their efficiencies depend on: shape (kernels, GPUs).
 
     Attributes:
         compute_s: The arithmetic alone, at the peak of the units that do it.
         traffic_s: The traffic alone, at the peak of the memory.
         waves: Thread blocks for each SM.
-        features: In the order of `efficiency.FEATURES`.
+        features: In the order of `efficiency.FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
     """
 
     compute_s: FloatArray
@@ -78,15 +78,14 @@ class KernelTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """What each GPU has: shape (classes, GPUs), or (GPUs,).
+    """What each GPU has: shape (GPUs,), or (2 x classes, GPUs), first for kernels that no matrix unit can do.
 
     Attributes:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
     """
 
-    matrix_flop_per_s: FloatArray
-    matrix_path: FloatArray
     flop_per_s: FloatArray
+    matrix_path: FloatArray
     bytes_per_s: FloatArray
     sm_count: FloatArray
     l2_bytes: FloatArray
@@ -107,14 +106,14 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal = ideal_times(kernels, gpus, precision)
     times = kernel_times(efficiency, kernels, ideal)
-    factors = np.exp([efficiency.gpu_log_factors.get(gpu.name, 0.0) for gpu in gpus])
+    names = tuple([gpu.name for gpu in gpus])
+    factors, was_measured = _factors(Identity(efficiency), names)
     busy_s = kernels.counts @ times.total_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
     seconds = KernelSeconds(total_s=times.total_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
     rows = features_of(kernels, seconds, is_half=precision in HALF)
-    was_measured = np.array([gpu.name in efficiency.gpu_log_factors for gpu in gpus])
-    missed = np.exp(efficiency.residual.log_factors(rows, [gpu.name for gpu in gpus]) * was_measured)
+    missed = np.exp(efficiency.residual.log_factors(rows, names) * was_measured)
     return Timing(
         step_s=step_s * missed,
         busy_s=busy_s * missed,
@@ -125,10 +124,18 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     )
 
 
+@lru_cache(maxsize=64)
+def _factors(efficiency: Identity[Efficiency], gpus: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+    """Return each GPU's own factor, and 1 where the GPU was measured, else 0."""
+    known = efficiency.value.gpu_log_factors
+    return np.exp([known.get(name, 0.0) for name in gpus]), np.array([float(name in known) for name in gpus])
+
+
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
     """Return each kernel's seconds: the fourth root of the fourth powers' sum, near the larger of the two times."""
-    shares = np.exp(-efficiency.logarithms(kernels.operator_class, ideal.features))
-    compute_s, traffic_s = ideal.compute_s * shares[:, :, 0], ideal.traffic_s * shares[:, :, 1]
+    logarithms = efficiency.logarithms(kernels.operator_class, ideal.features)
+    times = np.exp(np.negative(logarithms, out=logarithms), out=logarithms)
+    compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
     busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
     launch_s = efficiency.latency_s * kernels.launches[:, np.newaxis]
     return KernelTimes(total_s=busy_s + launch_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
@@ -137,21 +144,25 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
 def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Ideal:
     """Return the times of *kernels* at the peaks of *gpus*, with their features."""
     rates = _rates(tuple(map(Identity, gpus)), precision)
-    operator_class, column = kernels.operator_class, np.newaxis
-    matrix = kernels.matrix_units[:, column] > 0
-    compute_s = kernels.flop[:, column] / np.where(matrix, rates.matrix_flop_per_s[operator_class], rates.flop_per_s)
+    path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
+    column = np.newaxis
+    compute_s = kernels.flop[:, column] / rates.flop_per_s[path]
     traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s
     waves = kernels.blocks[:, column] / rates.sm_count
-    features = np.empty((*compute_s.shape, len(FEATURES)))
-    features[:, :, 0] = 0.25 * np.log(kernels.inner)[:, column] - 1.0
-    features[:, :, 1] = 0.25 * np.log(kernels.width)[:, column] - 1.0
-    features[:, :, 2] = kernels.backward[:, column]
-    features[:, :, 3] = precision in HALF
-    features[:, :, 4] = 0.2 * np.log(compute_s * 1e6 + _SMALL_US)
-    features[:, :, 5] = 0.2 * np.log(traffic_s * 1e6 + _SMALL_US)
-    features[:, :, 6] = 0.2 * np.log(waves + _SMALL_SHARE)
-    features[:, :, 7] = 0.2 * np.log(kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE)
-    features[:, :, 8] = np.where(matrix, rates.matrix_path[operator_class], 0.0)
+    features = np.empty((len(FEATURES) + 1, *compute_s.shape))
+    features[0] = (0.25 * np.log(kernels.inner) - 1.0)[:, column]
+    features[1] = (0.25 * np.log(kernels.width) - 1.0)[:, column]
+    features[2] = kernels.backward[:, column]
+    features[3] = precision in HALF
+    features[4] = compute_s * 1e6 + _SMALL_US
+    features[5] = traffic_s * 1e6 + _SMALL_US
+    features[6] = waves + _SMALL_SHARE
+    features[7] = kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE
+    features[8] = rates.matrix_path[path]
+    features[9] = 1.0
+    lengths = features[4:8]
+    np.log(lengths, out=lengths)
+    lengths *= 0.2
     return Ideal(compute_s=compute_s, traffic_s=traffic_s, waves=waves, features=features)
 
 
@@ -159,11 +170,11 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
 def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
     rows = [key.value for key in gpus]
     matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
-    sustained = np.array([_sustained(gpu) for gpu in rows])
+    plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
+    table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
     return _Rates(
-        matrix_flop_per_s=np.array([[rate for rate, _ in row] for row in matrix]) * sustained,
-        matrix_path=np.array([[path for _, path in row] for row in matrix]),
-        flop_per_s=np.array([gpu.peak_flop_per_s["fp32"] for gpu in rows]) * sustained,
+        flop_per_s=table[:, :, 0] * [_sustained(gpu) for gpu in rows],
+        matrix_path=table[:, :, 1],
         bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
