@@ -15,7 +15,7 @@ from gpusage.learning import activity_tests, boosting, random_networks
 from gpusage.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.scores import rmsle
-from gpusage.learning.splits import Fold, leave_one_out, random_rows
+from gpusage.learning.splits import Fold, check_enough, leave_one_out, random_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Cell, Points, ScoreTable
 from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, read_regions, shares
@@ -25,13 +25,15 @@ from gpusage.predictors.trees import read_trees
 
 FloatArray = npt.NDArray[np.float64]
 RANDOM_FOLDS = 5
+LEAST_ROWS = len(NAMES) + 1
+"""With fewer, nobody can say where a kind of network lies among the features."""
 RIDGE = 1e-2
 """Keeps directions in which the networks hardly differ from making everything else look far."""
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the trees on every row, and the intervals on architectures held out."""
-    rows = rows_of(data)
+    rows = _rows(data)
     held_out = _out_of_fold(rows, _unseen(rows), _ours)
     far = _odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours))
     parameters = {
@@ -68,7 +70,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on architectures held out and, for comparison with papers, on random rows; then on real models."""
-    rows = rows_of(data)
+    rows = _rows(data)
     groups = _unseen(rows)
     methods: dict[str, Callable[[Rows, Fold], FloatArray]] = {
         "constant": _constant,
@@ -102,6 +104,13 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _coverage(rows, groups, *ends),
         *activity_tests.tables(data),
     )
+
+
+def _rows(data: DataFolder) -> Rows:
+    """Return the rows, once there are enough to leave a kind of network out, and to say where another lies."""
+    rows = rows_of(data)
+    check_enough(rows.kinds, "kinds of network", least_rows=LEAST_ROWS)
+    return rows
 
 
 def _unseen(rows: Rows) -> list[Fold]:
@@ -168,8 +177,8 @@ def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> l
     kinds, regions = np.array(rows.kinds), []
     for kind in sorted(set(rows.kinds)):
         chosen = taught[kinds[taught] == kind]
-        if len(chosen) <= len(NAMES):
-            continue  # too few to say where they lie
+        if len(chosen) < LEAST_ROWS:
+            continue
         features = rows.features[chosen]
         spread = np.cov(features.T)
         precision = np.linalg.inv(spread + RIDGE * np.diag(np.diag(spread) + RIDGE))

@@ -15,7 +15,7 @@ from gpusage.learning.memory_fit import FloatArray, IntArray, MemoryFit, fit_mem
 from gpusage.learning.memory_rows import PEAKS, BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage.learning.memory_unfitted import unfitted_table
 from gpusage.learning.scores import score
-from gpusage.learning.splits import Fold, by_group, random_rows
+from gpusage.learning.splits import Fold, by_group, check_enough, random_rows
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.learning.zoo import Zoo, load_zoo
@@ -36,8 +36,15 @@ class HeldOut:
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the weights of the walk's terms on every sound row."""
     zoo = load_zoo()
-    rows, own = memory_rows(data, zoo), own_peaks(data, zoo)
+    rows, own = _rows(data, zoo), own_peaks(data, zoo)
     return [_artifact(rows, own, _fitted(rows, own, np.flatnonzero(rows.sound)))]
+
+
+def _rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
+    """Return the peaks, once there are enough to leave a family out."""
+    rows = memory_rows(data, zoo)
+    check_enough(_families(rows)[rows.sound].tolist(), "families")
+    return rows
 
 
 def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
@@ -92,7 +99,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 
 def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     """Do as `evaluate` with the cards of *zoo*."""
-    rows, own = memory_rows(data, zoo), own_peaks(data, zoo)
+    rows, own = _rows(data, zoo), own_peaks(data, zoo)
     folds = by_group(rows.family, FOLDS, "family")
     ours = _held_out(rows, own, folds, "gpusage, unseen family")
     chance = _held_out(rows, own, random_rows(len(rows.model), FOLDS), "gpusage, random rows")

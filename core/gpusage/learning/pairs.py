@@ -13,6 +13,7 @@ from gpusage.advisor import make_advisor
 from gpusage.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage.learning.named_jobs import Job as NamedJob
 from gpusage.learning.scores import rank_correlation
+from gpusage.learning.splits import check_enough
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import load_zoo
 from gpusage.predictors.colocation import features_of
@@ -51,7 +52,11 @@ class Pairs:
 
 
 def gavel(data: DataFolder) -> Pairs:
-    """Return Gavel's V100 pairs of 2020, the only ones under MPS; equal values of the two campaigns counted once."""
+    """Return Gavel's V100 pairs of 2020, the only ones under MPS; equal values of the two campaigns counted once.
+
+    Raises:
+        RequestError: There are too few to leave a model out.
+    """
     rows = data.read("gavel_pairs.csv")
     rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["gpu"] == "V100")]
     found = [
@@ -62,7 +67,9 @@ def gavel(data: DataFolder) -> Pairs:
         )
         for row in rows.to_dict("records")
     ]
-    return _pairs(found, GAVEL, "v100-sxm2-16gb")
+    pairs = _pairs(found, GAVEL, "v100-sxm2-16gb")
+    check_enough(pairs.models[~np.isnan(pairs.sums).all(axis=1)].tolist(), "models")
+    return pairs
 
 
 def lucid(data: DataFolder) -> Pairs:

@@ -6,6 +6,7 @@ is left out and counted by reason, most of all a trial without a GPU, however it
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -94,13 +95,19 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
     runs: list[Run] = []
     left_out: Counter[str] = Counter()
     for path in _tables(data.folder / FOLDER):
-        for row in _rows(path):
-            reason = _objection(row, zoo)
-            if reason:
-                left_out[reason] += 1
-            else:
-                runs.append(_run(row, path.stem))
+        of_table, reasons = _judged(path, zoo)
+        runs += of_table
+        left_out.update(reasons)
     return Profiled(tuple(runs), MappingProxyType(dict(left_out)))
+
+
+def _judged(path: Path, zoo: Zoo) -> tuple[list[Run], list[str]]:
+    """Return the runs of one table, and why each of the other rows is left out."""
+    try:
+        rows = [(row, _objection(row, zoo)) for row in _rows(path)]
+        return [_run(row, path.stem) for row, why in rows if not why], [why for _, why in rows if why]
+    except (ValueError, csv.Error) as error:
+        raise _not_ours(path, f"what cannot be read ({error})") from error
 
 
 def _tables(folder: Path) -> Iterable[Path]:
@@ -120,12 +127,13 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     if header == OPERATOR_COLUMNS:
         return
     if header != COLUMNS:
-        message = (
-            f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got other columns. "
-            "Measure again, or take it out of the folder."
-        )
-        raise RequestError(message)
+        raise _not_ours(path, "other columns")
     yield from CsvTable(path, COLUMNS).rows()
+
+
+def _not_ours(path: Path, found: str) -> RequestError:
+    rule = f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got {found}."
+    return RequestError(f"{rule} Measure again, or take it out of the folder.")
 
 
 def _objection(row: Mapping[str, str | None], zoo: Zoo) -> str:

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gpusage_hooks.errors import RequestError
+
 IntArray = npt.NDArray[np.int64]
+LEAST_GROUPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,27 @@ class Fold:
     name: str
     train: IntArray
     test: IntArray
+
+
+def check_enough(groups: Sequence[str], kind: str, *, least_rows: int = 1) -> None:
+    """See that one of *groups* can be left out while another teaches.
+
+    Args:
+        groups: Of each row that may teach.
+        kind: What a group is, for people.
+        least_rows: With fewer, a group teaches nothing.
+
+    Raises:
+        RequestError: There are not two groups that can.
+    """
+    count = sum(size >= least_rows for size in Counter(groups).values())
+    if count < LEAST_GROUPS:
+        rows = "with usable rows" if least_rows == 1 else f"with {least_rows} usable rows each"
+        message = (
+            f"Measurements must be of at least {LEAST_GROUPS} {kind}, {rows}, so that one can be left out; "
+            f"got {count}. Put the whole files that SOURCES.md describes into the folder."
+        )
+        raise RequestError(message)
 
 
 def by_group(groups: Sequence[str], fold_count: int, kind: str) -> list[Fold]:

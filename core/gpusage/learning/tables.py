@@ -6,12 +6,14 @@ pandas and numpy's friends are the extra ``[train]``; nothing that predicts impo
 from __future__ import annotations
 
 import importlib
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gpusage.learning.columns import COLUMNS
 from gpusage_hooks.errors import RequestError
 
 Table: TypeAlias = Any
@@ -31,7 +33,7 @@ class DataFolder:
         """Return the whole of *file*, read once a process; a copy, so that a caller may change it.
 
         Raises:
-            RequestError: The folder has no such file, or pandas is not installed.
+            RequestError: The folder has no such file, it is not the whole file, or pandas is not installed.
         """
         path = self.folder / file
         if not path.is_file():
@@ -45,7 +47,25 @@ class DataFolder:
 
 @lru_cache(maxsize=32)
 def _read(path: Path) -> Table:
-    return import_pandas().read_csv(path, low_memory=False)
+    """Return the file's rows, once they are seen to be all there."""
+    pandas = import_pandas()
+    try:
+        table = pandas.read_csv(path, low_memory=False)
+        content = path.read_bytes()
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise _not_whole(path, f"one that cannot be read ({error})") from error
+    lacking = sorted(COLUMNS.get(path.name, frozenset()) - set(table.columns))
+    if lacking:
+        raise _not_whole(path, f"one without the column{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
+    if table.empty:
+        raise _not_whole(path, "one without rows")
+    if path.suffix == ".csv" and not content.endswith(b"\n"):
+        raise _not_whole(path, "one that stops in the middle of a line")
+    return table
+
+
+def _not_whole(path: Path, found: str) -> RequestError:
+    return RequestError(f"File '{path}' must be the whole table that SOURCES.md describes; got {found}. Copy it again.")
 
 
 @contextmanager

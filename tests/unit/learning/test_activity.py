@@ -65,13 +65,13 @@ def test_a_convolution_with_a_stride_of_two_is_told_by_its_outputs() -> None:
 
 def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path: object) -> None:
     pytest.importorskip("pandas")
-    head = "config,layers_type_activations_params,batch_size,avg_gpu_util_pct,avg_sm_active_frac\n"
+    head = "config,layers_type_activations_params,batch_size,avg_gpu_util_pct,avg_sm_active_frac,max_gpu_memory_MiB\n"
     layers = "\"[('linear', 4, 12)]\""
     lines = [
-        f"input:2_arch:uniform_x,{layers},8,40,0.2\n",
-        f"input:2_arch:uniform_x,{layers},8,-1,-1\n",
-        f"input:2_arch:uniform_x,{layers},8,4,0.0\n",
-        "input:2_arch:uniform_x,[],8,40,0.2\n",
+        f"input:2_arch:uniform_x,{layers},8,40,0.2,2000\n",
+        f"input:2_arch:uniform_x,{layers},8,-1,-1,2000\n",
+        f"input:2_arch:uniform_x,{layers},8,4,0.0,2000\n",
+        "input:2_arch:uniform_x,[],8,40,0.2,2000\n",
     ]
     folder = DataFolder(str(tmp_path))
     (folder.folder / FILES[0]).write_text(head + "".join(lines))

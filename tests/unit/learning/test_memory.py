@@ -15,6 +15,7 @@ pytest.importorskip("sklearn")
 from gpusage.graphs.card import document_of
 from gpusage.learning import memory
 from gpusage.learning.artifacts import rendered
+from gpusage.learning.columns import COLUMNS
 from gpusage.learning.memory_baselines import BASELINES
 from gpusage.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage.learning.memory_rows import memory_rows
@@ -78,7 +79,7 @@ def test_a_job_that_nothing_was_fitted_on_is_scored(tmp_path: Path) -> None:
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=[*rows[0], *sorted(COLUMNS[path.name] - rows[0].keys())])
         writer.writeheader()
         writer.writerows(rows)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpusage.learning.columns import COLUMNS
 from gpusage.learning.seeds import ardagna_layers, kace, yeung
 from gpusage.learning.seeds.ardagna_runs import exchange_s, ours, runs
 from gpusage.learning.tables import DataFolder
@@ -18,7 +19,9 @@ pytest.importorskip("pandas")
 
 
 def written(folder: Path, file: str, rows: Sequence[Mapping[str, object]]) -> DataFolder:
-    """Write *rows* as one of the measurements' tables."""
+    """Write *rows* as one of the measurements' tables, the columns that they leave out empty."""
+    empty = dict.fromkeys(sorted(COLUMNS.get(file, frozenset()) - rows[0].keys()), "")
+    rows = [{**row, **empty} for row in rows]
     lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
     (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return DataFolder(folder)

@@ -1,0 +1,54 @@
+"""Which columns of each public file are read: one that lacks any is not the file that SOURCES.md describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_NETWORKS = (
+    *("config", "batch_size", "layers_type_activations_params"),
+    *("avg_gpu_util_pct", "avg_sm_active_frac", "max_gpu_memory_MiB"),
+)
+COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        file: frozenset(columns)
+        for file, columns in {
+            "timm_benchmark.csv": (
+                *("mode", "precision", "memory_layout", "torch_version", "torch_compile", "device"),
+                *("model", "timm_module", "img_size_px", "batch_size", "samples_per_s"),
+            ),
+            "timm_static_features.csv": ("model", "img_size_px"),
+            "torchvision_gpu_bench.csv": ("source_path", "precision", "mode", "model", "step_time_median_ms"),
+            "neusight_models.csv": ("device", "model", "mode", "seq_len", "batch_size", "option", "measured_e2e_ms"),
+            "neusight_ops.csv.gz": (
+                *("op", "device", "latency_ms", "b", "m", "n", "k", "h"),
+                *("c_in", "c_out", "kernel", "in_size", "stride", "pad"),
+            ),
+            "gpumemnet_timm_memory.csv": (
+                *("model", "batch_size", "quality"),
+                *("max_gpu_memory_MiB", "faketensor_after_backward_MiB"),
+            ),
+            "gpumemnet_mlp_step1.csv": _NETWORKS,
+            "gpumemnet_mlp_step2.csv": _NETWORKS,
+            "gpumemnet_cnn.csv": _NETWORKS,
+            "gavel_pairs.csv": (
+                *("source_file_tag", "gpu", "model_a", "batch_size_a", "model_b", "batch_size_b"),
+                *("norm_a", "norm_b", "usable"),
+            ),
+            "lucid_pairs.csv": (
+                *("gpu_num1", "model1", "batch_size_1", "amp1", "norm_speed_1"),
+                *("gpu_num2", "model2", "batch_size_2", "amp2", "norm_speed_2"),
+            ),
+            "lucid_solo.csv": ("model", "batch_size", "amp", "gpu_util_pct", "gmem_util_pct", "gmem_MiB"),
+            "glet_util.csv": ("model", "gpu", "batch_size", "sm_util_pct", "mem_util_pct"),
+            "miso_a100_mig.csv": (
+                *("mig_slice", "model", "batch_size"),
+                *("sm_util_pct_a100_solo", "mem_util_pct_a100_solo"),
+            ),
+            "lambda_monitor_util_memory.csv": (
+                *("result_dir", "num_steady_samples", "task", "mean_gpu_util_pct_steady"),
+            ),
+        }.items()
+    }
+)
+"""By file: those that `gpusage train` and `gpusage evaluate` read."""
