@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 
@@ -49,7 +48,7 @@ def _widened(identity: Identity[ModelGraph]) -> Structure:
         operators=structure.operators[before],
         roles=structure.roles[before],
         wide=np.array([result for _, result, _ in numbers], dtype=bool),
-        wide_inputs=np.fromiter(chain.from_iterable(inputs for _, _, inputs in numbers), dtype=bool),
+        wide_inputs=tuple([inputs for _, _, inputs in numbers]),
         kind_of_node=column,
         counts=np.bincount(column, minlength=len(numbers)).astype(np.int64),
     )

@@ -1,9 +1,9 @@
-"""What each kind of node is, as numpy columns: everything that needs a look at the nodes themselves, once a graph.
+"""What each kind of node is at one batch size, as numpy columns: everything that needs a look at the nodes themselves.
 
 Invariants:
 
-1. One entry a kind, or one a tensor of a kind; `gpusage.predictors.lowering` needs no loop over nodes any more.
-2. The batch size is open: an amount is a factor, and a power of the batch size.
+1. One entry a kind; `gpusage.predictors.lowering` needs no loop over nodes any more.
+2. Nothing here depends on the mode or on the precision, but for what mixed precision leaves in 4 bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import compress
 from math import prod
 
 import numpy as np
@@ -20,18 +20,16 @@ import numpy.typing as npt
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.operators import (
     CLASS_OF_NUMBER,
-    NOTHING,
     RULE_OF_NUMBER,
-    Amount,
     Keeps,
     OperatorClass,
-    elements,
+    Sizes,
     group_count,
     is_narrow,
     operator_number,
 )
 from gpusage.predictors.structure import Role, Structure
-from gpusage_hooks.types import Node, Shape
+from gpusage_hooks.types import Node
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -41,36 +39,15 @@ ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
-    """`Amount`s as columns."""
-
-    factor: FloatArray
-    power: FloatArray
-
-    def at(self, batch_size: int) -> FloatArray:
-        """Return the amounts at *batch_size*."""
-        found: FloatArray = self.factor * float(batch_size) ** self.power
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensors:
-    """Elements of the tensors of all kinds, one kind's after the other's."""
-
-    kind: IntArray
-    amounts: Amounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
     """The columns, one entry a kind; a view has no work, no elements and keeps nothing.
 
     Attributes:
         operator_class: `OperatorClass` numbers, the role considered.
-        flop: Of one forward execution, where the operator has a formula.
-        flop_per_output: Of the others, for each element of the outputs.
-        inputs: What the node reads, weights left out: nothing for a gather, which reads as much as it writes.
-        outputs: What it writes.
+        flop: Of one forward execution.
+        inputs: Elements that the node reads, weights left out: none for a gather, which reads as much as it writes.
+        wide_inputs: How many of them mixed precision leaves in 4 bytes.
+        outputs: Elements that it writes.
         element_bytes: Of the outputs, 0 where the precision decides.
         stored: 1 where the outputs reach memory, 0 inside a fused attention.
         gathers: 1 for a gather.
@@ -83,10 +60,10 @@ class Kinds:
     """
 
     operator_class: IntArray
-    flop: Amounts
-    flop_per_output: FloatArray
-    inputs: Tensors
-    outputs: Tensors
+    flop: FloatArray
+    inputs: FloatArray
+    wide_inputs: FloatArray
+    outputs: FloatArray
     element_bytes: FloatArray
     stored: FloatArray
     gathers: FloatArray
@@ -112,13 +89,15 @@ _MATRIX_CLASSES = (
 _SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
 _WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
 """Those whose width counts."""
+_READS = np.array([float(one not in (OperatorClass.VIEW, OperatorClass.GATHER)) for one in OperatorClass])
 _IS_MATRIX, _IS_SUM, _IS_WIDE = (
     np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _SUM_CLASSES, _WIDE_CLASSES)
 )
 _EXTRA_BYTES = np.array([{Keeps.MASK: 1.0, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}.get(keeps, 0.0) for keeps in Keeps])
 _IS_STORED = np.array([0.0 if role in (Role.SCORES, Role.INSIDE) else 1.0 for role in Role])
 _KEEPS = np.array([rule.keeps for rule in RULE_OF_NUMBER])
-_FLOP_PER_OUTPUT = np.array([0.0 if rule.flop else rule.flop_per_output for rule in RULE_OF_NUMBER])
+_HAS_FORMULA = np.array([rule.flop is not None for rule in RULE_OF_NUMBER])
+_FLOP_PER_OUTPUT = np.array([rule.flop_per_output for rule in RULE_OF_NUMBER])
 _CLASS_OF_ROLE = np.array(
     [
         {
@@ -134,67 +113,64 @@ _CLASS_OF_ROLE = np.array(
 )
 
 
-def kinds_of(structure: Structure) -> Kinds:
-    """Return the columns of *structure*, worked out once for each structure."""
-    return _kinds(Identity(structure))
+def kinds_of(structure: Structure, batch_size: int) -> Kinds:
+    """Return the columns of *structure* at *batch_size*, worked out once for each pair."""
+    return _kinds(Identity(structure), batch_size)
 
 
 @lru_cache(maxsize=512)
-def _kinds(key: Identity[Structure]) -> Kinds:
-    nodes, operators, roles = key.value.kinds, key.value.operators, key.value.roles
-    classes, width = _classes(nodes, operators, roles)
+def _kinds(key: Identity[Structure], batch_size: int) -> Kinds:
+    structure, sizes = key.value, Sizes(batch_size)
+    nodes, operators, roles = structure.kinds, structure.operators, structure.roles
+    classes = _classes(nodes, operators, roles)
     works = (classes != OperatorClass.VIEW).astype(np.float64)
     gathers = (classes == OperatorClass.GATHER).astype(np.float64)
-    keeps = np.where(works > 0, _keeps(nodes, operators, roles), Keeps.NOTHING)
-    flop = _amounts([_flop(node, number) for node, number in zip(nodes, operators.tolist(), strict=True)])
-    weights = np.array([sum(map(prod, node.parameters)) for node in nodes], dtype=np.float64)
+    keeps = _keeps(nodes, operators, roles, classes)
+    outputs = _column([sum(map(sizes.__getitem__, node.outputs)) for node in nodes]) * works
+    inputs, wide_inputs = _inputs(structure, classes, sizes)
+    weights = _column([sum(map(sizes.__getitem__, node.parameters)) for node in nodes])
     return Kinds(
         operator_class=classes,
-        flop=Amounts(factor=flop.factor * works, power=flop.power),
-        flop_per_output=_FLOP_PER_OUTPUT[operators],
-        inputs=_tensors([_read(*kind) for kind in zip(nodes, classes.tolist(), roles.tolist(), strict=True)]),
-        outputs=_tensors([_written(*kind) for kind in zip(nodes, classes.tolist(), strict=True)]),
-        element_bytes=np.array([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes], dtype=np.float64),
+        flop=_flop(nodes, operators, outputs, sizes) * works,
+        inputs=inputs,
+        wide_inputs=wide_inputs,
+        outputs=outputs,
+        element_bytes=_column([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes]),
         stored=_IS_STORED[roles],
         gathers=gathers,
         weight_elements=weights * (works - gathers),
-        weight_tensors=np.array([len(node.parameters) for node in nodes], dtype=np.float64),
+        weight_tensors=_column([len(node.parameters) for node in nodes]),
         extra_bytes=_EXTRA_BYTES[keeps],
         keeps_inputs=(keeps == Keeps.INPUTS) | (keeps == Keeps.INPUTS_AND_INDICES),
         keeps_output=keeps == Keeps.OUTPUT,
         sequential_steps=_sequential_steps(nodes, classes),
-        width=np.where(_IS_WIDE[classes], width, 1.0),
+        width=_width(nodes, classes),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes],
     )
 
 
-def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> tuple[IntArray, FloatArray]:
-    """Return each kind's class, and the width of the product that it is or comes nearest to."""
+def _column(figures: Sequence[float]) -> FloatArray:
+    return np.array(figures, dtype=np.float64)
+
+
+def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
     found = CLASS_OF_NUMBER[operators]
-    width = np.array([node.outputs[0][-1] if node.outputs and node.outputs[0] else 1 for node in nodes], np.float64)
-    for index in np.flatnonzero(found == OperatorClass.CONVOLUTION).tolist():
-        groups = group_count(nodes[index])
-        width[index] = _channels(nodes[index]) // groups
-        if groups > 1 and is_narrow(nodes[index]):
+    for index in (found == OperatorClass.CONVOLUTION).nonzero()[0].tolist():
+        if is_narrow(nodes[index]) and group_count(nodes[index]) > 1:
             found[index] = OperatorClass.GROUPED_CONVOLUTION
-    for index in np.flatnonzero(found == OperatorClass.PRODUCT).tolist():
+    for index in (found == OperatorClass.PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
             found[index] = OperatorClass.BATCHED_PRODUCT
     of_role = _CLASS_OF_ROLE[roles]
-    return np.where(of_role >= 0, of_role, found), np.maximum(width, 1.0)
+    return np.where(of_role >= 0, of_role, found)
 
 
-def _channels(node: Node) -> int:
-    shape = node.outputs[0] if node.outputs else ()
-    return shape[1] if len(shape) > 1 else 1
-
-
-def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
+def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray, classes: IntArray) -> IntArray:
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
     found = _KEEPS[operators]
-    found[(roles == Role.INSIDE) | (roles == Role.COPY)] = Keeps.NOTHING
-    for index in np.flatnonzero((operators == _MUL) | (operators == _DIV)).tolist():
+    found[(roles == Role.INSIDE) | (roles == Role.COPY) | (classes == OperatorClass.VIEW)] = Keeps.NOTHING
+    for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
             found[index] = Keeps.NOTHING
@@ -204,43 +180,56 @@ def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntAr
 _MUL, _DIV = operator_number("Mul"), operator_number("Div")
 
 
-def _flop(node: Node, number: int) -> Amount:
-    formula = RULE_OF_NUMBER[number].flop
-    return formula(node) if formula else NOTHING
+def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes: Sizes) -> FloatArray:
+    found: FloatArray = _FLOP_PER_OUTPUT[operators] * outputs
+    chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
+    formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
+    found[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
+    return found
 
 
-def _sequential_steps(nodes: Sequence[Node], operator_class: IntArray) -> FloatArray:
+def _inputs(structure: Structure, classes: IntArray, sizes: Sizes) -> tuple[FloatArray, FloatArray]:
+    """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
+    nodes, wide = structure.kinds, structure.wide_inputs
+    found = _column([sum(map(sizes.__getitem__, node.inputs)) for node in nodes])
+    found_wide = np.zeros(len(nodes))
+    if wide:
+        pairs = zip(nodes, wide, strict=True)
+        found_wide[:] = [sum(compress(map(sizes.__getitem__, node.inputs), flags)) for node, flags in pairs]
+    for index in (structure.roles == Role.VALUES).nonzero()[0].tolist():
+        last = nodes[index].inputs[-1:]
+        found[index] = sum(map(sizes.__getitem__, last))
+        found_wide[index] = found[index] * (bool(wide) and any(wide[index][-1:]))
+    reads = _READS[classes] * (structure.roles != Role.INSIDE)
+    return found * reads, found_wide * reads
+
+
+def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
     found = np.ones(len(nodes))
-    for index in np.flatnonzero(operator_class == OperatorClass.RECURRENT).tolist():
+    for index in (classes == OperatorClass.RECURRENT).nonzero()[0].tolist():
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
         found[index] = max((size for size in sizes if size > 0), default=1)
     return found
 
 
-def _written(node: Node, operator_class: int) -> tuple[Shape, ...]:
-    return () if operator_class == OperatorClass.VIEW else node.outputs
+def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
+    """Return the width of the product that a kind is or comes nearest to."""
+    found = np.ones(len(nodes))
+    chosen = _IS_WIDE[classes].nonzero()[0].tolist()
+    is_convolution = (classes[chosen] <= OperatorClass.GROUPED_CONVOLUTION).tolist()
+    found[chosen] = [
+        max(_channels(nodes[index]) if convolves else _row(nodes[index]), 1)
+        for index, convolves in zip(chosen, is_convolution, strict=True)
+    ]
+    return found
 
 
-def _read(node: Node, operator_class: int, role: int) -> tuple[Shape, ...]:
-    """Return the shapes that are read, and in place of one that is not, nothing: a fused attention reads no scores."""
-    if role == Role.INSIDE or operator_class in (OperatorClass.VIEW, OperatorClass.GATHER):
-        return (_NO_ELEMENTS,) * len(node.inputs)
-    if role == Role.VALUES:
-        return (*(_NO_ELEMENTS,) * (len(node.inputs) - 1), *node.inputs[-1:])
-    return node.inputs
+def _channels(node: Node) -> int:
+    """Return the channels that one group of a convolution writes."""
+    shape = node.outputs[0] if node.outputs else ()
+    return shape[1] // group_count(node) if len(shape) > 1 else 1
 
 
-_NO_ELEMENTS: Shape = (0,)
-
-
-def _tensors(rows: Sequence[tuple[Shape, ...]]) -> Tensors:
-    return Tensors(
-        kind=np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-        amounts=_amounts([elements(shape) for row in rows for shape in row]),
-    )
-
-
-def _amounts(rows: Sequence[Amount]) -> Amounts:
-    table = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=2 * len(rows)).reshape(-1, 2)
-    return Amounts(factor=table[:, 0], power=table[:, 1])
+def _row(node: Node) -> int:
+    return node.outputs[0][-1] if node.outputs and node.outputs[0] else 1

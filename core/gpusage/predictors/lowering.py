@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.autocast import widened
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.kinds import Kinds, Tensors, kinds_of
+from gpusage.predictors.kinds import kinds_of
 from gpusage.predictors.operators import element_count
 from gpusage.predictors.structure import Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Workload
@@ -96,13 +96,13 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
     graph = identity.value
     float_bytes = FLOAT_BYTES[precision]
     structure = structure_of(graph) if float_bytes == WIDE_BYTES else widened(graph)
-    kinds = kinds_of(structure)
-    outputs = _summed(kinds.outputs, kinds.outputs.amounts.at(batch_size), len(kinds.width))
-    flop = kinds.flop.at(batch_size) + kinds.flop_per_output * outputs
+    kinds = kinds_of(structure, batch_size)
+    outputs, flop = kinds.outputs, kinds.flop
     of_float = np.where(structure.wide, WIDE_BYTES, float_bytes)
     output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
     stored_bytes = output_bytes * kinds.stored
-    read, cast = _read(kinds, structure, batch_size, float_bytes)
+    cast = kinds.wide_inputs * kinds.sums
+    read = kinds.inputs * float_bytes + (kinds.wide_inputs - cast) * (WIDE_BYTES - float_bytes)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -125,21 +125,6 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=mode == "train",
     )
-
-
-def _summed(tensors: Tensors, amounts: FloatArray, kind_count: int) -> FloatArray:
-    """Return the sum of *amounts*, one a tensor, over each kind."""
-    return np.bincount(tensors.kind, weights=amounts, minlength=kind_count).astype(np.float64, copy=False)
-
-
-def _read(kinds: Kinds, structure: Structure, batch_size: int, float_bytes: int) -> tuple[FloatArray, FloatArray]:
-    """Return the bytes of activations read, and the elements that are cast to 2 bytes before."""
-    inputs, count = kinds.inputs.amounts.at(batch_size), len(structure.kinds)
-    if not structure.wide_inputs.any():
-        return _summed(kinds.inputs, inputs * float_bytes, count), np.zeros(count)
-    sizes = np.where(structure.wide_inputs & ~kinds.sums[kinds.inputs.kind], WIDE_BYTES, float_bytes)
-    cast = _summed(kinds.inputs, inputs * structure.wide_inputs, count)
-    return _summed(kinds.inputs, inputs * sizes, count), kinds.sums * cast
 
 
 def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:

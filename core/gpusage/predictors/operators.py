@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A rule depends on a node, never on a GPU, a precision or a mode; it leaves the batch size open.
+1. A rule depends on a node and on the batch size, never on a GPU, a precision or a mode.
 2. FLOP count a multiply-add as 2 and are those of the forward pass.
 3. Whatever eager PyTorch does without a kernel of its own (a reshape, a transposed view) is a view here too.
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,11 +52,16 @@ class Keeps(IntEnum):
     """The inputs and eight bytes for each element of the output, as a maximum pool does."""
 
 
-class Amount(NamedTuple):
-    """*factor* x the batch size to the power of *power*."""
+class Sizes(dict[Shape, int]):
+    """How many elements a shape has at one batch size; each shape is counted when it is first asked for."""
 
-    factor: float
-    power: int = 0
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self._batch_size = batch_size
+
+    def __missing__(self, shape: Shape) -> int:
+        count = self[shape] = element_count(shape, self._batch_size)
+        return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,69 +70,51 @@ class Rule:
 
     operator_class: OperatorClass
     keeps: Keeps = Keeps.NOTHING
-    flop: Callable[[Node], Amount] | None = None
+    flop: Callable[[Node, Sizes], int] | None = None
     flop_per_output: float = 1.0
-
-
-NOTHING, ONE = Amount(0), Amount(1)
-
-
-@lru_cache(maxsize=16_384)
-def elements(shape: Shape) -> Amount:
-    """Return how many elements *shape* has."""
-    count = prod(shape)
-    if count == 0 or not shape or min(shape) >= 0:
-        return Amount(count)
-    return Amount(abs(count), len([size for size in shape if size < 0]))
 
 
 def element_count(shape: Shape, batch_size: int) -> int:
     """Return how many elements *shape* has at *batch_size*."""
-    factor, power = elements(shape)
-    return int(factor * batch_size**power)
+    return prod([size if size >= 0 else -size * batch_size for size in shape])
 
 
-def _first(shapes: tuple[Shape, ...]) -> Amount:
-    return elements(shapes[0]) if shapes else NOTHING
-
-
-def _product(first: Amount, second: Amount, times: int) -> Amount:
-    return Amount(first.factor * second.factor * times, first.power + second.power)
-
-
-def _kernel(node: Node) -> Amount:
-    """Return the elements of a convolution's weight behind the first of its sizes."""
-    return Amount(abs(prod(_weight(node)[1:])))
-
-
-def convolution_flop(node: Node) -> Amount:
+def convolution_flop(node: Node, sizes: Sizes) -> int:
     """Return 2 x outputs x (channels a group x kernel): the weight is ``(out, in / groups, *kernel)``."""
-    return _product(_first(node.outputs), _kernel(node), 2)
+    return 2 * _first(node.outputs, sizes) * _kernel(node)
 
 
-def transposed_convolution_flop(node: Node) -> Amount:
+def transposed_convolution_flop(node: Node, sizes: Sizes) -> int:
     """Return 2 x inputs x (channels a group x kernel): the weight is ``(in, out / groups, *kernel)``."""
-    return _product(_first(node.inputs or node.outputs), _kernel(node), 2)
+    return 2 * _first(node.inputs or node.outputs, sizes) * _kernel(node)
 
 
-def product_flop(node: Node) -> Amount:
+def product_flop(node: Node, sizes: Sizes) -> int:
     """Return 2 x outputs x the length of the sums."""
-    return _product(_first(node.outputs), _inner_length(node), 2)
+    return 2 * _first(node.outputs, sizes) * _inner_length(node, sizes)
 
 
-def attention_flop(node: Node) -> Amount:
+def attention_flop(node: Node, sizes: Sizes) -> int:
     """Return 4 x query elements x keys: scores and their sum over the values."""
     if len(node.inputs) < 2:  # noqa: PLR2004 - query and key
-        return _product(_first(node.outputs), ONE, 4)
-    keys = node.inputs[1]
-    length = keys[-2:-1] if len(keys) > 1 else ()
-    return _product(elements(node.inputs[0]), elements(length), 4)
+        return 4 * _first(node.outputs, sizes)
+    query, keys, *_ = node.inputs
+    return 4 * sizes[query] * sizes[keys[-2:-1] if len(keys) > 1 else ()]
 
 
-def recurrent_flop(node: Node) -> Amount:
+def recurrent_flop(node: Node, sizes: Sizes) -> int:
     """Return 2 x samples x time steps x the weights of all gates."""
-    samples = elements(node.inputs[0][:-1]) if node.inputs else NOTHING
-    return _product(samples, Amount(sum(map(prod, node.parameters[:2]))), 2)
+    samples = sizes[node.inputs[0][:-1]] if node.inputs else 0
+    return 2 * samples * sum([prod(weight) for weight in node.parameters[:2]])
+
+
+def _first(shapes: tuple[Shape, ...], sizes: Sizes) -> int:
+    return sizes[shapes[0]] if shapes else 0
+
+
+def _kernel(node: Node) -> int:
+    """Return the elements of a convolution's weight behind the first of its sizes."""
+    return abs(prod(_weight(node)[1:]))
 
 
 def _weight(node: Node) -> Shape:
@@ -138,12 +123,12 @@ def _weight(node: Node) -> Shape:
     return node.inputs[1] if len(node.inputs) > 1 else (1,)
 
 
-def _inner_length(node: Node) -> Amount:
+def _inner_length(node: Node, sizes: Sizes) -> int:
     """Return K of ``(M, K) @ (K, N)``, whichever of the two is the weight and however it is laid out."""
     if node.parameters and len(node.parameters[0]) > 1 and node.outputs and node.outputs[0]:
         weight = node.parameters[0]
-        return Amount(weight[-2] if node.outputs[0][-1] == weight[-1] else weight[-1])
-    return elements(node.inputs[0][-1:]) if node.inputs else ONE
+        return weight[-2] if node.outputs[0][-1] == weight[-1] else weight[-1]
+    return sizes[node.inputs[0][-1:]] if node.inputs else 1
 
 
 def group_count(node: Node) -> int:

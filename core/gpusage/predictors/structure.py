@@ -55,8 +55,8 @@ class Structure:
         kinds: One node of each kind.
         operators: Their `operator_number`s.
         roles: Their `Role`s.
-        wide_inputs: Which inputs mixed precision leaves in 4 bytes, one entry a kind and an input of it.
-        wide: Of which kinds it writes the output in 4 bytes; see `gpusage.predictors.autocast`.
+        wide: Of which kinds mixed precision writes the output in 4 bytes; see `gpusage.predictors.autocast`.
+        wide_inputs: Which inputs of each kind it leaves in 4 bytes; empty where it leaves none.
         kind_of_node: Index into *kinds*, one entry a node.
         counts: How often each kind occurs.
         root_of_node: The node whose storage this node's output lives in, itself where it has its own; ``-1`` for a
@@ -70,7 +70,6 @@ class Structure:
     kinds: tuple[Node, ...]
     operators: IntArray
     roles: IntArray
-    wide_inputs: BoolArray
     wide: BoolArray
     kind_of_node: IntArray
     counts: IntArray
@@ -79,6 +78,7 @@ class Structure:
     destinations: IntArray
     last_reader: IntArray
     unread: IntArray
+    wide_inputs: tuple[tuple[bool, ...], ...] = ()
 
 
 def structure_of(graph: ModelGraph) -> Structure:
@@ -110,7 +110,6 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
         operators=operators,
         roles=roles,
         wide=np.zeros(len(kinds), dtype=bool),
-        wide_inputs=np.zeros(sum([len(node.inputs) for node in kinds]), dtype=bool),
         kind_of_node=kind_of_node,
         counts=np.bincount(kind_of_node, minlength=len(kinds)),
         root_of_node=roots,
