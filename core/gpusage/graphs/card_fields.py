@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, get_args
 
 from gpusage.graphs.guard import MAXIMUM_NODES, MAXIMUM_RANK, check_shape, printable
@@ -15,8 +17,9 @@ VERSION = 1
 MAXIMUM_COUNT = 2**48
 MAXIMUM_LIST = 4096
 
-_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
-_ATTRIBUTE = re.compile(r"[A-Za-z0-9_.:/>, -]{1,160}")
+_LONGEST_WORD, _LONGEST_ATTRIBUTE = 80, 160
+_WORD = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_WORD}}}")
+_ATTRIBUTE = re.compile(rf"[A-Za-z0-9_.:/>, -]{{1,{_LONGEST_ATTRIBUTE}}}")
 """A word, or an equation of Einsum: ``nhw,ixh->nixw``."""
 _ELEMENT_TYPES: tuple[ElementType, ...] = get_args(ElementType)
 
@@ -41,13 +44,12 @@ def check_document(document: object, subject: str) -> ModelGraph:
 def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
     version = document.get("gpusage_card")
     _require(version == VERSION, f"'gpusage_card' is not {VERSION}")
-    kinds = [_node(kind, subject) for kind in _list(document.get("kinds"), "kinds", MAXIMUM_NODES)]
-    sequence = [
-        kinds[_integer(number, "nodes", 0, len(kinds) - 1)]
-        for number in _list(document.get("nodes"), "nodes", MAXIMUM_NODES)
-    ]
+    shapes = _Shapes(subject)
+    rows = [_mapping(kind, "kinds") for kind in _list(document.get("kinds"), "kinds", MAXIMUM_NODES)]
+    kinds = [_node_fields(kind, shapes) for kind in rows]
+    sequence = _integers(document.get("nodes"), "nodes", 0, len(kinds) - 1, MAXIMUM_NODES)
     inputs = tuple(
-        (_text(name, "inputs"), _shape(shape, "inputs", subject))
+        (_text(name, "inputs"), shapes.checked(shape, "inputs"))
         for name, shape in _pairs(document.get("inputs"), "inputs")
     )
     producers = _producers(document.get("producers"), len(sequence), len(inputs))
@@ -55,7 +57,7 @@ def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
     return ModelGraph(
         name=_text(document.get("name"), "name"),
         source=_text(document.get("source"), "source"),
-        nodes=_nodes(sequence, producers),
+        nodes=_nodes(kinds, sequence, producers),
         producers=producers,
         inputs=inputs,
         parameter_count=_integer(document.get("parameter_count"), "parameter_count", 0, MAXIMUM_COUNT),
@@ -68,38 +70,63 @@ def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
     )
 
 
-def _node(kind: object, subject: str) -> tuple[Node, bool]:
-    """Return the node that a kind describes, and whether its inputs are said."""
-    fields = _mapping(kind, "kinds")
-    attributes = _mapping(fields.get("attr", {}), "attr")
-    node = Node(
-        op_type=_word(fields.get("op"), "op"),
-        inputs=_shapes(fields.get("in", []), "in", subject),
-        outputs=_shapes(fields.get("out"), "out", subject),
-        parameters=_shapes(fields.get("par", []), "par", subject, fixed=True),
-        attributes=tuple(sorted((_word(key, "attr"), _attribute(value)) for key, value in attributes.items())),
-        element_type=_element_type(fields.get("type", "float")),
-    )
-    return node, "in" in fields
+class _Shapes:
+    """The shapes of one card; one that was checked is known again by its sizes, as most of a card's are."""
+
+    def __init__(self, subject: str) -> None:
+        self._subject = f"{subject}: a tensor"
+        self._known: dict[tuple[Any, ...], Shape] = {}
+
+    def read(self, value: object, name: str) -> tuple[Shape, ...]:
+        """Return the shapes of a list of them."""
+        rows, known = _list(value, name, MAXIMUM_LIST), self._known
+        try:
+            return tuple([known[tuple(row)] for row in rows])
+        except (KeyError, TypeError):  # a new one, or none at all
+            return tuple([self.checked(row, name) for row in rows])
+
+    def checked(self, value: object, name: str) -> Shape:
+        """Return the shape that *value* lists."""
+        sizes = _integers(value, name, -MAXIMUM_COUNT, MAXIMUM_COUNT, MAXIMUM_RANK)
+        shape = check_shape(sizes, self._subject)
+        return self._known.setdefault(shape, shape)
 
 
-def _nodes(sequence: list[tuple[Node, bool]], producers: tuple[tuple[int, ...], ...]) -> tuple[Node, ...]:
+def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
+    """Return the fields of the node that a kind describes, without inputs where these are not said."""
+    parameters = shapes.read(kind["par"], "par") if "par" in kind else ()
+    _require(min(chain.from_iterable(parameters), default=0) >= 0, "'par' follows the batch")
+    attributes = _mapping(kind["attr"], "attr") if "attr" in kind else {}
+    fields = {
+        "op_type": _word(kind.get("op"), "op"),
+        "outputs": shapes.read(kind.get("out"), "out"),
+        "parameters": parameters,
+        "attributes": tuple(sorted([(_word(key, "attr"), _attribute(value)) for key, value in attributes.items()])),
+        "element_type": _element_type(kind["type"]) if "type" in kind else "float",
+    }
+    return {**fields, "inputs": shapes.read(kind["in"], "in")} if "in" in kind else fields
+
+
+def _nodes(
+    kinds: Sequence[Mapping[str, Any]], sequence: Sequence[int], producers: Sequence[tuple[int, ...]]
+) -> tuple[Node, ...]:
     """Return the nodes with their inputs; where a kind does not say them, what their producers write first."""
     shared: dict[tuple[int, tuple[Shape, ...]], Node] = {}
     nodes: list[Node] = []
-    for (kind, said), row in zip(sequence, producers, strict=True):
-        if said:
-            _require(len(row) == len(kind.inputs), "'producers' do not match the nodes' inputs")
-            nodes.append(kind)
-            continue
-        _require(
-            all(made >= 0 and nodes[made].outputs for made in row), "a kind without 'in' reads what nothing writes"
-        )
-        inputs = tuple(nodes[made].outputs[0] for made in row)
-        key = (id(kind), inputs)
-        if key not in shared:
-            shared[key] = replace(kind, inputs=inputs)
-        nodes.append(shared[key])
+    written: list[tuple[Shape, ...]] = []
+    for number, row in zip(sequence, producers, strict=True):
+        fields = kinds[number]
+        inputs = fields.get("inputs")
+        if inputs is None:
+            shapes = [written[made] if made >= 0 else () for made in row]
+            _require(() not in shapes, "a kind without 'in' reads what nothing writes")
+            inputs = tuple([shape[0] for shape in shapes])
+        _require(len(row) == len(inputs), "'producers' do not match the nodes' inputs")
+        node = shared.get((number, inputs))
+        if node is None:
+            node = shared[number, inputs] = Node(**{**fields, "inputs": inputs})
+        nodes.append(node)
+        written.append(node.outputs)
     return tuple(nodes)
 
 
@@ -108,21 +135,10 @@ def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[i
     _require(len(table) == node_count, "'producers' and 'nodes' differ in length")
     result = []
     for index, row in enumerate(table):
-        back = [_integer(step, "producers", -input_count, index) for step in _list(row, "producers", MAXIMUM_LIST)]
+        back = _integers(row, "producers", -input_count, index, MAXIMUM_LIST)
         _require(0 not in back, "'producers' has a node that feeds itself")
-        result.append(tuple(index - step if step > 0 else step for step in back))
+        result.append(tuple([index - step if step > 0 else step for step in back]))
     return tuple(result)
-
-
-def _shapes(value: object, name: str, subject: str, *, fixed: bool = False) -> tuple[Shape, ...]:
-    shapes = tuple(_shape(shape, name, subject) for shape in _list(value, name, MAXIMUM_LIST))
-    _require(not fixed or all(size >= 0 for shape in shapes for size in shape), f"'{name}' follows the batch")
-    return shapes
-
-
-def _shape(value: object, name: str, subject: str) -> Shape:
-    sizes = [_integer(size, name, -MAXIMUM_COUNT, MAXIMUM_COUNT) for size in _list(value, name, MAXIMUM_RANK)]
-    return check_shape(sizes, f"{subject}: a tensor")
 
 
 def _element_type(value: object) -> ElementType:
@@ -135,10 +151,10 @@ def _element_type(value: object) -> ElementType:
 
 def _attribute(value: object) -> Attribute:
     if isinstance(value, str):
-        _require(_ATTRIBUTE.fullmatch(value) is not None, "'attr' holds an unlikely word")
+        _require(_is_attribute(value[: _LONGEST_ATTRIBUTE + 1]), "'attr' holds an unlikely word")
         return value
     if isinstance(value, list):
-        return tuple(_integer(item, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT) for item in _list(value, "attr", 64))
+        return tuple(_integers(value, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT, 64))
     if isinstance(value, float):
         _require(math.isfinite(value), "'attr' is not a finite number")
         return value
@@ -172,11 +188,33 @@ def _integer(value: object, name: str, low: int, high: int) -> int:
     return value
 
 
+def _integers(value: object, name: str, low: int, high: int, limit: int) -> list[int]:
+    """Return *value* where it is a list of integers from *low* to *high*; a truth value is none."""
+    found = _list(value, name, limit)
+    if found and not (_INTEGER.issuperset(map(type, found)) and low <= min(found) and max(found) <= high):
+        message = f"'{name}' holds a figure out of range"
+        raise _FieldError(message)
+    return found
+
+
+_INTEGER = frozenset({int})
+
+
 def _word(value: object, name: str) -> str:
-    if not isinstance(value, str) or not _WORD.fullmatch(value):
+    if not isinstance(value, str) or not _is_word(value[: _LONGEST_WORD + 1]):
         message = f"'{name}' holds an unlikely word"
         raise _FieldError(message)
     return value
+
+
+@lru_cache(maxsize=1024)
+def _is_word(text: str) -> bool:
+    return _WORD.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _is_attribute(text: str) -> bool:
+    return _ATTRIBUTE.fullmatch(text) is not None
 
 
 def _text(value: object, name: str) -> str:
