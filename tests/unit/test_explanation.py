@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.api import advisor
-from gpusage.cli import explain, explain_page, main
+from gpusage.cli import documents, explain, explain_page, figures, main
+from gpusage.cli.predict import COLUMNS, LEGEND
 from gpusage.graphs.card import decode, encode
 from gpusage.predictors.explanation import Explanation, explanation_of
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
@@ -143,11 +146,19 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
 
+def of(explanation: Explanation, title: str = "resnet18", notes: Sequence[str] = ()) -> explain_page.Model:
+    """What the page says of one model, with two cells of needs."""
+    rows = [["v100", "1 ms (1-2)"]]
+    return explain_page.Model(
+        title=title, words="words", columns=["GPU", "step"], rows=rows, notes=notes, explanations=[explanation]
+    )
+
+
 def test_the_page_draws_and_lists_the_predictors_figures(resnet: Explanation) -> None:
-    page = Page(explain_page.page([("resnet18", "words", [resnet])]))
+    page = Page(explain_page.page([of(resnet)], "legend"))
     assert page.open == []
     assert page.links == []
-    cells = [cell for row in explain.class_rows(resnet) for cell in row]
+    cells = ["v100", "1 ms (1-2)", *(cell for row in explain.class_rows(resnet) for cell in row)]
     assert page.cells[: len(cells)] == cells
     # three parts a class, the longest class 500 wide, the others in proportion
     longest = resnet.classes[0].seconds.total_s
@@ -157,7 +168,7 @@ def test_the_page_draws_and_lists_the_predictors_figures(resnet: Explanation) ->
 
 
 def test_the_page_shows_a_strange_name_as_text(resnet: Explanation) -> None:
-    text = explain_page.page([("<script>alert(1)</script>", "&", [resnet])])
+    text = explain_page.page([of(resnet, title="<script>alert(1)</script>", notes=["<script>alert(2)</script>"])], "&")
     assert "<script" not in text
     assert "&lt;script&gt;" in text
 
@@ -169,8 +180,22 @@ def test_the_command_explains_in_json_and_writes_the_page(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.stderr
     needs = json.loads(result.stdout)["predictions"][0]["needs"]
     assert [need["explanation"]["step_time_s"] for need in needs] == [need["step_time_s"]["value"] for need in needs]
-    titles = re.findall(r"<h3>([^:]+):", page.read_text())
-    assert titles == [need["gpu"] for need in needs]
+    text = page.read_text()
+    assert re.findall(r"<h3>([^:]+):", text) == [need["gpu"] for need in needs]
+
+
+def test_the_page_shows_every_need_with_its_interval_and_what_is_doubtful(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["predict", f"{MODELS / 'lstm_lm.onnx'},batch=4096,steps=100", "--gpu", "t4", "--json", "-o", str(page)]
+    (need,) = json.loads(CliRunner().invoke(main, arguments).stdout)["predictions"][0]["needs"]
+    text = page.read_text()
+    step, memory = Interval(**need["step_time_s"]), Interval(**need["memory_bytes"])
+    cells = Page(text).cells[: len(COLUMNS) + 1]
+    assert cells[:4] == ["t4 *", figures.time(step), figures.memory(memory), "yes" if need["fits"] else "no"]
+    assert cells[-1] == figures.time(documents.scaled(step, 100))
+    assert need["notes"]
+    assert all(f"<li>{escape(sentence)}</li>" in text for sentence in need["notes"])
+    assert escape(LEGEND) in text
 
 
 def test_without_a_gpu_the_newest_one_is_explained() -> None:

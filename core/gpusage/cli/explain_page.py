@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from gpusage.cli import explain, figures
@@ -13,11 +14,31 @@ COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), st
 MEMORY_COLOUR = {"memory": "#4b8b6f"}
 
 
-def page(sections: Sequence[tuple[str, str, Sequence[Explanation]]]) -> str:
-    """Return the page of models, each with a line of words on it and its explanations."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What the page says of one model.
+
+    Attributes:
+        words: What it is, and how it is run.
+        columns: Of the table of its needs, one row a GPU, with their intervals.
+        notes: What a reader should know of the figures, one sentence each.
+    """
+
+    title: str
+    words: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    explanations: Sequence[Explanation]
+
+
+def page(models: Sequence[Model], legend: str) -> str:
+    """Return the page of *models*; *legend* says how to read their tables."""
     body = "".join(
-        f"<h2>{escape(title)}</h2><p>{escape(words)}</p>{''.join(_section(found) for found in explanations)}"
-        for title, words, explanations in sections
+        f"<h2>{escape(model.title)}</h2><p>{escape(model.words)}</p>{html.table(model.columns, model.rows)}"
+        f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}"
+        f"{''.join(_section(found) for found in model.explanations)}"
+        for model in models
     )
     return html.page("gpusage predict", body)
 

@@ -118,12 +118,19 @@ def _show_explanations(explanations: Sequence[Explanation]) -> None:
 def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Sequence[Sequence[Explanation]]) -> None:
     from gpusage.cli import explain_page  # noqa: PLC0415 - start-up time
 
-    sections = [
-        (graph.name, f"{describe_model(graph)}; {describe_workload(graph, run)}", explained)
-        for (graph, run, _), explained in zip(predictions, explanations, strict=True)
+    models = [
+        explain_page.Model(
+            title=graph.name,
+            words=f"{describe_model(graph)}; {describe_workload(graph, run)}",
+            columns=[column.title for column in _columns(run)],
+            rows=[list(_cells(need, needs[0], run.steps)) for need in needs],
+            notes=_notes(needs),
+            explanations=explained,
+        )
+        for (graph, run, needs), explained in zip(predictions, explanations, strict=True)
     ]
     try:
-        path.write_text(explain_page.page(sections), encoding="utf-8")
+        path.write_text(explain_page.page(models, LEGEND), encoding="utf-8")
     except OSError as error:
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error
@@ -143,10 +150,18 @@ def _document(
 def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
     tables.show_title(graph.name)
     tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run)}\n")
-    columns = (*COLUMNS, tables.Column(f"{run.steps} steps")) if run.steps else COLUMNS
-    tables.show_rows(columns, [list(_cells(need, needs[0], run.steps)) for need in needs])
-    notes = dict.fromkeys(note for need in needs for note in need.notes)
+    tables.show_rows(_columns(run), [list(_cells(need, needs[0], run.steps)) for need in needs])
+    notes = _notes(needs)
     tables.show("\n".join(["", *(f"- {note}" for note in notes), *([""] if notes else [])]))
+
+
+def _columns(run: Workload) -> Sequence[tables.Column]:
+    return (*COLUMNS, tables.Column(f"{run.steps} steps")) if run.steps else COLUMNS
+
+
+def _notes(needs: Sequence[GpuNeed]) -> list[str]:
+    """Return what is to be known of the figures, each sentence once."""
+    return list(dict.fromkeys(note for need in needs for note in need.notes))
 
 
 def _cells(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
