@@ -176,7 +176,7 @@ def test_an_operator_without_a_rule_is_counted() -> None:
 
 
 def test_a_library_that_is_not_installed_is_named() -> None:
-    with pytest.raises(GraphError, match=r"pip install 'gpusage\[torch\]'"):
+    with pytest.raises(GraphError, match=r"Install gpusage with its extra \[torch\]"):
         import_library("no_such_library_of_gpusage")
 
 

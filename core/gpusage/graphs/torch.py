@@ -66,7 +66,8 @@ def import_library(name: str) -> Any:  # noqa: ANN401 - a module
         with _quiet():
             return importlib.import_module(name)
     except ImportError as error:
-        message = f"Library {name} must be there for this model; got: not installed. pip install 'gpusage[torch]'."
+        rule = f"Library {name} must be there for this model; got: not installed."
+        message = f"{rule} Install gpusage with its extra [torch]."
         raise GraphError(message) from error
 
 

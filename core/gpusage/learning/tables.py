@@ -88,7 +88,8 @@ def on_one_thread() -> Iterator[None]:
 
 
 def _missing(*, library: str) -> RequestError:
-    return RequestError(f"Library {library} must be there to learn; got: not installed. pip install 'gpusage[train]'.")
+    rule = f"Library {library} must be there to learn; got: not installed."
+    return RequestError(f"{rule} Install gpusage with its extra [train].")
 
 
 def import_pandas() -> Any:  # noqa: ANN401 - a module without types

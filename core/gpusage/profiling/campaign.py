@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpusage.profiling.items import Item, Kind, Sharing
 from gpusage.profiling.plan import ON_CPU, Costs, Slots, estimate_s, is_too_large, pending
 from gpusage.profiling.rows import operator_rows_of, rows_of
 from gpusage.profiling.table import COLUMNS, OPERATOR_COLUMNS, CsvTable
-from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.errors import DeviceError, RequestError
 
 CLOSING_S = 5.0
 """Of a budget, kept for ending workers and MPS."""
@@ -75,8 +76,12 @@ def run(order: Order, tell: Callable[[Told], None]) -> int:
 
     Raises:
         DeviceError: The machine has no such GPU, or the table is of another one.
-        RequestError: The table has other columns.
+        RequestError: The table has other columns, or nothing can be measured without PyTorch.
     """
+    if find_spec("torch") is None:
+        rule = "Library torch must be there to measure; got: not installed."
+        message = f"{rule} Install gpusage with its extra [profile]."
+        raise RequestError(message)
     with ExitStack() as stack:
         gauges, uuid = _gauges(order.gpu)
         order.table.open()

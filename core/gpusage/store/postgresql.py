@@ -233,8 +233,8 @@ def _client() -> Any:  # noqa: ANN401 - a module without types
         import pg8000.native  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
     except ImportError as error:
         message = (
-            "Key 'store.url' with PostgreSQL needs the package pg8000; it is not installed. "
-            "Run: pip install 'gpusage[postgresql]'."
+            "Library pg8000 must be there for 'store.url' with PostgreSQL; got: not installed. "
+            "Install gpusage with its extra [postgresql]."
         )
         raise RequestError(message) from error
     return pg8000.native

@@ -113,3 +113,15 @@ def test_a_wrong_option_is_explained(words: tuple[str, ...], expected: str) -> N
     result = CliRunner().invoke(main, ["profile", *words])
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+def test_without_torch_a_campaign_ends_before_it_writes_down_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    table = tmp_path / "table.csv"
+    result = CliRunner().invoke(main, ["profile", "--device", "cpu", "--suite", "tiny", "--output", str(table)])
+    assert result.exit_code == 1
+    rule = "Library torch must be there to measure; got: not installed."
+    assert result.stderr == f"gpusage: error: {rule} Install gpusage with its extra [profile].\n"
+    assert not table.exists()
