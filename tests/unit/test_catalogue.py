@@ -13,7 +13,9 @@ REQUIRED = (
     "k80 p4 p100 gtx-1080-ti titan-xp titan-v titan-rtx t4 rtx-2080-ti v100-sxm2-16gb v100-sxm2-32gb "
     "v100-pcie-16gb v100-pcie-32gb rtx-3090 rtx-4090 rtx-5090 a10 a30 a40 a100-pcie-40gb a100-pcie-80gb "
     "a100-sxm4-40gb a100-sxm4-80gb l4 l40s rtx-6000-ada rtx-pro-6000 h100-pcie h100-sxm5 h100-nvl h200 "
-    "gh200 b200"
+    "gh200 b200 p40 gtx-1080 quadro-p6000 rtx-2070 rtx-2080 quadro-rtx-5000 quadro-rtx-8000 a2 a10g a16 rtx-a4000 "
+    "rtx-a5000 rtx-3060 rtx-3070 rtx-3080-ti rtx-4070-ti rtx-4080 rtx-4000-ada rtx-4500-ada rtx-5000-ada rtx-5070-ti "
+    "rtx-5080 h200-nvl"
 )
 
 NAMES = {
@@ -39,6 +41,18 @@ NAMES = {
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
     "NVIDIA GH200 480GB": "gh200-96gb",
     "NVIDIA B200": "b200-sxm6-180gb",
+    "Tesla P40": "p40",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA RTX A5000": "rtx-a5000",
+    "a4000": "rtx-a4000",
+    "NVIDIA GeForce RTX 3080 Ti": "rtx-3080-ti",
+    "NVIDIA GeForce RTX 4080": "rtx-4080",
+    "nvidia_geforce_rtx_5070_ti": "rtx-5070-ti",
+    "NVIDIA RTX 4000 Ada Generation": "rtx-4000-ada",
+    "NVIDIA RTX 5000 Ada Generation": "rtx-5000-ada",
+    "Quadro RTX 5000": "quadro-rtx-5000",
+    "Quadro RTX 8000": "quadro-rtx-8000",
+    "NVIDIA H200 NVL": "h200-nvl-141gb",
 }
 
 
@@ -80,6 +94,13 @@ def test_dense_rates_are_meant_not_sparse_ones() -> None:
 def test_a_slice_of_a_gpu_does_not_pass_for_a_gpu() -> None:
     with pytest.raises(DeviceError, match="Did you mean 'a100-sxm4-40gb'"):
         builtin_catalogue().find("a100_1g.5gb")
+
+
+@pytest.mark.parametrize("name", ["rtx5000", "rtx 4000"])
+def test_a_name_that_two_generations_bear_is_refused(name: str) -> None:
+    """Turing's is called Quadro, Ada's ends in Ada."""
+    with pytest.raises(DeviceError):
+        builtin_catalogue().find(name)
 
 
 @pytest.mark.parametrize(("name", "offer"), [("v1000", "v100"), ("rtx-390", "rtx-3090"), ("", "gpusage gpus")])
