@@ -96,7 +96,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             columns=("method", *(head.replace("networks", "MLP") for head in heads)),
             rows=tuple(lines),
             notes=(
-                f"{len(rows.measured)} runs; left out: {rows.left_out}.",
+                f"{len(rows.measured)} runs; left out: {', '.join(f'{n} {why}' for why, n in rows.left_out.items())}.",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
             ),
             points=_points(rows, held_out, *ends),

@@ -114,7 +114,7 @@ def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None,
         figures = (rmsle(truth, level), rmsle(truth, plain), rmsle(truth, ours))
         yield (
             f"{source}, {what}",
-            float(len(truth)),
+            len(truth),
             *figures,
             100.0 * float(np.mean(inside)),
             rank_correlation(truth, ours),

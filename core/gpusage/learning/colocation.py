@@ -289,12 +289,12 @@ def _failures(pairs: Pairs) -> ScoreTable:
         title="Co-location: pairs that failed, and what is recommended",
         columns=("pairs", "count", "predicted not to fit", "recommended"),
         rows=(
-            ("failed", float(len(failed)), float(sum(not one.fits for one in failed)), _recommended(failed)),
-            ("ran", float(len(ran)), float(sum(not one.fits for one in ran)), _recommended(ran)),
+            ("failed", len(failed), sum(not one.fits for one in failed), _recommended(failed)),
+            ("ran", len(ran), sum(not one.fits for one in ran), _recommended(ran)),
         ),
         notes=(note,),
     )
 
 
-def _recommended(found: Sequence[Any]) -> float:
-    return float(sum(one.recommended for one in found))
+def _recommended(found: Sequence[Any]) -> int:
+    return sum(one.recommended for one in found)

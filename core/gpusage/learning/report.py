@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
-from math import ceil, floor, log10
-from typing import Any
+from math import ceil, floor, log, log10, sqrt
+from typing import Any, NamedTuple
 
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.pages import html
 
 Found = Mapping[str, Sequence[ScoreTable]]
 SIDE, MARGIN, MAXIMUM_POINTS = 420.0, 46.0, 1000
+ROOM, LEAST_REACH, SHORT = 1.1, 1.5, 100.0
+"""Of an axis: by what factor it is longer at either end, how far it reaches from its middle at least, and from which
+length on it names powers of ten alone."""
 THREE_DIGITS = 100
 LEGEND = "A dot is a row: predicted over measured; on the red line the two are equal. Lines are the 90 % intervals."
 
@@ -50,9 +53,35 @@ def _words(name: str) -> str:
 
 def _section(table: ScoreTable) -> str:
     rows = html.table(table.columns, [[cell(value) for value in row] for row in table.rows])
-    notes = "".join(f"<p><small>{escape(note)}</small></p>" for note in table.notes)
+    notes = "<br>".join(escape(note) for note in table.notes)
     plots = "".join(_plot(points) for points in table.points)
-    return f"<h3>{escape(table.title)}</h3>{rows}{notes}{plots}"
+    return f"<h3>{escape(table.title)}</h3>{rows}<p><small>{notes}</small></p><div class='plots'>{plots}</div>"
+
+
+class _Scale(NamedTuple):
+    """A logarithmic axis, the same for both directions; *least* and *most* are its ends."""
+
+    least: float
+    most: float
+
+    def place(self, value: float) -> float:
+        """Return how far from the plot's left or lower edge *value* stands; what lies outside stands at an end."""
+        inside = min(max(value, self.least), self.most)
+        return MARGIN + (SIDE - 2 * MARGIN) * log(inside / self.least) / log(self.most / self.least)
+
+    def ticks(self) -> list[float]:
+        """Return round values to be named: powers of ten, and 2 and 5 times these where the axis is short."""
+        steps = (1, 2, 5) if self.most / self.least < SHORT else (1,)
+        powers = range(floor(log10(self.least)), ceil(log10(self.most)) + 1)
+        values = [step * 10.0**power for power in powers for step in steps]
+        return [value for value in values if self.least <= value <= self.most]
+
+
+def _scale(values: Sequence[float]) -> _Scale:
+    """Return an axis on which *values* fill most of the plot."""
+    middle = sqrt(min(values) * max(values))
+    reach = max(ROOM * sqrt(max(values) / min(values)), LEAST_REACH)
+    return _Scale(middle / reach, middle * reach)
 
 
 def _plot(points: Points) -> str:
@@ -61,17 +90,13 @@ def _plot(points: Points) -> str:
     shown = [value for value in (*points.measured, *points.predicted) if value > 0]
     if not shown:
         return ""
-    first, last = floor(log10(min(shown))), ceil(log10(max(shown)))
-    scale = (SIDE - 2 * MARGIN) / max(last - first, 1)
-
-    def place(value: float) -> float:
-        return MARGIN + (log10(min(max(value, 10.0**first), 10.0**last)) - first) * scale
+    scale = _scale(shown)
 
     def x(row: int) -> str:
-        return f"{place(points.measured[row]):.1f}"
+        return f"{scale.place(points.measured[row]):.1f}"
 
     def y(value: float) -> str:
-        return f"{SIDE - place(value):.1f}"
+        return f"{SIDE - scale.place(value):.1f}"
 
     bars = "".join(f"M{x(i)} {y(points.low[i])}V{y(points.high[i])}" for i in rows if points.low)
     lines = f"<path d='{bars}' stroke='#9bd' stroke-width='.6'/>" if bars else ""
@@ -80,15 +105,27 @@ def _plot(points: Points) -> str:
         f"<title>{escape(points.labels[i]) if points.labels else ''}</title></circle>"
         for i in rows
     )
-    ticks = "".join(
-        f"<text x='{place(10.0**power):.0f}' y='{SIDE - 26:.0f}' text-anchor='middle' font-size='11'>1e{power}</text>"
-        f"<text x='40' y='{SIDE - place(10.0**power) + 4:.0f}' text-anchor='end' font-size='11'>1e{power}</text>"
-        for power in range(first, last + 1)
-    )
     ideal = f"<path d='M{MARGIN} {SIDE - MARGIN}L{SIDE - MARGIN} {MARGIN}' stroke='#c33' fill='none'/>"
-    words = f"measured, {escape(points.unit)}; upwards: predicted"
-    caption = f"<text x='{SIDE / 2}' y='{SIDE - 8}' text-anchor='middle' font-size='12'>{words}</text>"
-    drawn = f"{lines}{ideal}<g fill='#136' fill-opacity='.6'>{dots}</g>{ticks}{caption}"
-    svg = f"<svg viewBox='0 0 {SIDE:.0f} {SIDE:.0f}' width='{SIDE:.0f}'>{drawn}</svg>"
+    drawn = f"{_axes(scale, points.unit)}{lines}{ideal}<g fill='#136' fill-opacity='.6'>{dots}</g>"
+    svg = f"<svg viewBox='0 0 {SIDE:.0f} {SIDE:.0f}' width='{SIDE:.0f}' role='img'>{drawn}</svg>"
     part = "" if len(rows) == len(points.measured) else f"; {len(rows)} of {len(points.measured)} rows"
-    return f"<figure>{svg}<figcaption><small>{escape(points.title)}{part}</small></figcaption></figure>"
+    return html.figure(svg, f"{points.title}{part}")
+
+
+def _axes(scale: _Scale, unit: str) -> str:
+    """Return the lines of round values, with their numbers, and what either direction shows."""
+    drawn = []
+    for value in scale.ticks():
+        at, end = scale.place(value), SIDE - MARGIN
+        grid = f"M{at:.1f} {MARGIN:.0f}V{end:.0f}M{MARGIN:.0f} {SIDE - at:.1f}H{end:.0f}"
+        drawn.append(
+            f"<path d='{grid}' stroke='#ddd' fill='none'/><g font-size='11'>"
+            f"<text x='{at:.1f}' y='{end + 16:.0f}' text-anchor='middle'>{value:g}</text>"
+            f"<text x='{MARGIN - 6:.0f}' y='{SIDE - at + 4:.1f}' text-anchor='end'>{value:g}</text></g>"
+        )
+    middle = f"{SIDE / 2:.0f}"
+    words = (
+        f"<text x='{middle}' y='{SIDE - 8:.0f}'>measured, {escape(unit)}</text>"
+        f"<text x='{middle}' y='14' transform='rotate(-90 {middle} {middle})'>predicted</text>"
+    )
+    return f"{''.join(drawn)}<g text-anchor='middle' font-size='12'>{words}</g>"

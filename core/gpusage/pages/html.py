@@ -10,7 +10,7 @@ STYLE = (
     "table{border-collapse:collapse;margin:.5rem 0;font-size:14px}td,th{padding:.2rem .4rem;text-align:right;"
     "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left;min-width:9rem}"
     "svg{background:#fafafa;max-width:100%}small{color:#555}figure{margin:1rem 0}"
-    ".table{overflow-x:auto}td+td{white-space:nowrap}"
+    ".table{overflow-x:auto}td+td{white-space:nowrap}.plots{display:flex;flex-wrap:wrap;gap:0 2rem}"
 )
 
 SCREEN = "<meta name='viewport' content='width=device-width'>"
