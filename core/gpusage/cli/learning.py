@@ -66,6 +66,7 @@ def train(folder: Path, names: tuple[str, ...], output: Path | None) -> None:
     from gpusage.learning.tables import DataFolder, on_one_thread  # noqa: PLC0415 - as above
 
     data, chosen = DataFolder(folder), _targets(names)
+    artifacts.check_writable(output or artifacts.FOLDER)
     written: dict[str, Path] = {}
     with on_one_thread():
         for number, name in enumerate(chosen, start=1):
@@ -97,8 +98,10 @@ def evaluate(
     Needs the extra [train]; neither torch nor a GPU.
     """
     from gpusage.cli.scores import show_scores  # noqa: PLC0415 - start-up time
-    from gpusage.learning import report  # noqa: PLC0415 - as above
+    from gpusage.learning import artifacts, report  # noqa: PLC0415 - as above
 
+    if output is not None:
+        artifacts.check_writable(output.parent)
     found = _evaluated(folder, _targets(names), artifact)
     if output is not None:
         output.write_text(report.page(found), encoding="utf-8")

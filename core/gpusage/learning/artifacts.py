@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -52,6 +53,21 @@ def rendered(artifact: Artifact) -> str:
     """Return the file's text, the same for the same figures."""
     document = {"card": rounded(asdict(artifact.card)), "parameters": rounded(artifact.parameters)}
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def check_writable(folder: Path) -> None:
+    """See that files can be put into *folder*, which is made where it is not there: before minutes are spent on them.
+
+    Raises:
+        RequestError: They cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        message = f"Folder '{folder}' must be writable; got: {error.strerror}. Name another with --output."
+        raise RequestError(message) from error
 
 
 def write(artifact: Artifact, folder: Path = FOLDER) -> Path:

@@ -102,11 +102,21 @@ def refusal(*arguments: str | Path) -> str:
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 @pytest.mark.parametrize("target", ["step_time", "memory", "activity", "colocation"])
 def test_each_target_says_what_an_empty_folder_lacks(tmp_path: Path, command: str, target: str) -> None:
-    output = ("--output", tmp_path / "made") if command == "train" else ()
-    sentence = refusal(command, "--data", tmp_path, "--target", target, *output)
+    made = tmp_path / "made" if command == "train" else tmp_path / "page.html"
+    sentence = refusal(command, "--data", tmp_path, "--target", target, "--output", made)
     wanted = r"Data folder '.*' must have the file \w+\.csv; got none\. Name|Measurements must be of at least 2 kinds"
     assert re.match(f"gpusage: error: ({wanted})", sentence)
-    assert not (tmp_path / "made").exists()
+    assert not list(tmp_path.rglob("*.*"))
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_read(tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "page.html"
+    folder = output if command == "train" else output.parent
+    sentence = refusal(command, "--data", tmp_path, "--output", output)
+    assert sentence.startswith(f"gpusage: error: Folder '{folder}' must be writable; got: ")
+    assert sentence.endswith(". Name another with --output.")
 
 
 @pytest.mark.parametrize(
