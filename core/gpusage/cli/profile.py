@@ -50,7 +50,7 @@ def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence
 
 @click.command(name="profile", epilog=EXAMPLE, short_help="Measure workloads on this machine's GPU.")
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1)
-@click.option("--suite", type=click.Choice(["session", "tiny"]), default="session", show_default=True)
+@click.option("--suite", type=click.Choice(["session", "tiny"]), help="[default: session; tiny on the CPU]")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--gpu", type=click.IntRange(0), default=0, show_default=True, help="Which GPU, as nvidia-smi counts.")
 @click.option("--only", callback=_kinds, metavar="KINDS", help="Only these kinds, such as solo,pair.")
@@ -83,8 +83,9 @@ def command(**options: Any) -> None:  # noqa: ANN401 - the options above
     from gpusage.profiling.campaign import Order  # noqa: PLC0415 - as above
 
     words = options["workloads"]
+    suite = options["suite"] or ("session" if options["device"] == "cuda" else "tiny")
     order = Order(
-        items=suites.named(words) if words else {"session": suites.session, "tiny": suites.tiny}[options["suite"]](),
+        items=suites.named(words) if words else {"session": suites.session, "tiny": suites.tiny}[suite](),
         output=options["output"],
         gpu=options["gpu"] if options["device"] == "cuda" else None,
         only=options["only"],

@@ -105,6 +105,16 @@ def test_a_dry_run_tells_what_would_be_measured_and_touches_nothing(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_cpu_is_tried_with_the_tiny_suite_unless_another_is_named() -> None:
+    said = [
+        CliRunner().invoke(main, ["profile", "--dry-run", "--device", "cpu", *more]).stdout
+        for more in ((), ("--suite", "tiny"), ("--suite", "session"))
+    ]
+    assert said[0] == said[1]
+    assert "builtin:tiny-mlp" in said[0]
+    assert "builtin:tiny-mlp" not in said[2]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [(("--budget", "soon"), "must be a time such as 1500s"), (("--only", "pears"), "must be of solo, share, pair")],
