@@ -52,9 +52,17 @@ _LOSS_KERNELS = 5.0
 _VIEW_LAUNCH = 0.25
 """A view costs the host a quarter of what a kernel does, and the GPU nothing."""
 
-_BACKWARD_TRAFFIC_COLUMN = np.array([_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass])
-_BACKWARD_FLOP_COLUMN = np.array([2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass])
-_BACKWARD_KERNELS_COLUMN = np.array([_BACKWARD_KERNELS.get(c, 0.0 if c is _C.VIEW else 1.0) for c in OperatorClass])
+_BACKWARD_COLUMNS = np.array([
+    [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
+    [_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass],
+    [_BACKWARD_KERNELS.get(c, 0.0 if c is _C.VIEW else 1.0) for c in OperatorClass],
+])  # fmt: skip
+"""By class: FLOP, traffic and kernels of the backward pass for those of the forward pass."""
+_TRAINED_TRAFFIC_COLUMN = np.array(
+    [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
+)
+_Single = tuple[float, ...]
+"""One kernel's entry of each row of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +104,19 @@ def kernels_of(graph: ModelGraph, workload: Workload) -> Kernels:
 @lru_cache(maxsize=512)
 def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels:
     lowering = key.value
-    forward = _forward(lowering)
-    parts = [forward]
+    count, passes = len(lowering.flop), 2 if lowering.train else 1
+    others = _others(lowering, precision, optimizer)
+    table = np.empty((_WIDTH, passes * count + len(others)))
+    forward, backward = table[:, :count], table[:, count : passes * count]
+    _write_forward(lowering, forward)
     host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
     if lowering.train:
-        backward = _backward(lowering, forward)
-        parts += [backward, _accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
-        launches = sum(float(part[_LAUNCHES] @ part[_COUNTS]) for part in parts[1:3])
+        _write_backward(lowering, forward, backward)
+        launches = float(backward[_LAUNCHES] @ backward[_COUNTS]) + others[0][_COUNTS]
         host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count)
-    if precision in ("fp16", "bf16"):
-        parts += [_cast(lowering), _input_casts(lowering)]
-    table = np.concatenate(parts, axis=1)
-    table = table[:, (table[1] > 0) | (table[2] > 0)]
+    if others:
+        table[:, passes * count :] = np.array(others).T
+    table = table.take(((table[1] > 0) | (table[2] > 0)).nonzero()[0], axis=1)
     operator_class = table[0].astype(np.int64)
     return Kernels(
         operator_class=operator_class,
@@ -128,29 +137,34 @@ def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels
 _LAUNCHES = 4
 _COUNTS = 5
 _BACKWARD = 9
+_WIDTH = 11
+"""Rows of the table, and how many there are; in the order of `_single`."""
 
 
-def _forward(lowering: Lowering) -> FloatArray:
-    traffic = lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes
+def _others(lowering: Lowering, precision: str, optimizer: str) -> list[_Single]:
+    """Return the kernels that are of no node, the sums of gradients first."""
+    found = []
     if lowering.train:
-        normalized = lowering.operator_class == _C.BATCH_NORMALIZATION
-        traffic = np.where(normalized, traffic * _TRAINED_BATCH_NORMALIZATION, traffic)
-    works = (lowering.operator_class != _C.VIEW).astype(np.float64)
-    return np.stack(
-        [
-            lowering.operator_class,
-            lowering.flop,
-            traffic,
-            lowering.output_elements,
-            lowering.sequential_steps * works,
-            lowering.structure.counts,
-            lowering.matrix_units,
-            lowering.inner,
-            lowering.width,
-            np.zeros_like(traffic),
-            np.arange(len(traffic)),
-        ]
-    )
+        found += [_accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
+    if precision in ("fp16", "bf16"):
+        found += [_cast(lowering), _input_casts(lowering)]
+    return found
+
+
+def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
+    forward[0] = lowering.operator_class
+    forward[1] = lowering.flop
+    forward[2] = lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes
+    if lowering.train:
+        forward[2] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
+    forward[3] = lowering.output_elements
+    forward[_LAUNCHES] = lowering.sequential_steps * (lowering.operator_class != _C.VIEW)
+    forward[_COUNTS] = lowering.structure.counts
+    forward[6] = lowering.matrix_units
+    forward[7] = lowering.inner
+    forward[8] = lowering.width
+    forward[_BACKWARD] = 0.0
+    forward[10] = np.arange(len(lowering.flop))
 
 
 def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
@@ -158,33 +172,29 @@ def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
     return float(np.where(views, _VIEW_LAUNCH, forward[_LAUNCHES]) @ lowering.structure.counts)
 
 
-def _backward(lowering: Lowering, forward: FloatArray) -> FloatArray:
-    """Return the backward passes; a sum passes its gradient on, without a kernel."""
+def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray) -> None:
+    """Write the backward passes; a sum passes its gradient on, without a kernel."""
     operator_class = lowering.operator_class
-    passes_on = (operator_class == _C.ELEMENTWISE) & ~(lowering.keeps_inputs | lowering.keeps_output)
-    passes_on &= lowering.kept_bytes == 0
-    works = np.where(passes_on, 0.0, 1.0)
-    backward: FloatArray = forward.copy()
-    backward[1] *= _BACKWARD_FLOP_COLUMN[operator_class] * works
-    backward[2] *= _BACKWARD_TRAFFIC_COLUMN[operator_class] * works
-    backward[_LAUNCHES] *= _BACKWARD_KERNELS_COLUMN[operator_class] * works
+    works = (operator_class != _C.ELEMENTWISE) | lowering.keeps_inputs | lowering.keeps_output
+    works |= lowering.kept_bytes != 0
+    backward[:] = forward
+    backward[[1, 2, _LAUNCHES]] *= _BACKWARD_COLUMNS[:, operator_class] * works
     backward[_BACKWARD] = 1.0
-    return backward
 
 
-def _accumulation(lowering: Lowering) -> FloatArray:
+def _accumulation(lowering: Lowering) -> _Single:
     """Return the sums of gradients where a tensor is read more than once: two read, one written, for each reader."""
     structure = lowering.structure
     readers = np.bincount(structure.sources, minlength=len(structure.kind_of_node))
-    extra = np.maximum(readers - 1, 0) * (lowering.output_bytes[structure.kind_of_node] > 0)
-    count = float(extra.sum())
-    node_bytes = float(extra @ lowering.output_bytes[structure.kind_of_node])
-    elements = float(extra @ lowering.output_elements[structure.kind_of_node])
+    more = np.bincount(structure.kind_of_node, np.maximum(readers - 1, 0), len(structure.counts))
+    more *= lowering.output_bytes > 0
+    count = float(more.sum())
     mean = 1.0 / max(count, 1.0)
-    return _single(_C.ELEMENTWISE, elements * mean, 3.0 * node_bytes * mean, elements * mean, count)
+    elements = float(more @ lowering.output_elements) * mean
+    return _single(_C.ELEMENTWISE, elements, 3.0 * float(more @ lowering.output_bytes) * mean, elements, count)
 
 
-def _update(lowering: Lowering, precision: str, optimizer: str) -> FloatArray:
+def _update(lowering: Lowering, precision: str, optimizer: str) -> _Single:
     traffic = _OPTIMIZER_TRAFFIC[optimizer]
     if precision in ("fp16", "bf16"):
         traffic += _CAST_TRAFFIC
@@ -193,14 +203,14 @@ def _update(lowering: Lowering, precision: str, optimizer: str) -> FloatArray:
     return _single(_C.OPTIMIZER, 2.0 * count / kernels, traffic * count / kernels, count / kernels, kernels)
 
 
-def _cast(lowering: Lowering) -> FloatArray:
+def _cast(lowering: Lowering) -> _Single:
     """Return the casts of the weights to 2 bytes, which autocast makes anew in every step."""
     kernels = max(float(lowering.parameter_tensor_count), 1.0)
     count = float(lowering.parameter_count) / kernels
     return _single(_C.COPY, 0.0, 6.0 * count, count, kernels)
 
 
-def _input_casts(lowering: Lowering) -> FloatArray:
+def _input_casts(lowering: Lowering) -> _Single:
     """Return the casts of activations to 2 bytes, and in training of their gradients back to 4."""
     structure = lowering.structure
     cast = (lowering.cast_elements > 0) * structure.counts
@@ -210,14 +220,11 @@ def _input_casts(lowering: Lowering) -> FloatArray:
     return _single(_C.COPY, 0.0, 6.0 * elements, elements, passes * count)
 
 
-def _loss(lowering: Lowering) -> FloatArray:
+def _loss(lowering: Lowering) -> _Single:
     elements = lowering.output_elements_of_model
     share = 1.0 / _LOSS_KERNELS
     return _single(_C.LOSS, elements, _LOSS_TRAFFIC * elements * share, elements, _LOSS_KERNELS)
 
 
-def _single(
-    operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float
-) -> FloatArray:
-    column = [operator_class, flop, traffic_bytes, elements, 1.0, count, 0.0, 1.0, 1.0, 0.0, -1.0]
-    return np.array(column, dtype=np.float64)[:, np.newaxis]
+def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
+    return float(operator_class), flop, traffic_bytes, elements, 1.0, count, 0.0, 1.0, 1.0, 0.0, -1.0

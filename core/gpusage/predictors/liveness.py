@@ -9,17 +9,15 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity
 from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering
-from gpusage.predictors.operators import OperatorClass, element_count
+from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
-from gpusage_hooks.types import ModelGraph, Node
+from gpusage_hooks.types import ModelGraph
 
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights and their gradients in fp32."""
@@ -61,8 +59,8 @@ def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:
     structure = lowering.structure
     stored = lowering.output_bytes[structure.kind_of_node]
     inputs = sum([element_count(shape, batch_size) for _, shape in graph.inputs])
-    copying = _copying(Identity(graph), Identity(structure))
-    kept = np.where(_is_kept(lowering, copying), stored, 0.0) + lowering.kept_bytes[structure.kind_of_node]
+    copying = _copying(graph, lowering)
+    kept = stored * _is_kept(lowering, copying) + lowering.kept_bytes[structure.kind_of_node]
     kept[copying] += lowering.read_bytes[structure.kind_of_node[copying]]
     return Walk(
         stored=stored,
@@ -82,32 +80,33 @@ def _live(structure: Structure, stored: FloatArray) -> FloatArray:
 def _is_kept(lowering: Lowering, copying: IntArray) -> BoolArray:
     """Return, a node, whether some backward pass reads its storage: its own, or that of one of its readers."""
     structure = lowering.structure
-    keeps_inputs = (lowering.keeps_inputs | _scales_by_weight(Identity(structure)))[structure.kind_of_node]
+    keeps_inputs = (lowering.keeps_inputs | _scales_by_weight(structure))[structure.kind_of_node]
     keeps_inputs[copying] = False
-    kept: BoolArray = lowering.keeps_output[structure.kind_of_node].copy()
+    kept: BoolArray = lowering.keeps_output[structure.kind_of_node]
     kept[structure.sources[keeps_inputs[structure.destinations]]] = True
     return kept
 
 
-@lru_cache(maxsize=512)
-def _scales_by_weight(structure: Identity[Structure]) -> BoolArray:
+def _scales_by_weight(structure: Structure) -> BoolArray:
     """Return, a kind, whether it multiplies by one learned number, whose gradient needs the input again.
 
     A learned number is a tensor of one element, a number that the model's code knows has no dimension.
     """
-    return np.array([_has_learned_scale(node) for node in structure.value.kinds], dtype=bool)
+    found: BoolArray = structure.operators == _MUL
+    for index in found.nonzero()[0].tolist():
+        node = structure.kinds[index]
+        found[index] = len(node.inputs) == 1 and (1,) in node.parameters
+    return found
 
 
-def _has_learned_scale(node: Node) -> bool:
-    return node.op_type == "Mul" and len(node.inputs) == 1 and (1,) in node.parameters
+_MUL, _MATMUL, _GEMM = map(operator_number, ("Mul", "MatMul", "Gemm"))
 
 
-@lru_cache(maxsize=512)
-def _copying(key: Identity[ModelGraph], structure: Identity[Structure]) -> IntArray:
+def _copying(graph: ModelGraph, lowering: Lowering) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
-    graph, kinds = key.value, structure.value.kinds
-    products = np.array([node.op_type in ("MatMul", "Gemm") and bool(node.parameters) for node in kinds], bool)
-    nodes = np.flatnonzero(products[structure.value.kind_of_node]).tolist() if len(kinds) else []
+    operators = lowering.structure.operators
+    products = (lowering.operator_class == _CLASS.PRODUCT) & ((operators == _MATMUL) | (operators == _GEMM))
+    nodes = products[lowering.structure.kind_of_node].nonzero()[0].tolist()
     return np.array([index for index in nodes if _reads_transposed(graph, index)], dtype=np.int64)
 
 
@@ -159,51 +158,54 @@ convolution reads and writes, by its kernel; *_kinds: each kind of convolution o
 matrix products. inputs: of the model. kept_*, written_*: parts of the sums above.
 """
 
-_CLASS = OperatorClass
-
 
 def terms(lowering: Lowering, tensors: Walk) -> FloatArray:
     """Return `TRAINING_TERMS` in bytes: what the memory of a training step is a weighted sum of."""
-    structure = lowering.structure
-    passed = lowering.read_bytes + lowering.written_bytes
-    classes = lowering.operator_class
-    spatial = _is_spatial(Identity(structure))
-    dense = classes == _CLASS.CONVOLUTION
-    chosen = (
-        dense & spatial,
-        dense & ~spatial,
-        classes == _CLASS.GROUPED_CONVOLUTION,
-        classes == _CLASS.PRODUCT,
-        (classes == _CLASS.BATCHED_PRODUCT) | (classes == _CLASS.ATTENTION),
-    )
-    parts = np.where(np.array(chosen), passed, 0.0).reshape(len(chosen), -1)
-    most = parts.max(axis=1, initial=0.0)
-    kept = np.bincount(classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass))
-    written = float(lowering.output_bytes @ (structure.counts * (dense | chosen[2])))
+    structure, classes = lowering.structure, lowering.operator_class
+    group = np.where(_is_pointwise(lowering), _POINTWISE, _GROUP_OF_CLASS[classes])
+    parts = (group == _GROUPS) * (lowering.read_bytes + lowering.written_bytes)
+    most = parts.max(axis=1, initial=0.0).tolist()
+    kept = np.bincount(classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass)).tolist()
     return np.array([
         tensors.training_peak(),
         lowering.parameter_count * GRADIENT_BYTES,
-        kept.sum(),
+        sum(kept),
         tensors.stored.sum(),
         lowering.output_bytes.max(initial=0.0),
         tensors.live.max(initial=0.0),
         lowering.output_bytes.sum(),
         *most[:3],
-        *parts[:3].sum(axis=1),
+        *parts[:3].sum(axis=1).tolist(),
         *most[3:],
         tensors.input_bytes,
         kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
         kept[_CLASS.ELEMENTWISE],
         kept[_CLASS.PRODUCT],
-        written,
+        lowering.output_bytes @ (structure.counts * (classes <= _CLASS.GROUPED_CONVOLUTION)),
     ])  # fmt: skip
 
 
-@lru_cache(maxsize=512)
-def _is_spatial(structure: Identity[Structure]) -> BoolArray:
-    """Return, a kind, whether it is a convolution whose kernel is larger than one pixel."""
-    return np.array([_has_kernel(node) for node in structure.value.kinds], dtype=bool)
+PEAK = TRAINING_TERMS.index("peak")
+_CLASS = OperatorClass
+_SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
+_GROUPS = np.arange(5)[:, np.newaxis]
+_GROUP_OF_CLASS = np.array([
+    {
+        _CLASS.CONVOLUTION: _SPATIAL,
+        _CLASS.GROUPED_CONVOLUTION: _GROUPED,
+        _CLASS.PRODUCT: _PRODUCT,
+        _CLASS.BATCHED_PRODUCT: _BATCHED,
+        _CLASS.ATTENTION: _BATCHED,
+    }.get(one, -1)
+    for one in OperatorClass
+])  # fmt: skip
+"""Which of the terms for convolutions and products a class counts for."""
 
 
-def _has_kernel(node: Node) -> bool:
-    return bool(node.parameters) and prod(node.parameters[0][2:]) > 1
+def _is_pointwise(lowering: Lowering) -> BoolArray:
+    """Return, a kind, whether it is a dense convolution whose kernel is one pixel."""
+    found: BoolArray = lowering.operator_class == _CLASS.CONVOLUTION
+    for index in found.nonzero()[0].tolist():
+        parameters = lowering.structure.kinds[index].parameters
+        found[index] = not parameters or prod(parameters[0][2:]) <= 1
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.intervals import spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, Walk, terms, walk
+from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pretrained import load
@@ -93,14 +93,17 @@ def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload
     """Return what a process takes beside the context."""
     lowering = key.value
     tensors = walk(graph.value, lowering, workload.batch_size)
-    inference = _inference_bytes(lowering, tensors, workload.precision)
+    library_bytes = float(_learned()[1][1]) if _has_convolutions(lowering) else 0.0
+    inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     uncertain = spread(INFERENCE_DEVIATION, graph.value)
     if not lowering.train:
         return Interval(value=inference, low=inference / uncertain, high=inference * uncertain)
-    floor = max(inference, _step_bytes(lowering, tensors, workload), _update_bytes(lowering, tensors, workload))
+    found = terms(lowering, tensors)
+    step = library_bytes + _step_bytes(lowering, float(found[PEAK]), workload)
+    update = library_bytes + _update_bytes(lowering, tensors, workload)
     extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
-    low, value, high = (weighted + extra for weighted in _weighted_sums(lowering, tensors))
-    value = max(value, floor)
+    low, value, high = (weighted + extra for weighted in _weighted_sums(lowering, found))
+    value = max(value, inference, step, update)
     unknown = spread(0.0, graph.value)
     return Interval(
         value=value,
@@ -115,10 +118,10 @@ def _unmeasured_bytes(workload: Workload) -> float:
     return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
 
 
-def _weighted_sums(lowering: Lowering, tensors: Walk) -> tuple[float, float, float]:
+def _weighted_sums(lowering: Lowering, found: FloatArray) -> tuple[float, float, float]:
     """Return low end, point and high end of a training step that momentum updates in fp32, context left out."""
     weights, constants = _learned()
-    sums = weights @ terms(lowering, tensors)
+    sums = weights @ found
     low, value, high = (sums + constants if _has_convolutions(lowering) else sums).tolist()
     return low, value, high
 
@@ -131,40 +134,35 @@ def _learned() -> tuple[FloatArray, FloatArray]:
     return np.array(parameters["weights"]), constants
 
 
-def _step_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
+def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
     resident = lowering.parameter_count * (GRADIENT_BYTES + STATE_BYTES[workload.optimizer])
-    loss = LOSS_BYTES * lowering.output_elements_of_model
-    return _library_bytes(lowering) + resident + tensors.training_peak() + loss
+    return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
 
 
 def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
     """Return what the update takes: weights, gradients, state, what it computes beside them."""
     if workload.optimizer == "none":
-        return _library_bytes(lowering) + tensors.input_bytes
+        return tensors.input_bytes
     a_weight = 2 * GRADIENT_BYTES + STATE_BYTES[workload.optimizer] + UPDATE_COPY_BYTES[workload.optimizer]
-    return _library_bytes(lowering) + tensors.input_bytes + lowering.parameter_count * a_weight
+    return tensors.input_bytes + lowering.parameter_count * a_weight
 
 
-def _inference_bytes(lowering: Lowering, tensors: Walk, precision: str) -> float:
+def _inference_bytes(lowering: Lowering, tensors: Walk, precision: str, library_bytes: float) -> float:
     """Return weights, the most outputs that are still to be read, and the scratch memory of that moment."""
     weights = lowering.parameter_count * float(FLOAT_BYTES[precision])
     if not len(tensors.live):
         return weights + tensors.input_bytes
-    peak = tensors.input_bytes + float((tensors.live + _workspace(lowering)).max())
-    return weights + ALLOCATOR_FACTOR * peak + _library_bytes(lowering)
+    at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live
+    return weights + ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max())) + library_bytes
 
 
 def _workspace(lowering: Lowering) -> FloatArray:
     """Return, a node, the scratch memory of its kernel."""
-    convolution = lowering.operator_class == OperatorClass.CONVOLUTION
     wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
-    workspace: FloatArray = np.where(convolution, np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES), 0.0)
+    convolves = lowering.operator_class == OperatorClass.CONVOLUTION
+    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
     return workspace[lowering.structure.kind_of_node]
-
-
-def _library_bytes(lowering: Lowering) -> float:
-    return float(_learned()[1][1]) if _has_convolutions(lowering) else 0.0
 
 
 def _has_convolutions(lowering: Lowering) -> bool:

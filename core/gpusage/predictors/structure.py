@@ -95,9 +95,7 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     destinations = np.repeat(np.arange(node_count), lengths)
     kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, producers))
     operators = np.array([operator_number(node.op_type) for node in kinds], dtype=np.int64)
-    firsts = np.full(node_count, -1)
-    firsts[lengths > 0] = producers[(np.cumsum(lengths) - lengths)[lengths > 0]]
-    roots = _roots(_views(operators, roles)[kind_of_node], firsts)
+    roots = _roots(graph, _views(operators, roles)[kind_of_node])
     inside = producers >= 0
     sources = roots[producers[inside]]
     destinations = destinations[inside]
@@ -125,19 +123,21 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node,
 
     Readers make equal nodes one object; where no two nodes are one object they are compared by value, which is slower.
     """
-    shared = len(set(map(id, nodes))) < len(nodes)
-    keys: list[Any] = list(map(id, nodes)) if shared else list(nodes)
+    keys: list[Any] = list(map(id, nodes))
+    if len(set(keys)) == len(nodes):
+        keys = list(nodes)
     for index, role in roles.items():
-        keys[index] = (keys[index], role.value)
+        keys[index] = (keys[index], int(role))
     kinds = dict(zip(keys, nodes, strict=True))
     numbers = dict(zip(kinds, range(len(kinds)), strict=True))
-    kind_of_node = np.array([numbers[key] for key in keys], dtype=np.int64)
-    found = [key[1] if isinstance(key, tuple) else _plain_role(node) for key, node in kinds.items()]
-    return tuple(kinds.values()), np.array(found, dtype=np.int64), kind_of_node
-
-
-def _plain_role(node: Node) -> Role:
-    return Role.HOST if node.element_type in _HOST_TYPES and _is_shape(node) else Role.PLAIN
+    kind_of_node = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
+    found = np.zeros(len(kinds), dtype=np.int64)
+    for number, node in enumerate(kinds.values()):
+        if node.element_type in _HOST_TYPES and _is_shape(node):
+            found[number] = Role.HOST
+    for index, role in roles.items():
+        found[numbers[keys[index]]] = role
+    return tuple(kinds.values()), found, kind_of_node
 
 
 _HOST_TYPES = ("int64", "int32", "bool")
@@ -147,18 +147,13 @@ def _is_shape(node: Node) -> bool:
     return all(len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs)
 
 
-def _roots(is_view: BoolArray, firsts: IntArray) -> IntArray:
-    """Return whose storage each node's output lives in, views followed to their start.
-
-    Args:
-        is_view: A node.
-        firsts: Who made a node's first input; below 0 where no node did.
-    """
-    outside = len(firsts)
-    parents = np.append(np.where(is_view, np.where(firsts < 0, outside, firsts), np.arange(outside)), outside)
-    for _ in range(outside.bit_length()):  # each turn doubles how far a view is followed
-        parents = parents[parents]
-    return np.where(parents == outside, -1, parents)[:-1]
+def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
+    """Return whose storage each node's output lives in, views followed to their start."""
+    roots = list(range(len(is_view)))
+    for index in is_view.nonzero()[0].tolist():
+        producers = graph.producers[index]
+        roots[index] = roots[producers[0]] if producers and producers[0] >= 0 else -1
+    return np.array(roots, dtype=np.int64)
 
 
 def _views(operators: IntArray, roles: IntArray) -> BoolArray:
