@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.activity_features import features_of
+from gpusage.predictors.activity_features import features_with
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.lowering import FloatArray
@@ -66,15 +66,15 @@ class Learned(NamedTuple):
 def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
     """Predict how busy the workload keeps each GPU when alone."""
     timing = timing_of(graph, workload, gpus)
-    return _activities(Identity(timing), Identity(graph), workload, tuple(map(Identity, gpus)))
+    return _activities(Identity(timing), Identity(graph), workload)
 
 
 @lru_cache(maxsize=512)
 def _activities(
-    timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload, gpus: tuple[Identity[Gpu], ...]
+    timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload
 ) -> tuple[Activity, ...]:
     timing, graph, learned = timing_key.value, graph_key.value, _learned()
-    rows = features_of(graph, workload, [key.value for key in gpus])
+    rows = features_with(timing, graph, workload)
     values, deviations = np.empty((len(rows), 3)), np.full((len(rows), 3), DRAM_DEVIATION)
     values[:, :2] = shares(learned.shares, rows)
     values[:, 2] = timing.dram_s / timing.step_s
@@ -129,7 +129,7 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
 
     Args:
         trees: What they say is the logarithm of 1 + percent.
-        rows: As `features_of` returns them.
+        rows: As `features_with` returns them.
     """
     found = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import log, prod
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity
 from gpusage.predictors.lowering import FloatArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.timing import Timing, timing_of
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 NAMES = (
@@ -37,11 +35,15 @@ _LEAST = 1e-12
 
 def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> FloatArray:
     """Return one row a GPU, with a column for each of `NAMES`."""
-    timing = timing_of(graph, workload, gpus)
+    return features_with(timing_of(graph, workload, gpus), graph, workload)
+
+
+def features_with(timing: Timing, graph: ModelGraph, workload: Workload) -> FloatArray:
+    """Return the same where the GPUs' times are known."""
     busy_s = np.maximum(timing.busy_s, _LEAST)
     log_busy_s = np.log(busy_s)
     rows = np.empty((len(busy_s), len(NAMES)))
-    rows[:] = _work(Identity(graph), Identity(lower(graph, workload)), workload.batch_size)
+    rows[:] = _work(graph, lower(graph, workload), workload.batch_size)
     rows[:, _BUSY] = log_busy_s
     rows[:, _BUSY_A_KERNEL] = log_busy_s - rows[:, _KERNELS]
     rows[:, _SM] = timing.sm_s / busy_s
@@ -50,15 +52,14 @@ def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> F
     return rows
 
 
-@lru_cache(maxsize=512)
-def _work(graph_key: Identity[ModelGraph], key: Identity[Lowering], batch_size: int) -> tuple[float, ...]:
+def _work(graph: ModelGraph, lowering: Lowering, batch_size: int) -> tuple[float, ...]:
     """Return a row with what no GPU changes, and 0 for the rest."""
-    lowering, counts = key.value, key.value.structure.counts
+    counts = lowering.structure.counts
     passes = _PASSES if lowering.train else 1
     kernels = max(float(counts @ (lowering.operator_class != OperatorClass.VIEW)), 1.0) * passes
     flop = float(counts @ lowering.flop) * passes
     traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
-    inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph_key.value.inputs) * batch_size
+    inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
     return (
         0.0,
         0.0,

@@ -166,6 +166,7 @@ def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
     """Return the roles that the neighbours decide; a node that is not here has a plain one."""
     roles: dict[int, Role] = {}
     softmaxes: list[int] = []
+    products: list[int] = []
     for index, node in enumerate(graph.nodes):
         op_type = node.op_type
         if op_type == "Reshape":
@@ -176,7 +177,9 @@ def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
                 roles[index] = Role.BIAS
         elif op_type == "Softmax":
             softmaxes.append(index)
-    return {**roles, **_attention_roles(graph, producers, softmaxes)} if softmaxes else roles
+        elif op_type == "MatMul" and not node.parameters:
+            products.append(index)
+    return {**roles, **_attention_roles(graph, producers, softmaxes, products)} if softmaxes else roles
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
@@ -190,19 +193,16 @@ def _producer_type(graph: ModelGraph, index: int) -> str:
     return graph.nodes[producers[0]].op_type if producers and producers[0] >= 0 else ""
 
 
-def _attention_roles(graph: ModelGraph, producers: IntArray, softmaxes: list[int]) -> dict[int, Role]:
+def _attention_roles(
+    graph: ModelGraph, producers: IntArray, softmaxes: list[int], products: list[int]
+) -> dict[int, Role]:
     """Return the roles inside fused attentions.
 
     PyTorch's exporter writes ``scaled_dot_product_attention`` as product, mask, softmax, product, with the scale on
     query and key; where the scale is on the scores the model's own code computes them, and they reach memory.
     """
     read_count = np.bincount(producers[producers >= 0], minlength=len(graph.nodes))
-    readers = {
-        source: index
-        for index, sources in enumerate(graph.producers)
-        if graph.nodes[index].op_type == "MatMul" and not graph.nodes[index].parameters
-        for source in sources[:1]
-    }
+    readers = {graph.producers[index][0]: index for index in products if graph.producers[index]}
     roles: dict[int, Role] = {}
     for softmax in softmaxes:
         path = [softmax]
