@@ -15,7 +15,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,36 +63,47 @@ class Trees:
 
 
 def read_trees(*forests: Mapping[str, Any]) -> Trees:
-    """Return the trees that the parameters of each of *forests* describe."""
-    trees = [_leaves(parameters, root, 0) for parameters in forests for root in parameters["roots"]]
+    """Return the trees that the parameters of each of *forests* describe.
+
+    Their nodes are in depth-first order, left ones first, and a leaf is its own left child; so the leaves to the left
+    of a question are those between its left child and its right one.
+    """
     counts = [len(parameters["roots"]) for parameters in forests]
-    rows = [questions + [_NO_QUESTION] * (_QUESTIONS - len(questions)) for _, questions in trees]
-    feature, threshold, ruled_out = np.array(rows).transpose(2, 1, 0).reshape(3, -1)
+    roots, left, right = (_joined(forests, name) for name in ("roots", "left", "right"))
+    nodes = np.arange(len(left))
+    tree = np.searchsorted(roots, nodes, side="right") - 1
+    is_leaf = left == nodes
+    leaf = np.cumsum(is_leaf) - is_leaf
+    leaf -= leaf[roots][tree]
+    leaves, asking = is_leaf.nonzero()[0], (~is_leaf).nonzero()[0]
+    at = (asking - roots[tree[asking]] - leaf[asking], tree[asking])
+    feature = np.zeros((_QUESTIONS, len(roots)), dtype=np.int64)
+    threshold = np.full(feature.shape, np.inf)
+    ruled_out = np.zeros(feature.shape, dtype=np.uint16)
+    values = np.zeros((len(roots), MAXIMUM_LEAVES))
+    feature[at] = _columns(forests, "feature")[asking]
+    threshold[at] = _columns(forests, "threshold")[asking]
+    ruled_out[at] = 2 ** leaf[right[asking]] - 2 ** leaf[left[asking]]
+    values[tree[leaves], leaf[leaves]] = _columns(forests, "value")[leaves]
     sets = np.arange(2**MAXIMUM_LEAVES)
     return Trees(
         starts=np.array([parameters["start"] for parameters in forests], dtype=np.float64),
         firsts=np.cumsum([0, *counts[:-1]]),
-        feature=feature.astype(np.int64),
-        threshold=threshold,
-        ruled_out=ruled_out.astype(np.uint16),
-        values=np.concatenate([values + [0.0] * (MAXIMUM_LEAVES - len(values)) for values, _ in trees]),
-        leaf_offsets=np.arange(len(trees)) * MAXIMUM_LEAVES,
+        feature=feature.ravel(),
+        threshold=threshold.ravel(),
+        ruled_out=ruled_out.ravel(),
+        values=values.ravel(),
+        leaf_offsets=np.arange(len(roots)) * MAXIMUM_LEAVES,
         leftmost=np.log2(~sets & (sets + 1)).astype(np.uint8),
     )
 
 
-_Question = tuple[float, float, float]
-"""Feature, threshold and the leaves that a yes rules out, as bits."""
-_NO_QUESTION: _Question = (0.0, np.inf, 0.0)
+def _columns(forests: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+    return np.concatenate([np.array(parameters[name], dtype=np.float64) for parameters in forests])
 
 
-def _leaves(parameters: Mapping[str, Any], node: int, first: int) -> tuple[list[float], list[_Question]]:
-    """Return the values of the leaves below *node* from left to right, and the questions; leaf *first* is the first."""
-    left, right = parameters["left"][node], parameters["right"][node]
-    if left == node:
-        return [parameters["value"][node]], []
-    values, questions = _leaves(parameters, left, first)
-    ruled_out = 2 ** (first + len(values)) - 2**first
-    values_right, questions_right = _leaves(parameters, right, first + len(values))
-    question = (parameters["feature"][node], parameters["threshold"][node], ruled_out)
-    return values + values_right, [*questions, question, *questions_right]
+def _joined(forests: Sequence[Mapping[str, Any]], name: str) -> IntArray:
+    """Return the numbers of nodes that *name* holds, counted over all forests."""
+    starts = np.cumsum([0, *(len(parameters["left"]) for parameters in forests)])
+    parts = [np.array(parameters[name], dtype=np.int64) for parameters in forests]
+    return np.concatenate([part + start for part, start in zip(parts, starts, strict=False)])
