@@ -31,6 +31,7 @@ _INPUTS_OVER_BUSY = 7
 _PASSES = 3
 """A training step runs about three kernels for each forward one."""
 _LEAST = 1e-12
+_IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
 
 
 def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> FloatArray:
@@ -56,7 +57,7 @@ def _work(graph: ModelGraph, lowering: Lowering, batch_size: int) -> tuple[float
     """Return a row with what no GPU changes, and 0 for the rest."""
     counts = lowering.structure.counts
     passes = _PASSES if lowering.train else 1
-    kernels = max(float(counts @ (lowering.operator_class != OperatorClass.VIEW)), 1.0) * passes
+    kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
     flop = float(counts @ lowering.flop) * passes
     traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size

@@ -61,6 +61,9 @@ _BACKWARD_COLUMNS = np.array([
 _TRAINED_TRAFFIC_COLUMN = np.array(
     [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
 )
+_WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
+_VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
+_NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
 _Single = tuple[float, ...]
 """One kernel's entry of each row of the table."""
 
@@ -158,7 +161,7 @@ def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     if lowering.train:
         forward[2] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
     forward[3] = lowering.output_elements
-    forward[_LAUNCHES] = lowering.sequential_steps * (lowering.operator_class != _C.VIEW)
+    forward[_LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
     forward[_COUNTS] = lowering.structure.counts
     forward[6] = lowering.matrix_units
     forward[7] = lowering.inner
@@ -168,14 +171,14 @@ def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
 
 
 def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
-    views = lowering.operator_class == _C.VIEW
-    return float(np.where(views, _VIEW_LAUNCH, forward[_LAUNCHES]) @ lowering.structure.counts)
+    launches = forward[_LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
+    return float(launches @ lowering.structure.counts)
 
 
 def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray) -> None:
     """Write the backward passes; a sum passes its gradient on, without a kernel."""
     operator_class = lowering.operator_class
-    works = (operator_class != _C.ELEMENTWISE) | lowering.keeps_inputs | lowering.keeps_output
+    works = _NEVER_PASSES_ON[operator_class] | lowering.keeps_inputs | lowering.keeps_output
     works |= lowering.kept_bytes != 0
     backward[:] = forward
     backward[[1, 2, _LAUNCHES]] *= _BACKWARD_COLUMNS[:, operator_class] * works

@@ -78,6 +78,11 @@ class Kinds:
     matrix: BoolArray
 
 
+_CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
+    int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
+)
+_INSIDE, _VALUES = int(Role.INSIDE), int(Role.VALUES)
+"""Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 _MATRIX_CLASSES = (
     OperatorClass.CONVOLUTION,
@@ -89,11 +94,18 @@ _MATRIX_CLASSES = (
 _SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
 _WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
 """Those whose width counts."""
+_NOTHING_KEPT = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
+_WORKS, _GATHERS = (
+    np.array([float((one is chosen) == is_it) for one in OperatorClass])
+    for chosen, is_it in ((OperatorClass.VIEW, False), (OperatorClass.GATHER, True))
+)
 _READS = np.array([float(one not in (OperatorClass.VIEW, OperatorClass.GATHER)) for one in OperatorClass])
 _IS_MATRIX, _IS_SUM, _IS_WIDE = (
     np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _SUM_CLASSES, _WIDE_CLASSES)
 )
 _EXTRA_BYTES = np.array([{Keeps.MASK: 1.0, Keeps.INPUTS_AND_INDICES: INDEX_BYTES}.get(keeps, 0.0) for keeps in Keeps])
+_IS_KEPT_INPUT = np.array([keeps in (Keeps.INPUTS, Keeps.INPUTS_AND_INDICES) for keeps in Keeps])
+_IS_KEPT_OUTPUT = np.array([keeps is Keeps.OUTPUT for keeps in Keeps])
 _IS_STORED = np.array([0.0 if role in (Role.SCORES, Role.INSIDE) else 1.0 for role in Role])
 _KEEPS = np.array([rule.keeps for rule in RULE_OF_NUMBER])
 _HAS_FORMULA = np.array([rule.flop is not None for rule in RULE_OF_NUMBER])
@@ -123,8 +135,7 @@ def _kinds(key: Identity[Structure], batch_size: int) -> Kinds:
     structure, sizes = key.value, Sizes(batch_size)
     nodes, operators, roles = structure.kinds, structure.operators, structure.roles
     classes = _classes(nodes, operators, roles)
-    works = (classes != OperatorClass.VIEW).astype(np.float64)
-    gathers = (classes == OperatorClass.GATHER).astype(np.float64)
+    works, gathers = _WORKS[classes], _GATHERS[classes]
     keeps = _keeps(nodes, operators, roles, classes)
     outputs = _column([sum(map(sizes.__getitem__, node.outputs)) for node in nodes]) * works
     inputs, wide_inputs = _inputs(structure, classes, sizes)
@@ -141,8 +152,8 @@ def _kinds(key: Identity[Structure], batch_size: int) -> Kinds:
         weight_elements=weights * (works - gathers),
         weight_tensors=_column([len(node.parameters) for node in nodes]),
         extra_bytes=_EXTRA_BYTES[keeps],
-        keeps_inputs=(keeps == Keeps.INPUTS) | (keeps == Keeps.INPUTS_AND_INDICES),
-        keeps_output=keeps == Keeps.OUTPUT,
+        keeps_inputs=_IS_KEPT_INPUT[keeps],
+        keeps_output=_IS_KEPT_OUTPUT[keeps],
         sequential_steps=_sequential_steps(nodes, classes),
         width=_width(nodes, classes),
         sums=_IS_SUM[classes],
@@ -156,10 +167,10 @@ def _column(figures: Sequence[float]) -> FloatArray:
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
     found = CLASS_OF_NUMBER[operators]
-    for index in (found == OperatorClass.CONVOLUTION).nonzero()[0].tolist():
+    for index in (found == _CONVOLUTION).nonzero()[0].tolist():
         if is_narrow(nodes[index]) and group_count(nodes[index]) > 1:
             found[index] = OperatorClass.GROUPED_CONVOLUTION
-    for index in (found == OperatorClass.PRODUCT).nonzero()[0].tolist():
+    for index in (found == _PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
             found[index] = OperatorClass.BATCHED_PRODUCT
     of_role = _CLASS_OF_ROLE[roles]
@@ -169,7 +180,7 @@ def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> Int
 def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray, classes: IntArray) -> IntArray:
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
     found = _KEEPS[operators]
-    found[(roles == Role.INSIDE) | (roles == Role.COPY) | (classes == OperatorClass.VIEW)] = Keeps.NOTHING
+    found[_NOTHING_KEPT[roles] | (classes == _VIEW)] = Keeps.NOTHING
     for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
@@ -196,18 +207,18 @@ def _inputs(structure: Structure, classes: IntArray, sizes: Sizes) -> tuple[Floa
     if wide:
         pairs = zip(nodes, wide, strict=True)
         found_wide[:] = [sum(compress(map(sizes.__getitem__, node.inputs), flags)) for node, flags in pairs]
-    for index in (structure.roles == Role.VALUES).nonzero()[0].tolist():
+    for index in (structure.roles == _VALUES).nonzero()[0].tolist():
         last = nodes[index].inputs[-1:]
         found[index] = sum(map(sizes.__getitem__, last))
         found_wide[index] = found[index] * (bool(wide) and any(wide[index][-1:]))
-    reads = _READS[classes] * (structure.roles != Role.INSIDE)
+    reads = _READS[classes] * (structure.roles != _INSIDE)
     return found * reads, found_wide * reads
 
 
 def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
     found = np.ones(len(nodes))
-    for index in (classes == OperatorClass.RECURRENT).nonzero()[0].tolist():
+    for index in (classes == _RECURRENT).nonzero()[0].tolist():
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
         found[index] = max((size for size in sizes if size > 0), default=1)
     return found
@@ -217,7 +228,7 @@ def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     """Return the width of the product that a kind is or comes nearest to."""
     found = np.ones(len(nodes))
     chosen = _IS_WIDE[classes].nonzero()[0].tolist()
-    is_convolution = (classes[chosen] <= OperatorClass.GROUPED_CONVOLUTION).tolist()
+    is_convolution = (classes[chosen] <= _GROUPED_CONVOLUTION).tolist()
     found[chosen] = [
         max(_channels(nodes[index]) if convolves else _row(nodes[index]), 1)
         for index, convolves in zip(chosen, is_convolution, strict=True)

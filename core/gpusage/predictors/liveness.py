@@ -105,7 +105,7 @@ _MUL, _MATMUL, _GEMM = map(operator_number, ("Mul", "MatMul", "Gemm"))
 def _copying(graph: ModelGraph, lowering: Lowering) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
     operators = lowering.structure.operators
-    products = (lowering.operator_class == _CLASS.PRODUCT) & ((operators == _MATMUL) | (operators == _GEMM))
+    products = (lowering.operator_class == _PRODUCT_CLASS) & ((operators == _MATMUL) | (operators == _GEMM))
     nodes = products[lowering.structure.kind_of_node].nonzero()[0].tolist()
     return np.array([index for index in nodes if _reads_transposed(graph, index)], dtype=np.int64)
 
@@ -181,12 +181,14 @@ def terms(lowering: Lowering, tensors: Walk) -> FloatArray:
         kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
         kept[_CLASS.ELEMENTWISE],
         kept[_CLASS.PRODUCT],
-        lowering.output_bytes @ (structure.counts * (classes <= _CLASS.GROUPED_CONVOLUTION)),
+        lowering.output_bytes @ (structure.counts * _CONVOLVES[classes]),
     ])  # fmt: skip
 
 
 PEAK = TRAINING_TERMS.index("peak")
 _CLASS = OperatorClass
+_CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
+_CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])
 _SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
 _GROUPS = np.arange(5)[:, np.newaxis]
 _GROUP_OF_CLASS = np.array([
@@ -204,7 +206,7 @@ _GROUP_OF_CLASS = np.array([
 
 def _is_pointwise(lowering: Lowering) -> BoolArray:
     """Return, a kind, whether it is a dense convolution whose kernel is one pixel."""
-    found: BoolArray = lowering.operator_class == _CLASS.CONVOLUTION
+    found: BoolArray = lowering.operator_class == _CONVOLUTION
     for index in found.nonzero()[0].tolist():
         parameters = lowering.structure.kinds[index].parameters
         found[index] = not parameters or prod(parameters[0][2:]) <= 1

@@ -157,13 +157,16 @@ def _inference_bytes(lowering: Lowering, tensors: Walk, precision: str, library_
     return weights + ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max())) + library_bytes
 
 
+_IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
+
+
 def _workspace(lowering: Lowering) -> FloatArray:
     """Return, a node, the scratch memory of its kernel."""
     wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
-    convolves = lowering.operator_class == OperatorClass.CONVOLUTION
+    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
     workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
     return workspace[lowering.structure.kind_of_node]
 
 
 def _has_convolutions(lowering: Lowering) -> bool:
-    return bool((lowering.operator_class <= OperatorClass.GROUPED_CONVOLUTION).any())
+    return bool(lowering.operator_class.min(initial=len(OperatorClass)) <= OperatorClass.GROUPED_CONVOLUTION)

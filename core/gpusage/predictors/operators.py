@@ -133,8 +133,10 @@ def _inner_length(node: Node, sizes: Sizes) -> int:
 
 def group_count(node: Node) -> int:
     """Return into how many groups a convolution parts its channels."""
-    groups = dict(node.attributes).get("group", 1) if node.attributes else 1
-    return groups if isinstance(groups, int) and groups > 0 else 1
+    for name, groups in node.attributes:
+        if name == "group":
+            return groups if isinstance(groups, int) and groups > 0 else 1
+    return 1
 
 
 def is_narrow(node: Node) -> bool:

@@ -157,9 +157,12 @@ def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
 
 
 def _views(operators: IntArray, roles: IntArray) -> BoolArray:
-    plain_views = (CLASS_OF_NUMBER[operators] == OperatorClass.VIEW) & (roles == Role.PLAIN)
-    found: BoolArray = plain_views | (roles == Role.HOST) | (roles == Role.BIAS)
+    found: BoolArray = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
     return found
+
+
+_IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW
+_IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
 
 
 def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
