@@ -1,9 +1,10 @@
 """How long a prediction on ten GPU types takes: of a new card, and of one that was just predicted.
 
-Run: ``python bench/prediction.py``. Each model's card is decoded and then predicted for the first time (step time,
-memory, activity and familiarity on every GPU), then once more. Decoding is timed by itself and is in neither of the
-other figures; the daemon decodes a card that it has seen only once. Each figure is the median of many rounds, and in
-parentheses the fastest, which another process on the machine disturbs least.
+Run: ``python bench/prediction.py``. The models are the examples and two large ones of the zoo. Each model's card is
+decoded and then predicted for the first time (step time, memory, activity and familiarity on every GPU), then once
+more. Decoding is timed by itself and is in neither of the other figures; the daemon decodes a card that it has seen
+only once. Each figure is the median of many rounds, and in parentheses the fastest, which another process on the
+machine disturbs least.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from rich.table import Table
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.graphs.card import decode, encode
-from gpusage_hooks.types import Gpu, Workload
+from gpusage.learning.zoo import load_zoo
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 T = TypeVar("T")
 
+LARGE = ("timm:efficientnet_b7@600", "profile:hf:gpt2-large")
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GPUS = "k80 p100 v100 t4 rtx-3090 a100 a100-80gb l4 h100 b200"
 ROUNDS = 30
@@ -40,12 +43,14 @@ def main() -> None:
     for heading in ("nodes", "different", "decode", *goals):
         table.add_column(heading, justify="right")
     for path in sorted(MODELS.glob("*.onnx")):
-        table.add_row(path.stem, *_row(advisor, path, gpus))
-    Console(width=100).print(table)
+        table.add_row(path.stem, *_row(advisor, advisor.read(str(path)), gpus))
+    for key in LARGE:
+        table.add_row(key, *_row(advisor, load_zoo().graph(key), gpus))
+    Console(width=110).print(table)
 
 
-def _row(advisor: Advisor, path: Path, gpus: list[Gpu]) -> tuple[str, ...]:
-    card = encode(advisor.read(str(path)))
+def _row(advisor: Advisor, model: ModelGraph, gpus: list[Gpu]) -> tuple[str, ...]:
+    card = encode(model)
     workload = Workload(batch_size=64)
     decoded_s, new_s, warm_s = [], [], []
     for _ in range(ROUNDS):
