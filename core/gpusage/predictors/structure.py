@@ -93,16 +93,17 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
     lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
     producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
     destinations = np.repeat(np.arange(node_count), lengths)
-    kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, producers))
+    inside = producers >= 0
+    makers, destinations = producers[inside], destinations[inside]
+    read_count = np.bincount(makers, minlength=node_count)
+    kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, read_count))
     operators = np.array([operator_number(node.op_type) for node in kinds], dtype=np.int64)
     roots = _roots(graph, _views(operators, roles)[kind_of_node])
-    inside = producers >= 0
-    sources = roots[producers[inside]]
-    destinations = destinations[inside]
+    sources = roots[makers]
     stored = sources >= 0
+    sources, destinations = sources[stored], destinations[stored]
     last_reader = np.arange(node_count)
-    np.maximum.at(last_reader, sources[stored], destinations[stored])
-    read_count = np.bincount(producers[inside], minlength=node_count)
+    np.maximum.at(last_reader, sources, destinations)
     return Structure(
         kinds=kinds,
         operators=operators,
@@ -111,10 +112,10 @@ def _structure(identity: Identity[ModelGraph]) -> Structure:
         kind_of_node=kind_of_node,
         counts=np.bincount(kind_of_node, minlength=len(kinds)),
         root_of_node=roots,
-        sources=sources[stored],
-        destinations=destinations[stored],
+        sources=sources,
+        destinations=destinations,
         last_reader=last_reader,
-        unread=np.flatnonzero(read_count == 0),
+        unread=(read_count == 0).nonzero()[0],
     )
 
 
@@ -165,7 +166,7 @@ _IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW
 _IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
 
 
-def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
+def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
     """Return the roles that the neighbours decide; a node that is not here has a plain one."""
     roles: dict[int, Role] = {}
     softmaxes: list[int] = []
@@ -182,7 +183,7 @@ def _roles(graph: ModelGraph, producers: IntArray) -> dict[int, Role]:
             softmaxes.append(index)
         elif op_type == "MatMul" and not node.parameters:
             products.append(index)
-    return {**roles, **_attention_roles(graph, producers, softmaxes, products)} if softmaxes else roles
+    return {**roles, **_attention_roles(graph, read_count, softmaxes, products)} if softmaxes else roles
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
@@ -197,14 +198,13 @@ def _producer_type(graph: ModelGraph, index: int) -> str:
 
 
 def _attention_roles(
-    graph: ModelGraph, producers: IntArray, softmaxes: list[int], products: list[int]
+    graph: ModelGraph, read_count: IntArray, softmaxes: list[int], products: list[int]
 ) -> dict[int, Role]:
     """Return the roles inside fused attentions.
 
     PyTorch's exporter writes ``scaled_dot_product_attention`` as product, mask, softmax, product, with the scale on
     query and key; where the scale is on the scores the model's own code computes them, and they reach memory.
     """
-    read_count = np.bincount(producers[producers >= 0], minlength=len(graph.nodes))
     readers = {graph.producers[index][0]: index for index in products if graph.producers[index]}
     roles: dict[int, Role] = {}
     for softmax in softmaxes:
