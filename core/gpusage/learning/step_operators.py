@@ -1,5 +1,8 @@
 """NeuSight's operator times as steps of one kernel: fp32, forward, each launched alone.
 
+TF32 was off, which the source does not say: its A100 runs convolutions at 0.7 to 2.1 times the peak of FP32 (Winograd),
+as its GPUs without TF32 do, and TF32 has eight times that peak. So no kernel of these has matrix units.
+
 A fixed part of each operator and GPU is drawn, spread evenly over the measured times; the rest teaches nothing new.
 AMD's GPUs are left out: the catalogue has none.
 """
@@ -16,7 +19,6 @@ from gpusage.learning.step_flat import Sample
 from gpusage.learning.tables import DataFolder
 from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
 from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.lowering import MINIMUM_MATRIX_WIDTH
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu
 
@@ -66,7 +68,6 @@ def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # noqa: ANN401
 
 def _kernel(work: Work) -> Kernels:
     operator_class, flop, traffic, outputs, inner, width = work
-    product = operator_class not in (OperatorClass.ELEMENTWISE, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
     return Kernels(
         operator_class=np.array([operator_class], dtype=np.int64),
         flop=np.array([flop]),
@@ -74,7 +75,7 @@ def _kernel(work: Work) -> Kernels:
         blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[operator_class], 1.0),
         launches=np.ones(1),
         counts=np.ones(1),
-        matrix_units=np.array([float(product and inner >= MINIMUM_MATRIX_WIDTH)]),
+        matrix_units=np.zeros(1),
         inner=np.array([inner]),
         width=np.array([width]),
         backward=np.zeros(1),

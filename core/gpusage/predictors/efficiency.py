@@ -34,6 +34,7 @@ FEATURES = (
     "waves",
     "traffic_per_l2",
     "matrix_path",
+    "before_volta",
 )
 """What a network reads, in this order; lengths and ratios as logarithms."""
 OVERLAP = 4.0

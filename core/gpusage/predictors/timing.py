@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +14,14 @@ from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.power import sustained_share
 from gpusage.predictors.residual import KernelSeconds, features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
-from gpusage_hooks.units import TERA
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
-_FIRST_TENSOR_CORES = (7, 0)
+_VOLTA = (7, 0)
+"""The first with tensor cores, and the first to issue integers and floats side by side."""
 HALF = ("fp16", "bf16")
 _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
@@ -82,6 +82,7 @@ class _Rates:
 
     Attributes:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
+        before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
     """
 
     flop_per_s: FloatArray
@@ -89,6 +90,7 @@ class _Rates:
     bytes_per_s: FloatArray
     sm_count: FloatArray
     l2_bytes: FloatArray
+    before_volta: FloatArray
 
 
 def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
@@ -159,7 +161,8 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
     features[6] = waves + _SMALL_SHARE
     features[7] = kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE
     features[8] = rates.matrix_path[path]
-    features[9] = 1.0
+    features[9] = rates.before_volta
+    features[10] = 1.0
     lengths = features[4:8]
     np.log(lengths, out=lengths)
     lengths *= 0.2
@@ -173,11 +176,12 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
     plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
     table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
     return _Rates(
-        flop_per_s=table[:, :, 0] * [_sustained(gpu) for gpu in rows],
+        flop_per_s=table[:, :, 0] * [sustained_share(gpu) for gpu in rows],
         matrix_path=table[:, :, 1],
         bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
+        before_volta=np.array([float(gpu.compute_capability < _VOLTA) for gpu in rows]),
     )
 
 
@@ -185,22 +189,6 @@ def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) 
     """Return peak FLOP/s and path of a class whose shapes suit matrix units; without such units, the CUDA cores'."""
     wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
     peak = gpu.peak_flop_per_s.get(wanted)
-    if wanted == "fp32" or peak is None or gpu.compute_capability < _FIRST_TENSOR_CORES:
+    if wanted == "fp32" or peak is None or gpu.compute_capability < _VOLTA:
         return gpu.peak_flop_per_s["fp32"], 0.0
     return peak, 0.5 if wanted == "tf32" else 1.0
-
-
-POWER_PER_RATE, POWER_FALLS_YEARLY, POWER_YEAR = 2.9, 0.25, 2016
-SUSTAINED = 0.9
-
-
-def _sustained(gpu: Gpu) -> float:
-    """Return the share of its peak arithmetic rate that a GPU's power limit lets it hold, 1 where that is enough.
-
-    Watts for the same arithmetic fell by a quarter a year over the boards of 2016 to 2025. Those of 70 W (P4, T4, L4)
-    stand a quarter to a third below the others in the logarithm; NeuSight's P4 and T4 take 18 to 33 % longer than
-    their clock says, P100, V100 and A100 do not.
-    """
-    per_rate = log(gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"])
-    lacking = per_rate + POWER_FALLS_YEARLY * (gpu.launch_year - POWER_YEAR) - POWER_PER_RATE
-    return exp(SUSTAINED * min(0.0, lacking))
