@@ -21,6 +21,7 @@ def write_measurements(folder: Path) -> Path:
     _write(folder / "torchvision_gpu_bench.csv", _torchvision())
     _write(folder / "neusight_models.csv", _neusight())
     _write(folder / "neusight_ops.csv.gz", _operators())
+    _write(folder / "deepbench_gemm.csv", _products())
     _write(folder / "gpumemnet_timm_memory.csv", _peaks())
     _write(folder / "timm_static_features.csv", [{"model": name, "img_size_px": 224} for name, _ in TIMM])
     _write(folder / "gpumemnet_mlp_step1.csv", _perceptrons())
@@ -79,6 +80,20 @@ def _operators() -> Rows:
             add = {"op": "add", "b": size, "h": 4096, "latency_ms": factor * size / 1e4}
             rows += [dict.fromkeys(sizes, "") | {"device": device} | row for row in (linear, add)]
     return rows
+
+
+def _products() -> Rows:
+    both = ("fp32", "fp16_mixed")
+    return [
+        {"gpu": gpu, "precision": precision, "m": size, "n": 128, "k": size, "time_ms": size**2 / 1e7 / speed}
+        for gpu, precision, speed in (
+            ("T4", "fp32", 1),
+            ("T4", "fp16_mixed", 4),
+            ("P100", "fp16_mixed", 2),
+            ("M40", "fp32", 1),
+        )
+        for size in (512, 2048)
+    ]
 
 
 def _peaks() -> Rows:

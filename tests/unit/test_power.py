@@ -14,7 +14,7 @@ from gpusage_hooks.units import TERA
 CATALOGUE = builtin_catalogue()
 
 
-def test_the_watts_that_a_chip_needs_are_the_median_of_its_boards_in_the_catalogue():
+def test_the_watts_that_a_chip_needs_are_the_median_of_its_boards_in_the_catalogue() -> None:
     boards: dict[tuple[int, int], list[float]] = {}
     for gpu in CATALOGUE:
         watts = gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"]
@@ -23,21 +23,21 @@ def test_the_watts_that_a_chip_needs_are_the_median_of_its_boards_in_the_catalog
 
 
 @pytest.mark.parametrize("name", ["t4", "p4", "l4", "a10", "rtx-pro-6000-max-q"])
-def test_a_board_of_low_power_holds_half_to_three_quarters_of_its_peak(name: str):
+def test_a_board_of_low_power_holds_half_to_three_quarters_of_its_peak(name: str) -> None:
     assert 0.45 < sustained_share(CATALOGUE.find(name)) < 0.75
 
 
 @pytest.mark.parametrize("name", ["p100-pcie-16gb", "v100-pcie-32gb", "a100-sxm4-40gb", "rtx-4090", "h100-sxm5-80gb"])
-def test_a_board_of_full_power_holds_its_peak(name: str):
+def test_a_board_of_full_power_holds_its_peak(name: str) -> None:
     assert sustained_share(CATALOGUE.find(name)) > 0.97
 
 
-def test_a_site_that_lowers_the_power_limit_lowers_what_is_held():
+def test_a_site_that_lowers_the_power_limit_lowers_what_is_held() -> None:
     gpu = CATALOGUE.find("h100-sxm5-80gb")
     halved = replace(gpu, power_limit_w=gpu.power_limit_w / 2)
     assert sustained_share(halved) == pytest.approx(0.5**0.9 * 1.0, rel=0.02)
 
 
-def test_a_chip_that_is_not_known_is_taken_to_hold_its_peak():
+def test_a_chip_that_is_not_known_is_taken_to_hold_its_peak() -> None:
     unknown = replace(CATALOGUE.find("t4"), compute_capability=(99, 0))
     assert sustained_share(unknown) == 1.0

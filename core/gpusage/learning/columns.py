@@ -24,6 +24,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
                 *("op", "device", "latency_ms", "b", "m", "n", "k", "h"),
                 *("c_in", "c_out", "kernel", "in_size", "stride", "pad"),
             ),
+            "deepbench_gemm.csv": ("gpu", "precision", "m", "n", "k", "time_ms"),
             "gpumemnet_timm_memory.csv": (
                 *("model", "batch_size", "quality"),
                 *("max_gpu_memory_MiB", "faketensor_after_backward_MiB"),

@@ -87,3 +87,12 @@ def log_deviation_quantile(measured: FloatArray, predicted: FloatArray, share: f
 def pooled(parts: Sequence[FloatArray]) -> FloatArray:
     """Return the rows of all folds together."""
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """Return the least of *values* that so large a *share* of the weight does not exceed; 0 where there are none."""
+    if not len(values):
+        return 0.0
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1])])

@@ -18,7 +18,7 @@ def ranges(found: Measurements) -> dict[str, tuple[float, float]]:
     return {
         "batch_size": _span(batches),
         "flop": _span(batch * forward_flop(graph) for batch, graph in zip(batches, graphs, strict=True)),
-        "launch_year": _span(sample.gpu.launch_year for sample in (*found.samples, *found.operators)),
+        "launch_year": _span(sample.gpu.launch_year for sample in (*found.samples, *found.operators, *found.products)),
         "parameter_count": _span(graph.parameter_count for graph in graphs),
         "step_s": _span(row.measured_s for row in found.rows),
     }

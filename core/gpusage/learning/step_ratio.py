@@ -49,8 +49,10 @@ def pairs_of(found: Measurements, unseen_family: Array, unseen_gpu: Array, known
     """Return the pairs of rows, as predicted where their family was unseen; once more where one GPU was as well."""
     measured = np.log(found.measured_s)
     seen, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
-    reach_seen = np.hypot(known["known"], known["host"] * unseen_family[:, 2])
-    reach_unseen = np.sqrt(known["known"] ** 2 + known["unseen_gpu"] ** 2 + np.square(known["host"] * unseen_gpu[:, 2]))
+    reach_seen = np.hypot(known["known"], known["short"] * unseen_family[:, 2])
+    reach_unseen = np.sqrt(
+        known["known"] ** 2 + known["unseen_gpu"] ** 2 + np.square(known["short"] * unseen_gpu[:, 2])
+    )
     both = _matched(found.rows)
     first, second = both[:, 0], both[:, 1]
     gpus = [row.gpu.name for row in found.rows]

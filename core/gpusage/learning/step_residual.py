@@ -1,8 +1,8 @@
 """Fits the correction of `gpusage.predictors.residual` to what whole steps took beyond the fitted roofline.
 
-It is a Gaussian process with anchors for inducing points: a kernel for all GPUs and a smaller one for each GPU on which
-many models were measured. Rows of one model share an error of their own, so that each GPU's part is learned from what
-GPUs differ in; large misses count less. Nothing here is random.
+It is a Gaussian process with anchors for inducing points, one for each GPU on which many models were measured. Rows of
+one model share an error of their own, so that each GPU's part is learned from what GPUs differ in; large misses count
+less. Nothing here is random.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.residual import COUNT, Residual, bells, standard
+from gpusage.predictors.residual import COUNT, NO_RESIDUAL, Residual, bells, standard
 
 Array = npt.NDArray[Any]
 ANCHORS = 150
 LEAST_ROWS = 500
 """A GPU with so many measured steps has a part of its own."""
-COMMON = 0.15
-OWN = 0.05
-"""Standard deviations of the logarithm that the two kinds of kernels explain before any row is seen."""
+OWN = 0.08
+"""Standard deviation of the logarithm that a GPU's part explains before any row is seen."""
 MODEL = 0.2
 ROW = 0.04
 """The same of what the rows of one model share, and of a row."""
@@ -54,21 +53,22 @@ class ResidualRows:
 
 
 def fit_residual(rows: ResidualRows) -> Residual:
-    """Return the correction that explains *rows* best."""
+    """Return the correction that explains *rows* best; none where no GPU has rows enough for a part of its own."""
+    own = own_parts(rows.gpus)
+    if not own:
+        return NO_RESIDUAL
     means, scales = rows.features.mean(axis=0), rows.features.std(axis=0) + SMALLEST_SCALE
     near = standard(rows.features, means, scales)
     anchors = _anchors(near, min(ANCHORS, len(near)))
-    own = own_parts(rows.gpus)
     gram = bells(anchors, anchors) + RIDGE * np.eye(len(anchors))
     whitener = np.linalg.inv(np.linalg.cholesky(gram)).T
     weights = _solved(_design(bells(near, anchors) @ whitener, rows.gpus, own), rows)
-    heights = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(1 + len(own), -1)]
+    heights = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(len(own), -1)]
     return Residual(
         means=means,
         scales=scales,
         anchors=anchors,
-        common=heights[0] * COMMON,
-        by_gpu={name: part * OWN for name, part in zip(own, heights[1:], strict=True)},
+        by_gpu={name: part * OWN for name, part in zip(own, heights, strict=True)},
         least_count=float(rows.features[:, COUNT].min()),
     )
 
@@ -89,10 +89,10 @@ def _anchors(near: Array, count: int) -> Array:
 
 
 def _design(columns: Array, gpus: Sequence[str], own: Sequence[str]) -> Array:
-    """Return the columns for all GPUs, and each GPU's own, scaled so that each weight has a deviation of 1."""
+    """Return each GPU's own columns, scaled so that each weight has a deviation of 1."""
     block = np.hstack([columns, np.ones((len(columns), 1))])
     names = np.array(gpus)
-    return np.hstack([block * COMMON, *(block * OWN * (names == name)[:, np.newaxis] for name in own)])
+    return np.hstack([block * OWN * (names == name)[:, np.newaxis] for name in own])
 
 
 def _solved(design: Array, rows: ResidualRows) -> Array:

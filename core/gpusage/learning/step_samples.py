@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.learning.deepbench_products import product_samples
 from gpusage.learning.splits import Fold, by_group
 from gpusage.learning.step_fit import Fitted, fit
 from gpusage.learning.step_flat import Sample
@@ -28,8 +29,9 @@ SOURCE_WEIGHTS = {
     "timm train": 0.5,
     "torchvision infer": 0.2,
     "torchvision train": 0.2,
-    "neusight": 0.5,
+    "neusight": 1.0,
     "operators": 0.8,
+    "products": 0.2,
 }
 PROFILE_WEIGHT = 0.5
 """Of each campaign and mode of gpusage profile."""
@@ -38,7 +40,7 @@ GPU_FOLDS: tuple[tuple[str, ...], ...] = (
     ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-5090"),
     ("p100-pcie-16gb", "rtx-3090", "rtx-2080-ti"),
     ("t4", "rtx-4090", "titan-xp"),
-    ("v100-pcie-32gb", "rtx-pro-6000-max-q", "titan-rtx"),
+    ("v100-pcie-32gb", "v100-sxm2-16gb", "rtx-pro-6000-max-q", "titan-rtx"),
     ("p4",),
 )
 """GPUs that are left out together: of different sources, or of one chip. Each other GPU that was measured is alone."""
@@ -46,9 +48,11 @@ GPU_FOLDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Rows, the samples made of them, and the operators.
+    """Rows, the samples made of them, and what was measured alone.
 
     Attributes:
+        operators: NeuSight's.
+        products: DeepBench's.
         fitted: Which rows may teach: each of timm's inference models in two of its campaigns, which halves the time.
         left_out: What was not looked at and why, for people.
     """
@@ -56,6 +60,7 @@ class Measurements:
     rows: list[StepRow]
     samples: list[Sample]
     operators: list[Sample]
+    products: list[Sample]
     fitted: Array
     left_out: str = ""
 
@@ -70,15 +75,19 @@ def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
     zoo = zoo or load_zoo()
     rows = step_rows(data, zoo)
     samples = [_sample(row, zoo) for row in rows]
-    operators = operator_samples(data)
-    share = SOURCE_WEIGHTS["operators"] / max(len(operators), 1)
     return Measurements(
         rows=rows,
         samples=samples,
-        operators=[replace(operator, weight=share) for operator in operators],
+        operators=_sharing("operators", operator_samples(data)),
+        products=_sharing("products", product_samples(data)),
         fitted=_fitted(rows),
         left_out=left_out(data, zoo),
     )
+
+
+def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
+    """Return *samples*, each with the same part of the weight of *source*."""
+    return [replace(sample, weight=SOURCE_WEIGHTS[source] / len(samples)) for sample in samples]
 
 
 def _sample(row: StepRow, zoo: Zoo) -> Sample:
@@ -89,7 +98,7 @@ def _sample(row: StepRow, zoo: Zoo) -> Sample:
         measured_s=row.measured_s,
         campaign=row.campaign,
         extra_s=row.copy_s,
-        group=f"{row.key} {row.workload.mode} {row.workload.precision} {row.release}",
+        group=f"{row.key.replace('timm-fused:', 'timm:')} {row.workload.mode} {row.workload.precision}",
     )
 
 
@@ -123,11 +132,14 @@ def weighted(found: Measurements, indices: Array) -> list[Sample]:
 
 def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
     """Return the fit to the rows *indices*, with no row and no operator of the GPUs *without*."""
-    samples = [*weighted(found, indices), *found.operators]
+    samples = [*weighted(found, indices), *found.operators, *found.products]
     fitted = fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
     kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
     residual = fit_residual(_residual_rows(found, kept, fitted))
-    return replace(fitted, efficiency=replace(fitted.efficiency, residual=residual))
+    # a GPU of which products alone were measured has no part of its own, and stays one that was not measured
+    measured = {sample.gpu.name for sample in (*found.samples, *found.operators)}
+    factors = {name: factor for name, factor in fitted.efficiency.gpu_log_factors.items() if name in measured}
+    return replace(fitted, efficiency=replace(fitted.efficiency, residual=residual, gpu_log_factors=factors))
 
 
 def _residual_rows(found: Measurements, indices: Array, fitted: Fitted) -> ResidualRows:
@@ -139,7 +151,7 @@ def _residual_rows(found: Measurements, indices: Array, fitted: Fitted) -> Resid
         features=np.concatenate([timing.features for timing in timings]),
         misses=np.log(measured / [float(timing.step_s[0]) for timing in timings]),
         gpus=[sample.gpu.name for sample in samples],
-        models=[sample.group or "" for sample in samples],
+        models=[f"{found.samples[index].group} {found.rows[index].release}" for index in indices],
         families=[f"{found.rows[index].source} {found.rows[index].family}" for index in indices],
     )
 
@@ -153,12 +165,12 @@ def _timing(fitted: Fitted, sample: Sample, *, with_campaign: bool) -> Timing:
 
 
 def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool = False) -> tuple[Array, Array]:
-    """Return seconds and host's share of each sample; with the host of its campaign, or as shipped, with ours."""
+    """Return each sample's seconds and share of short kernels; with its campaign's host or, as shipped, with ours."""
     steps, shares = [], []
     for sample in samples:
         timing = _timing(fitted, sample, with_campaign=with_campaign)
         steps.append(float(timing.step_s[0]) + sample.extra_s)
-        shares.append(float(timing.host_share[0]))
+        shares.append(float(timing.short_share[0]))
     return np.array(steps), np.array(shares)
 
 

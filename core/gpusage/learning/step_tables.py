@@ -120,11 +120,13 @@ def _speedups(
                 return (step_s[slow] / samples[slow]) / (step_s[fast] / samples[fast])
 
             rows.append(_speedup(f"{pair[0]} -> {pair[1]}{label}", found, matched, unseen, gain))
-    means = np.array([row[2:] for row in rows], dtype=float).mean(axis=0).tolist()
+    if rows:
+        means = np.array([row[2:] for row in rows], dtype=float).mean(axis=0).tolist()
+        rows.append(("mean", None, *means))
     return ScoreTable(
         title=title,
         columns=("pair", "n", "ours", "ours, calibrated", "constant", "random forest"),
-        rows=(*rows, ("mean", None, *means)),
+        rows=tuple(rows),
         notes=(
             "MAPE % of the ratio of samples per second.",
             "All but ours learn from the other families' ratios of the same pair of GPUs.",

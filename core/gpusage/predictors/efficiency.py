@@ -35,6 +35,7 @@ FEATURES = (
     "traffic_per_l2",
     "matrix_path",
     "before_volta",
+    "flop_per_byte",
 )
 """What a network reads, in this order; lengths and ratios as logarithms."""
 OVERLAP = 4.0
@@ -68,7 +69,7 @@ class Efficiency:
         host_s: Seconds of the host, in the order of `Kernels.host_counts`.
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
         deviations: 90 % of the truths lie within so much on the logarithmic scale: on a measured GPU of known models,
-            and what an unseen GPU and the host's share add.
+            and what an unseen GPU and short kernels add.
         residual: What whole steps take beyond the sum of their kernels.
     """
 

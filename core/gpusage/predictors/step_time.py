@@ -17,14 +17,14 @@ def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     """Predict the seconds of one step on each GPU."""
     timing = timing_of(graph, workload, gpus)
     return [
-        around(step_s, exp(_distance(graph, gpu, host_share)))
-        for gpu, step_s, host_share in zip(gpus, timing.step_s.tolist(), timing.host_share.tolist(), strict=True)
+        around(step_s, exp(_distance(graph, gpu, short_share)))
+        for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True)
     ]
 
 
-def _distance(graph: ModelGraph, gpu: Gpu, host_share: float) -> float:
+def _distance(graph: ModelGraph, gpu: Gpu, short_share: float) -> float:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale."""
     efficiency = shipped()
     deviations = efficiency.deviations
     unseen = 0.0 if gpu.name in efficiency.gpu_log_factors else deviations["unseen_gpu"]
-    return hypot(deviations["known"], unseen, deviations["host"] * host_share, 2.0 * unknown_share(graph))
+    return hypot(deviations["known"], unseen, deviations["short"] * short_share, 2.0 * unknown_share(graph))

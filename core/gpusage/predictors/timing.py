@@ -15,14 +15,18 @@ from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.power import sustained_share
-from gpusage.predictors.residual import KernelSeconds, features_of
+from gpusage.predictors.residual import MEAN_KERNEL_S, KernelSeconds, features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
-_VOLTA = (7, 0)
+VOLTA = (7, 0)
 """The first with tensor cores, and the first to issue integers and floats side by side."""
 HALF = ("fp16", "bf16")
+_BALANCE = 16.0
+"""FP32 operations for each byte that a GPU can move: V100's, about."""
+SHORT_S = 50e-6
+"""A mean kernel of this length is half short."""
 _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
 _SMALL_SHARE = 0.03
@@ -38,7 +42,7 @@ class Timing:
         busy_s: Some kernel runs.
         sm_s: SMs are busy, the mean over all SMs.
         dram_s: The memory would be busy if it moved bytes at its peak.
-        host_share: How far launches on the host decide the step, 0 to 1; a share, not seconds.
+        short_share: How far kernels are so short that what starts them decides, 0 to 1; a share, not seconds.
         features: Of `residual.FEATURES`, one row a GPU.
     """
 
@@ -46,7 +50,7 @@ class Timing:
     busy_s: FloatArray
     sm_s: FloatArray
     dram_s: FloatArray
-    host_share: FloatArray
+    short_share: FloatArray
     features: FloatArray
 
 
@@ -83,6 +87,7 @@ class _Rates:
     Attributes:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
         before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
+        flop_per_byte: Peak FP32 rate over peak bandwidth, half its logarithm, around 0.
     """
 
     flop_per_s: FloatArray
@@ -91,6 +96,7 @@ class _Rates:
     sm_count: FloatArray
     l2_bytes: FloatArray
     before_volta: FloatArray
+    flop_per_byte: FloatArray
 
 
 def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
@@ -109,28 +115,29 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     ideal = ideal_times(kernels, gpus, precision)
     times = kernel_times(efficiency, kernels, ideal)
     names = tuple([gpu.name for gpu in gpus])
-    factors, was_measured = _factors(Identity(efficiency), names)
+    factors = _factors(Identity(efficiency), names)
     busy_s = kernels.counts @ times.total_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
     seconds = KernelSeconds(total_s=times.total_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
     rows = features_of(kernels, seconds, is_half=precision in HALF)
-    missed = np.exp(efficiency.residual.log_factors(rows, names) * was_measured)
+    missed = np.exp(efficiency.residual.log_factors(rows, names))
     return Timing(
         step_s=step_s * missed,
         busy_s=busy_s * missed,
         sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
         dram_s=kernels.counts @ ideal.traffic_s,
-        host_share=(host_s / step_s) ** OVERLAP,
+        short_share=1.0 / (1.0 + np.exp(rows[:, MEAN_KERNEL_S]) / SHORT_S),
         features=rows,
     )
 
 
 @lru_cache(maxsize=64)
-def _factors(efficiency: Identity[Efficiency], gpus: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
-    """Return each GPU's own factor, and 1 where the GPU was measured, else 0."""
+def _factors(efficiency: Identity[Efficiency], gpus: tuple[str, ...]) -> FloatArray:
+    """Return each GPU's own factor, 1 where it was not measured."""
     known = efficiency.value.gpu_log_factors
-    return np.exp([known.get(name, 0.0) for name in gpus]), np.array([float(name in known) for name in gpus])
+    factors: FloatArray = np.exp([known.get(name, 0.0) for name in gpus])
+    return factors
 
 
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
@@ -162,7 +169,8 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
     features[7] = kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE
     features[8] = rates.matrix_path[path]
     features[9] = rates.before_volta
-    features[10] = 1.0
+    features[10] = rates.flop_per_byte
+    features[11] = 1.0
     lengths = features[4:8]
     np.log(lengths, out=lengths)
     lengths *= 0.2
@@ -181,7 +189,9 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
         bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
-        before_volta=np.array([float(gpu.compute_capability < _VOLTA) for gpu in rows]),
+        before_volta=np.array([float(gpu.compute_capability < VOLTA) for gpu in rows]),
+        flop_per_byte=0.5
+        * np.log([gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s / _BALANCE for gpu in rows]),
     )
 
 
@@ -189,6 +199,6 @@ def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) 
     """Return peak FLOP/s and path of a class whose shapes suit matrix units; without such units, the CUDA cores'."""
     wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
     peak = gpu.peak_flop_per_s.get(wanted)
-    if wanted == "fp32" or peak is None or gpu.compute_capability < _VOLTA:
+    if wanted == "fp32" or peak is None or gpu.compute_capability < VOLTA:
         return gpu.peak_flop_per_s["fp32"], 0.0
     return peak, 0.5 if wanted == "tf32" else 1.0

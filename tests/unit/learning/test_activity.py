@@ -121,7 +121,7 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
 
 def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
     resnet = predict_activity(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64), [A100])[0]
-    assert resnet.gpu_utilization.value > 0.85
+    assert resnet.gpu_utilization.value > 0.8
     assert resnet.gpu_utilization.high > 0.99
     assert resnet.sm_activity.high < 0.99
     idle = predict_activity(perceptron_graph(), Workload(batch_size=4), [A100])[0]

@@ -8,7 +8,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import report
-from gpusage.learning.step_fit import Penalties, _Objective, fit, initial
+from gpusage.learning.deepbench_products import product_samples
+from gpusage.learning.step_fit import Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage.learning.step_flat import Sample, flattened
 from gpusage.learning.step_rows import step_rows
 from gpusage.learning.step_samples import predicted
@@ -16,10 +17,11 @@ from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.learning.zoo import Zoo, load_zoo
 from gpusage.predictors.kernels import kernels_of
-from gpusage.predictors.timing import timing_with
+from gpusage.predictors.timing import ideal_times, timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from graphs import convolution_graph, perceptron_graph
+from measurements import write_measurements
 
 A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 
@@ -68,6 +70,17 @@ def test_the_same_samples_give_the_same_fit() -> None:
     assert first.gpu_log_factors == second.gpu_log_factors
 
 
+def test_a_fit_says_what_its_starts_say_on_the_whole() -> None:
+    flat, kernels = flattened(SAMPLES), SAMPLES[0].kernels
+    alone = [_fit_from(initial(start), flat, 10, Penalties()) for start in (1, 2)]
+    ideal = ideal_times(kernels, [A100, T4], "fp32")
+    logarithms = [item.efficiency.logarithms(kernels.operator_class, ideal.features) for item in (*alone, mean(alone))]
+    assert logarithms[2] == pytest.approx((logarithms[0] + logarithms[1]) / 2)
+    assert mean(alone).efficiency.latency_s == pytest.approx(
+        (alone[0].efficiency.latency_s * alone[1].efficiency.latency_s) ** 0.5
+    )
+
+
 def test_an_unseen_gpu_has_no_factor_of_its_own() -> None:
     seen = replace(initial(), gpu_log_factors={A100.name: 0.5})
     kernels = SAMPLES[0].kernels
@@ -100,6 +113,15 @@ def test_rows_are_read_where_the_zoo_has_the_model(tmp_path: Path) -> None:
         ("rtx-4090", "resnet", 256 / 5120),
         ("titan-xp", "resnet", 0.075),
         ("t4", "bert_large", 0.694),
+    ]
+
+
+def test_products_in_half_precision_are_those_of_gpus_with_tensor_cores_and_of_the_catalogue(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    found = product_samples(DataFolder(write_measurements(tmp_path)))
+    assert [(item.gpu.name, item.precision, item.kernels.matrix_units[0]) for item in found] == [
+        *[("t4", "fp32", 0.0)] * 2,
+        *[("t4", "fp16", 1.0)] * 2,
     ]
 
 

@@ -1,0 +1,64 @@
+"""DeepBench's matrix products as steps of one kernel: single precision, and half where there are tensor cores.
+
+They were timed in a loop, one launch behind the other, so that hardly anything of the host is in them. Its convolutions
+are not learned from: they take the fastest of cuDNN's algorithms, which frameworks rarely do, and Ardagna's experiment
+(`seeds.ardagna_layers`) tests on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.step_flat import Sample
+from gpusage.learning.tables import DataFolder
+from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
+from gpusage.predictors.kernels import Kernels
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.timing import VOLTA
+from gpusage_hooks.types import Gpu, Precision
+
+FILE = "deepbench_gemm.csv"
+DEVICES = {"1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "T4": "t4", "V100": "v100-sxm2-16gb"}
+"""Not M40 and the TITAN X of two generations, which the catalogue lacks. V100 is faster than the PCIe board's peak."""
+PRECISIONS: dict[str, tuple[Precision, float]] = {"fp32": ("fp32", 4.0), "fp16_mixed": ("fp16", 2.0)}
+"""By DeepBench's name: ours, and bytes an element."""
+HOST_SHARE = 0.01
+"""Of the host's time for a step."""
+
+
+def product_samples(data: DataFolder) -> list[Sample]:
+    """Return the products of the GPUs in `DEVICES`; P100's half precision, without tensor cores, is left out."""
+    samples: list[Sample] = []
+    for row in data.read(FILE).itertuples():
+        if row.gpu in DEVICES:
+            gpu = builtin_catalogue().find(DEVICES[row.gpu])
+            precision, element_bytes = PRECISIONS[row.precision]
+            if precision == "fp32" or gpu.compute_capability >= VOLTA:
+                samples.append(_sample(row, gpu, precision, element_bytes))
+    return samples
+
+
+def _sample(row: Any, gpu: Gpu, precision: Precision, element_bytes: float) -> Sample:  # noqa: ANN401 - a row of pandas
+    outputs = float(row.m * row.n)
+    return Sample(
+        kernels=Kernels(
+            operator_class=np.array([OperatorClass.PRODUCT], dtype=np.int64),
+            flop=np.array([2.0 * outputs * row.k]),
+            traffic_bytes=np.array([element_bytes * (row.m * row.k + row.k * row.n + outputs)]),
+            blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[OperatorClass.PRODUCT], 1.0),
+            launches=np.ones(1),
+            counts=np.ones(1),
+            matrix_units=np.array([float(precision != "fp32")]),
+            inner=np.array([float(row.k)]),
+            width=np.array([float(row.m)]),
+            backward=np.zeros(1),
+            host_counts=np.array([HOST_SHARE, 0.0, 0.0, 0.0]),
+        ),
+        gpu=gpu,
+        precision=precision,
+        measured_s=row.time_ms / 1e3,
+        campaign=f"deepbench {gpu.name}",
+    )
