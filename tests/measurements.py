@@ -83,15 +83,10 @@ def _operators() -> Rows:
 
 
 def _products() -> Rows:
-    both = ("fp32", "fp16_mixed")
+    gpus = (("T4", "fp32", 1), ("T4", "fp16_mixed", 4), ("P100", "fp16_mixed", 2), ("M40", "fp32", 1))
     return [
         {"gpu": gpu, "precision": precision, "m": size, "n": 128, "k": size, "time_ms": size**2 / 1e7 / speed}
-        for gpu, precision, speed in (
-            ("T4", "fp32", 1),
-            ("T4", "fp16_mixed", 4),
-            ("P100", "fp16_mixed", 2),
-            ("M40", "fp32", 1),
-        )
+        for gpu, precision, speed in gpus
         for size in (512, 2048)
     ]
 
