@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -103,8 +105,12 @@ def _score(measured: Array, predicted: Array, factor: Array, kept: Array) -> Sco
 
 
 def _plain(found: Measurements) -> Array:
+    """Return the seconds at one efficiency a class, of GPUs that no power limit holds back."""
     efficiency = initial()
-    return np.array([float(timing_with(efficiency, s.kernels, [s.gpu], s.precision).step_s[0]) for s in found.samples])
+    gpus = {sample.gpu.name: replace(sample.gpu, power_limit_w=inf) for sample in found.samples}
+    return np.array(
+        [float(timing_with(efficiency, s.kernels, [gpus[s.gpu.name]], s.precision).step_s[0]) for s in found.samples]
+    )
 
 
 def _speedups(

@@ -55,7 +55,7 @@ def table(data: DataFolder) -> ScoreTable:
         rows=tuple(rows),
         notes=(
             f"DeepBench, fp32, the mean of {', '.join(GPUS)}: a regression for each GPU, forward and backward apart.",
-            "A network that teaches itself: each layer by the others. Ours: shipped, no convolution of DeepBench taught it.",
+            "A network that teaches itself: each layer by the others. Ours: shipped; none of these rows taught it.",
             "Ours scaled: one factor a GPU, by which that network's convolutions took longer than ours says.",
             "DeepBench takes the fastest of cuDNN's algorithms for each convolution, which frameworks rarely do.",
         ),
