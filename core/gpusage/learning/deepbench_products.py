@@ -1,12 +1,13 @@
 """DeepBench's matrix products as steps of one kernel: single precision, and half where there are tensor cores.
 
-They were timed in a loop, one launch behind the other, so that hardly anything of the host is in them. Its convolutions
-are not learned from: they take the fastest of cuDNN's algorithms, which frameworks rarely do, and Ardagna's experiment
-(`seeds.ardagna_layers`) tests on them.
+The times are those of ``results/train/DeepBench_NV_*.xlsx``, of a loop with one launch behind the other, so that hardly
+anything of the host is in them. Its convolutions are not learned from: they take the fastest of cuDNN's algorithms,
+which frameworks rarely do, and Ardagna's experiment (`seeds.ardagna_layers`) tests on them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,17 @@ from gpusage.predictors.timing import VOLTA
 from gpusage_hooks.types import Gpu, Precision
 
 FILE = "deepbench_gemm.csv"
-DEVICES = {"1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "T4": "t4", "V100": "v100-sxm2-16gb"}
-"""Not M40 and the TITAN X of two generations, which the catalogue lacks. V100 is faster than the PCIe board's peak."""
-PRECISIONS: dict[str, tuple[Precision, float]] = {"fp32": ("fp32", 4.0), "fp16_mixed": ("fp16", 2.0)}
+DEVICES: Mapping[str, str] = {
+    "1080Ti": "gtx-1080-ti",
+    "P100": "p100-pcie-16gb",
+    "T4": "t4",
+    "V100": "v100-sxm2-16gb",
+}
+"""Not M40 and two TITAN X, which the catalogue lacks. V100 reaches 105 % of the PCIe board's peak."""
+PRECISIONS: Mapping[str, tuple[Precision, float]] = {"fp32": ("fp32", 4.0), "fp16_mixed": ("fp16", 2.0)}
 """By DeepBench's name: ours, and bytes an element."""
 HOST_SHARE = 0.01
-"""Of the host's time for a step."""
+"""Of the host's time for a step: nearly none, and above 0 as its logarithm is fitted."""
 
 
 def product_samples(data: DataFolder) -> list[Sample]:

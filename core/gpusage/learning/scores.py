@@ -90,9 +90,7 @@ def pooled(parts: Sequence[FloatArray]) -> FloatArray:
 
 
 def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    """Return the least of *values* that so large a *share* of the weight does not exceed; 0 where there are none."""
-    if not len(values):
-        return 0.0
+    """Return the least of *values* that so large a *share* of the weight does not exceed."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1])])

@@ -26,8 +26,9 @@ class Sample:
         campaign: Has a host of its own: as fast as ours times a factor that is fitted with the rest.
         weight: How much it counts.
         extra_s: What the measurement adds to the step, as `StepRow.copy_s`.
-        group: The same model and workload on other GPUs: what differs within a group is a speed-up, which counts
-            once more for itself. None is a group of its own.
+        group: The same model, mode and precision on other GPUs and in other releases of the libraries: what differs
+            within a group counts once more for itself, as speed-ups are what GPUs are chosen by. None is a group of
+            its own.
     """
 
     kernels: Kernels

@@ -37,13 +37,14 @@ PROFILE_WEIGHT = 0.5
 """Of each campaign and mode of gpusage profile."""
 FAMILY_FOLDS = 4
 GPU_FOLDS: tuple[tuple[str, ...], ...] = (
-    ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-5090"),
-    ("p100-pcie-16gb", "rtx-3090", "rtx-2080-ti"),
-    ("t4", "rtx-4090", "titan-xp"),
-    ("v100-pcie-32gb", "v100-sxm2-16gb", "rtx-pro-6000-max-q", "titan-rtx"),
+    ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-4090"),
+    ("p100-pcie-16gb", "rtx-5090", "rtx-pro-6000-max-q"),
+    ("t4", "rtx-3090", "titan-xp", "gtx-1080-ti"),
+    ("v100-pcie-32gb", "v100-sxm2-16gb", "rtx-2080-ti", "titan-rtx"),
     ("p4",),
+    ("h100-sxm5-80gb", "h100-pcie-80gb"),
 )
-"""GPUs that are left out together: of different sources, or of one chip. Each other GPU that was measured is alone."""
+"""GPUs that are left out together: all of one chip, and of different sources. Each other GPU is left out alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ def weighted(found: Measurements, indices: Array) -> list[Sample]:
 
 
 def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
-    """Return the fit to the rows *indices*, with no row and no operator of the GPUs *without*."""
+    """Return the fit to the rows *indices*, with no row, operator or product of the GPUs *without*."""
     samples = [*weighted(found, indices), *found.operators, *found.products]
     fitted = fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
     kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
@@ -186,6 +187,8 @@ def gpu_folds(found: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
     folds = []
     for group in (*GPU_FOLDS, *((name,) for name in others)):
         tested = np.isin(names, group)
+        if not tested.any():
+            continue
         name = f"unseen GPU {', '.join(group)}"
         folds.append((group, Fold(name=name, train=np.flatnonzero(~tested), test=np.flatnonzero(tested))))
     return folds

@@ -14,7 +14,7 @@ from gpusage.learning import step_ranges, step_tables
 from gpusage.learning.artifacts import Artifact, Card
 from gpusage.learning.progress import track
 from gpusage.learning.scores import score, weighted_quantile
-from gpusage.learning.step_fit import Fitted
+from gpusage.learning.step_fit import Fitted, initial
 from gpusage.learning.step_flat import Sample
 from gpusage.learning.step_ratio import pairs_of, ratio_table, shared_shares
 from gpusage.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
@@ -25,7 +25,7 @@ from gpusage.predictors.efficiency import Efficiency
 Array = npt.NDArray[Any]
 NAME = "step_time"
 RESIDUAL_NAMES = ("means", "scales", "anchors", "by_gpu", "least_count")
-SHORT = 0.25
+SHORT_SHARE = 0.25
 """From this share on a step is taken for one of short kernels."""
 CHOSEN = (
     "Features and settings were chosen by the errors on unseen GPUs and families of timm, torchvision and the "
@@ -99,6 +99,8 @@ def deviations(
 ) -> dict[str, float]:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`.
 
+    Where there are no rows to tell it from, it is what the fit begins with.
+
     Args:
         found: The measurements.
         unseen_family: As `held_out_families` gives it.
@@ -106,25 +108,27 @@ def deviations(
         rows: Indices of the rows to look at; all where it is left out.
     """
     rows = np.arange(len(found.rows)) if rows is None else rows
-    weight, measured = _campaign_weights([found.rows[index].campaign for index in rows]), found.measured_s[rows]
+    measured, campaigns = found.measured_s[rows], np.array([found.rows[index].campaign for index in rows])
     miss, share = np.abs(np.log(unseen_family[rows, 0] / measured)), unseen_family[rows, 2]
-    short = share > SHORT
-    known = weighted_quantile(miss[~short], weight[~short], COVERED)
-    beyond = np.sqrt(np.maximum(miss[short] ** 2 - known**2, 0.0)) / share[short]
-    far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT)
-    miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured[far]))
-    unseen = weighted_quantile(miss_far, weight[far], COVERED)
-    return {
-        "known": known,
-        "unseen_gpu": max(unseen**2 - known**2, 0.0) ** 0.5,
-        "short": weighted_quantile(beyond, weight[short], COVERED),
-    }
+    short, result = share > SHORT_SHARE, dict(initial().deviations)
+    if not short.all():
+        result["known"] = _covering(miss, campaigns, ~short)
+    known = result["known"]
+    if short.any():
+        beyond = np.sqrt(np.maximum(miss**2 - known**2, 0.0)) / share
+        result["short"] = _covering(beyond, campaigns, short)
+    far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT_SHARE)
+    if far.any():
+        unseen = _covering(np.abs(np.log(unseen_gpu[rows, 0] / measured)), campaigns, far)
+        result["unseen_gpu"] = max(unseen**2 - known**2, 0.0) ** 0.5
+    return result
 
 
-def _campaign_weights(campaigns: Sequence[str]) -> Array:
-    """Return a weight a row: each campaign counts alike, however many rows it has, as a user's own is one more."""
-    sizes = Counter(campaigns)
-    return np.array([1.0 / sizes[name] for name in campaigns])
+def _covering(misses: Array, campaigns: Array, kept: Array) -> float:
+    """Return what 90 % of the *kept* misses do not exceed, each campaign counting alike: a user's own is one more."""
+    names = campaigns[kept].tolist()
+    sizes = Counter(names)
+    return weighted_quantile(misses[kept], np.array([1.0 / sizes[name] for name in names]), COVERED)
 
 
 def _parameters(efficiency: Efficiency) -> dict[str, Any]:

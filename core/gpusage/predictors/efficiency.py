@@ -35,7 +35,7 @@ FEATURES = (
     "traffic_per_l2",
     "matrix_path",
     "before_volta",
-    "flop_per_byte",
+    "ridge",
 )
 """What a network reads, in this order; lengths and ratios as logarithms."""
 OVERLAP = 4.0
@@ -68,8 +68,8 @@ class Efficiency:
         latency_s: What a kernel takes on the GPU however small it is.
         host_s: Seconds of the host, in the order of `Kernels.host_counts`.
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
-        deviations: 90 % of the truths lie within so much on the logarithmic scale: on a measured GPU of known models,
-            and what an unseen GPU and short kernels add.
+        deviations: 90 % of the truths lie within so much on the logarithmic scale, each campaign of measurements
+            counting alike: on a measured GPU of known models, and what an unseen GPU and short kernels add.
         residual: What whole steps take beyond the sum of their kernels.
     """
 

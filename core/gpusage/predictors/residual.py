@@ -43,7 +43,6 @@ NARROWNESS = 0.01
 FARTHEST = 2.5
 """Standard deviations from the mean beyond which features are taken for this far."""
 COUNT = FEATURES.index("kernel_count")
-MEAN_KERNEL_S = FEATURES.index("mean_kernel_s")
 FADING = log(4.0)
 """A step of a quarter of the fewest kernels is not corrected at all."""
 _TINY = 1e-30

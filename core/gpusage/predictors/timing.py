@@ -15,7 +15,7 @@ from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.power import sustained_share
-from gpusage.predictors.residual import MEAN_KERNEL_S, KernelSeconds, features_of
+from gpusage.predictors.residual import KernelSeconds, features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
@@ -23,10 +23,10 @@ _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 VOLTA = (7, 0)
 """The first with tensor cores, and the first to issue integers and floats side by side."""
 HALF = ("fp16", "bf16")
-_BALANCE = 16.0
-"""FP32 operations for each byte that a GPU can move: V100's, about."""
-SHORT_S = 50e-6
-"""A mean kernel of this length is half short."""
+_MIDDLE_RIDGE = 16.0
+"""FP32's ridge point of V100, about, in FLOP a byte."""
+_SHORT_S = 50e-6
+"""A mean kernel of this length is half short; of 50, 100, 200 and 400 us the one that covered each source best."""
 _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
 _SMALL_SHARE = 0.03
@@ -87,7 +87,7 @@ class _Rates:
     Attributes:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
         before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
-        flop_per_byte: Peak FP32 rate over peak bandwidth, half its logarithm, around 0.
+        ridge: Half the logarithm of the ridge point of FP32, around 0.
     """
 
     flop_per_s: FloatArray
@@ -96,7 +96,7 @@ class _Rates:
     sm_count: FloatArray
     l2_bytes: FloatArray
     before_volta: FloatArray
-    flop_per_byte: FloatArray
+    ridge: FloatArray
 
 
 def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
@@ -127,7 +127,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
         busy_s=busy_s * missed,
         sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
         dram_s=kernels.counts @ ideal.traffic_s,
-        short_share=1.0 / (1.0 + np.exp(rows[:, MEAN_KERNEL_S]) / SHORT_S),
+        short_share=_SHORT_S / (_SHORT_S + kernels.counts @ times.total_s / max(float(kernels.counts.sum()), 1.0)),
         features=rows,
     )
 
@@ -169,7 +169,7 @@ def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> 
     features[7] = kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE
     features[8] = rates.matrix_path[path]
     features[9] = rates.before_volta
-    features[10] = rates.flop_per_byte
+    features[10] = rates.ridge
     features[11] = 1.0
     lengths = features[4:8]
     np.log(lengths, out=lengths)
@@ -190,9 +190,12 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
         before_volta=np.array([float(gpu.compute_capability < VOLTA) for gpu in rows]),
-        flop_per_byte=0.5
-        * np.log([gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s / _BALANCE for gpu in rows]),
+        ridge=0.5 * np.log([_ridge_flop_per_byte(gpu) / _MIDDLE_RIDGE for gpu in rows]),
     )
+
+
+def _ridge_flop_per_byte(gpu: Gpu) -> float:
+    return gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s
 
 
 def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:

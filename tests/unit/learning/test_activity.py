@@ -10,7 +10,7 @@ from gpusage.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage.learning.random_networks import FILES, Layer, load, network_graph
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.zoo import load_zoo
-from gpusage.predictors.activity import Regions, deviations_of, predict_activity
+from gpusage.predictors.activity import NEARLY_BUSY, Regions, deviations_of, predict_activity
 from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.trees import read_trees
@@ -121,7 +121,7 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
 
 def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
     resnet = predict_activity(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64), [A100])[0]
-    assert resnet.gpu_utilization.value > 0.8
+    assert resnet.gpu_utilization.value > NEARLY_BUSY
     assert resnet.gpu_utilization.high > 0.99
     assert resnet.sm_activity.high < 0.99
     idle = predict_activity(perceptron_graph(), Workload(batch_size=4), [A100])[0]

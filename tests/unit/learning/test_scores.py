@@ -39,3 +39,11 @@ def test_equal_values_share_their_rank_and_a_constant_has_none() -> None:
     # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
     assert scores.rank_correlation(np.array([1.0, 5.0, 5.0, 9.0]), np.arange(4.0)) == pytest.approx(4.5 / 22.5**0.5)
     assert scores.rank_correlation(np.ones(4), np.arange(4.0)) == 0.0
+
+
+def test_a_weighted_quantile_counts_campaigns_where_a_plain_one_counts_rows() -> None:
+    values = np.array([0.5, *np.linspace(0.01, 0.09, 9)])
+    alike, by_campaign = np.ones(10), np.array([1.0, *[1 / 9] * 9])
+    assert scores.weighted_quantile(values, alike, 0.5) == pytest.approx(0.05)
+    assert scores.weighted_quantile(values, by_campaign, 0.9) == 0.5
+    assert scores.weighted_quantile(values, by_campaign, 0.25) == pytest.approx(0.05)

@@ -69,7 +69,7 @@ def test_gradients_go_twice_round_the_ring_but_not_on_one_gpu() -> None:
 def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp_path: Path) -> None:
     applications = {"Vision": (3, 7), "Resnet": (1,), "Face Recognition": (3,), "Speaker ID": (5,)}
     rows = []
-    for gpu, (place, (application, sides)) in product(ardagna_layers.GPUS, enumerate(applications.items())):
+    for gpu, (place, (application, sides)) in product(ardagna_layers.DEVICES, enumerate(applications.items())):
         for side, channels in product(sides, (64, 128, 256)):
             shape = {"w": 14 + place, "h": 14, "c": channels, "n": 8, "k_filters": 64, "filter_w": side}
             shape |= {"filter_h": side, "pad_w": side // 2, "pad_h": side // 2, "stride_w": 1, "stride_h": 1}

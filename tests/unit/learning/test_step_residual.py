@@ -39,7 +39,12 @@ def test_a_correction_explains_what_gpus_differ_in() -> None:
 
 
 def test_a_gpu_on_which_few_models_were_measured_is_not_corrected() -> None:
-    assert fit_residual(ROWS).log_factors(MODELS, ["unseen"] * 600).tolist() == [0.0] * 600
+    gpus = [*ROWS.gpus[:-100], *["few"] * 100]
+    found = fit_residual(replace(ROWS, gpus=gpus))
+    assert set(found.by_gpu) == set(GPUS)
+    new, few = found.log_factors(MODELS[:1].repeat(2, axis=0), ["new", "few"])
+    assert new != 0.0
+    assert few == 0.0
 
 
 def test_where_no_gpu_has_rows_enough_there_is_no_correction() -> None:
@@ -56,10 +61,11 @@ def test_the_same_rows_give_the_same_correction() -> None:
 
 def test_far_from_all_graphs_seen_a_correction_stays_small() -> None:
     found = fit_residual(ROWS)
-    assert np.abs(found.log_factors(np.full((1, len(FEATURES)), 1e6), ["new"])).item() < 0.4
+    assert np.abs(found.log_factors(np.full((1, len(FEATURES)), 1e6), ["new"])).item() < 0.1
+    assert found.log_factors(np.full((1, len(FEATURES)), -1e6), ["new"]).item() == 0.0  # of fewer kernels than any
 
 
-def test_without_anchors_nothing_is_corrected() -> None:
+def test_no_residual_corrects_nothing() -> None:
     assert NO_RESIDUAL.log_factors(np.ones((2, len(FEATURES))), GPUS).tolist() == [0.0, 0.0]
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning import report
-from gpusage.learning.deepbench_products import product_samples
+from gpusage.learning.deepbench_products import DEVICES, product_samples
 from gpusage.learning.step_fit import Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage.learning.step_flat import Sample, flattened
-from gpusage.learning.step_rows import step_rows
-from gpusage.learning.step_samples import predicted
+from gpusage.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
+from gpusage.learning.step_samples import GPU_FOLDS, predicted
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.learning.zoo import Zoo, load_zoo
@@ -79,6 +79,27 @@ def test_a_fit_says_what_its_starts_say_on_the_whole() -> None:
     assert mean(alone).efficiency.latency_s == pytest.approx(
         (alone[0].efficiency.latency_s * alone[1].efficiency.latency_s) ** 0.5
     )
+
+
+def test_gpus_of_one_chip_are_left_out_together() -> None:
+    boards = (
+        {"a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb"},
+        {"rtx-5090", "rtx-pro-6000-max-q"},
+        {"rtx-2080-ti", "titan-rtx"},
+        {"titan-xp", "gtx-1080-ti"},
+        {"v100-pcie-32gb", "v100-sxm2-16gb"},
+        {"h100-sxm5-80gb", "h100-pcie-80gb"},
+    )
+    for chip in boards:
+        assert sum(chip <= set(group) for group in GPU_FOLDS) == 1, chip
+    measured = {*NEUSIGHT_DEVICES.values(), *TIMM_DEVICES.values(), *TORCHVISION_FILES.values(), *DEVICES.values()}
+    assert measured - {name for group in GPU_FOLDS for name in group} == {"l4"}
+
+
+def test_kernels_are_half_short_at_fifty_microseconds() -> None:
+    timing = timing_with(initial(), SAMPLES[0].kernels, [A100, T4], "fp32")
+    mean_s = timing.busy_s / SAMPLES[0].kernels.counts.sum()
+    assert timing.short_share == pytest.approx(50e-6 / (50e-6 + mean_s))
 
 
 def test_an_unseen_gpu_has_no_factor_of_its_own() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.deepbench_products import DEVICES
 from gpusage.learning.tables import DataFolder, Table
 from gpusage.learning.targets import ScoreTable
 from gpusage.predictors.timing import timing_of
@@ -20,7 +21,6 @@ from gpusage_hooks.types import Gpu, ModelGraph, Node, Workload
 
 FloatArray = npt.NDArray[np.float64]
 FILE = "deepbench_conv.csv"
-GPUS = {"1080Ti": "gtx-1080-ti", "P100": "p100-pcie-16gb", "T4": "t4", "V100": "v100-pcie-16gb"}
 SHAPE = ["w", "h", "c", "n", "k_filters", "filter_w", "filter_h", "pad_w", "pad_h", "stride_w", "stride_h"]
 NETWORKS = ("VGG", "GoogLeNet", "ResNet", "Face Recognition", "Speaker ID")
 PAPER_SAME, PAPER_OTHER = 4.75, 9.29
@@ -42,7 +42,7 @@ def table(data: DataFolder) -> ScoreTable:
     for teacher in NETWORKS:
         cells: list[float] = []
         for tested in NETWORKS:
-            found = [(layers[teacher, gpu], layers[tested, gpu]) for gpu in GPUS]
+            found = [(layers[teacher, gpu], layers[tested, gpu]) for gpu in DEVICES]
             say = left_out if tested == teacher else fitted
             cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in found])))
         others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != teacher]
@@ -54,8 +54,9 @@ def table(data: DataFolder) -> ScoreTable:
         columns=("method", *(f"of {name}" for name in NETWORKS), "mean of other networks"),
         rows=tuple(rows),
         notes=(
-            f"DeepBench, fp32, the mean of {', '.join(GPUS)}: a regression for each GPU, forward and backward apart.",
-            "A network that teaches itself: each layer by the others. Ours: shipped; none of these rows taught it.",
+            f"DeepBench, fp32, the mean of {', '.join(DEVICES)}: a regression a GPU, forward and backward apart.",
+            "A network that teaches itself: each layer by the others.",
+            "Ours: as shipped; matrix products of the same GPUs taught it, none of these rows.",
             "Ours scaled: one factor a GPU, by which that network's convolutions took longer than ours says.",
             "DeepBench takes the fastest of cuDNN's algorithms for each convolution, which frameworks rarely do.",
         ),
@@ -69,7 +70,7 @@ def load(data: DataFolder) -> dict[tuple[str, str], Layers]:
     named = rows[rows["application"].notna()].drop_duplicates(SHAPE)
     names = {tuple(row[column] for column in SHAPE): network_of(row) for row in named.to_dict("records")}
     found: dict[tuple[str, str], Layers] = {}
-    for source, name in GPUS.items():
+    for source, name in DEVICES.items():
         gpu = builtin_catalogue().find(name)
         by_network: dict[str, list[Table]] = {network: [] for network in NETWORKS}
         for row in rows[rows["gpu"] == source].to_dict("records"):
@@ -114,7 +115,7 @@ def network_error(tested: Layers, found_s: FloatArray) -> float:
 
 
 def _alone(layers: dict[tuple[str, str], Layers]) -> tuple[str | float | None, ...]:
-    cells = [float(np.mean([network_error(layers[n, g], layers[n, g].ours_s) for g in GPUS])) for n in NETWORKS]
+    cells = [float(np.mean([network_error(layers[n, g], layers[n, g].ours_s) for g in DEVICES])) for n in NETWORKS]
     return ("ours, from the graph alone", *cells, float(np.mean(cells)))
 
 
@@ -122,7 +123,7 @@ def _scaled(layers: dict[tuple[str, str], Layers], teacher: str) -> tuple[str | 
     cells: list[float | None] = []
     for tested in NETWORKS:
         errors = []
-        for gpu in GPUS:
+        for gpu in DEVICES:
             factor = layers[teacher, gpu].measured_s.sum() / layers[teacher, gpu].ours_s.sum()
             errors.append(network_error(layers[tested, gpu], layers[tested, gpu].ours_s * factor))
         cells.append(float(np.mean(errors)) if tested != teacher else None)
