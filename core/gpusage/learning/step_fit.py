@@ -24,6 +24,8 @@ FIRST_HOST_S = (60e-6, 15e-6, 15e-6, 1.5e-6)
 FIRST_LATENCY_S = 2.5e-6
 HUBER = 0.08
 """Logarithmic misses below it count by their squares, those above by their size."""
+TOO_FAR = 1e9
+"""A loss greater than any."""
 APART_HUBER = 0.04
 APART_WEIGHT = 2.0
 """The same for what GPUs differ in: see `Sample.group`."""
@@ -164,7 +166,10 @@ class _Objective:
     def __call__(self, vector: Array) -> tuple[float, Array]:
         values = self.unpacked(vector)
         gradient = {name: np.zeros_like(block, dtype=np.float64) for name, block in values.items()}
-        loss = self._misses(values, gradient)
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = self._misses(values, gradient)
+        if not np.isfinite(loss):  # a step of the search that went out of the range of numbers: it takes a smaller one
+            return TOO_FAR, np.zeros_like(vector)
         for name, block in values.items():
             away = block - self._blocks[name] if name not in ("first", "first_bias", "second") else block
             strength = self._strengths[name] * self._penalties.scale

@@ -57,6 +57,14 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
     assert slope == pytest.approx(float(gradient @ direction), rel=1e-2)
 
 
+def test_a_search_that_leaves_the_range_of_numbers_is_told_to_come_back() -> None:
+    objective = _Objective(flattened(SAMPLES), initial(), Penalties())
+    near, far = objective.packed(), objective.packed() - 100.0
+    loss, gradient = objective(far)
+    assert loss > 1e6 * objective(near)[0]
+    assert not gradient.any()
+
+
 def test_a_fit_explains_steps_that_take_longer_than_it_began_with() -> None:
     measured = np.array([item.measured_s for item in SAMPLES])
     before = np.array([timing_with(initial(), s.kernels, [s.gpu], "fp32").step_s[0] + s.extra_s for s in SAMPLES])
