@@ -108,27 +108,27 @@ def deviations(
         rows: Indices of the rows to look at; all where it is left out.
     """
     rows = np.arange(len(found.rows)) if rows is None else rows
-    measured, campaigns = found.measured_s[rows], np.array([found.rows[index].campaign for index in rows])
+    measured, weight = found.measured_s[rows], _campaign_weights([found.rows[index].campaign for index in rows])
     miss, share = np.abs(np.log(unseen_family[rows, 0] / measured)), unseen_family[rows, 2]
     short, result = share > SHORT_SHARE, dict(initial().deviations)
     if not short.all():
-        result["known"] = _covering(miss, campaigns, ~short)
+        result["known"] = weighted_quantile(miss[~short], weight[~short], COVERED)
     known = result["known"]
     if short.any():
-        beyond = np.sqrt(np.maximum(miss**2 - known**2, 0.0)) / share
-        result["short"] = _covering(beyond, campaigns, short)
+        beyond = np.sqrt(np.maximum(miss[short] ** 2 - known**2, 0.0)) / share[short]
+        result["short"] = weighted_quantile(beyond, weight[short], COVERED)
     far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT_SHARE)
     if far.any():
-        unseen = _covering(np.abs(np.log(unseen_gpu[rows, 0] / measured)), campaigns, far)
+        miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured[far]))
+        unseen = weighted_quantile(miss_far, weight[far], COVERED)
         result["unseen_gpu"] = max(unseen**2 - known**2, 0.0) ** 0.5
     return result
 
 
-def _covering(misses: Array, campaigns: Array, kept: Array) -> float:
-    """Return what 90 % of the *kept* misses do not exceed, each campaign counting alike: a user's own is one more."""
-    names = campaigns[kept].tolist()
-    sizes = Counter(names)
-    return weighted_quantile(misses[kept], np.array([1.0 / sizes[name] for name in names]), COVERED)
+def _campaign_weights(campaigns: Sequence[str]) -> Array:
+    """Return each row's share of its campaign, as in a random campaign's random row: a user's own is one more."""
+    sizes = Counter(campaigns)
+    return np.array([1.0 / sizes[name] for name in campaigns])
 
 
 def _parameters(efficiency: Efficiency) -> dict[str, Any]:
