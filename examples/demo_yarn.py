@@ -146,7 +146,7 @@ def show_shared(cluster: Sandbox, job: str) -> None:
 
 def show_waiting(cluster: Sandbox, job: str) -> None:
     """Show that *job* has its master, and no GPU yet."""
-    cluster.wait_for(lambda: application(cluster, job)["state"] == "RUNNING", f"the master of {job} runs", LIMIT_S)
+    cluster.wait_for(partial(is_running, cluster, job), f"the master of {job} runs", LIMIT_S)
     if list(seen(cluster, job)):
         fail(f"{job} has a GPU that is not free")
     console.print(f"\n  {job} waits: the V100's share is given out.")
@@ -159,8 +159,9 @@ def restart(cluster: Sandbox, shared: str, third: str) -> None:
     began_s = time.monotonic()
     cluster.start_rm()
     cluster.wait_for(lambda: used(cluster) == before[1], "the shares are accounted for again", LIMIT_S)
-    states = [application(cluster, job)["state"] for job in (shared, third)]
-    if (list(seen(cluster, shared)), states) != (before[0], ["RUNNING", "RUNNING"]) or list(seen(cluster, third)):
+    for job in (shared, third):  # a master is known again once it has registered anew
+        cluster.wait_for(partial(is_running, cluster, job), f"{job} runs on", LIMIT_S)
+    if list(seen(cluster, shared)) != before[0] or list(seen(cluster, third)):
         fail("something has changed with the restart")
     console.print(f"Back after {time.monotonic() - began_s:.1f} s: the two run on, the third waits, shares as before:")
     console.print("  " + ", ".join(f"{label} {share}" for label, share in sorted(before[1].items())))
@@ -174,6 +175,11 @@ def release(cluster: Sandbox, numbers: Iterable[int], jobs: list[str]) -> None:
         cluster.wait_for(partial(has_ended, cluster, job), f"{job} has ended", LIMIT_S)
         if application(cluster, job)["finalStatus"] != "SUCCEEDED":
             fail(f"{job} has failed: {application(cluster, job)['diagnostics']}")
+
+
+def is_running(cluster: Sandbox, job: str) -> bool:
+    """Tell whether the ResourceManager says so."""
+    return bool(application(cluster, job)["state"] == "RUNNING")
 
 
 def has_ended(cluster: Sandbox, job: str) -> bool:
