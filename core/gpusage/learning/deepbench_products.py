@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.learning.step_flat import Sample
+from gpusage.learning.step_operators import one_kernel
 from gpusage.learning.tables import DataFolder
-from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
-from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.timing import VOLTA
 from gpusage_hooks.types import Gpu, Precision
@@ -49,20 +46,10 @@ def product_samples(data: DataFolder) -> list[Sample]:
 
 def _sample(row: Any, gpu: Gpu, precision: Precision, element_bytes: float) -> Sample:  # noqa: ANN401 - a row of pandas
     outputs = float(row.m * row.n)
+    traffic = element_bytes * (row.m * row.k + row.k * row.n + outputs)
+    work = (OperatorClass.PRODUCT, 2.0 * outputs * row.k, traffic, outputs, float(row.k), float(row.m))
     return Sample(
-        kernels=Kernels(
-            operator_class=np.array([OperatorClass.PRODUCT], dtype=np.int64),
-            flop=np.array([2.0 * outputs * row.k]),
-            traffic_bytes=np.array([element_bytes * (row.m * row.k + row.k * row.n + outputs)]),
-            blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[OperatorClass.PRODUCT], 1.0),
-            launches=np.ones(1),
-            counts=np.ones(1),
-            matrix_units=np.array([float(precision != "fp32")]),
-            inner=np.array([float(row.k)]),
-            width=np.array([float(row.m)]),
-            backward=np.zeros(1),
-            host_counts=np.array([HOST_SHARE, 0.0, 0.0, 0.0]),
-        ),
+        kernels=one_kernel(work, host_share=HOST_SHARE, matrix_units=float(precision != "fp32")),
         gpu=gpu,
         precision=precision,
         measured_s=row.time_ms / 1e3,

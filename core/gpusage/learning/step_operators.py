@@ -36,6 +36,8 @@ DEVICES = {
 ROWS = {"bmm": 350, "linear": 350, "conv": 400, "ln": 120, "softmax": 120}
 DEFAULT_ROWS = 40
 FP32 = 4.0
+HOST_SHARE = 0.3
+"""Of the host's time for a step: an operator by itself is launched, and little else."""
 Work = tuple[OperatorClass, float, float, float, float, float]
 """Class, FLOP, traffic in bytes, outputs, inner length, width."""
 
@@ -58,7 +60,7 @@ def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # noqa: ANN401
     work = WORK.get(op, _elementwise(3.0 if op in ("add", "div", "mul", "pow") else 2.0))
     for row in drawn.itertuples():
         yield Sample(
-            kernels=_kernel(work(row)),
+            kernels=one_kernel(work(row), host_share=HOST_SHARE),
             gpu=gpu,
             precision="fp32",
             measured_s=row.latency_ms / 1e3,
@@ -66,7 +68,8 @@ def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # noqa: ANN401
         )
 
 
-def _kernel(work: Work) -> Kernels:
+def one_kernel(work: Work, *, host_share: float, matrix_units: float = 0.0) -> Kernels:
+    """Return the step of one forward kernel; *host_share* is of the host's time for a step."""
     operator_class, flop, traffic, outputs, inner, width = work
     return Kernels(
         operator_class=np.array([operator_class], dtype=np.int64),
@@ -75,11 +78,11 @@ def _kernel(work: Work) -> Kernels:
         blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[operator_class], 1.0),
         launches=np.ones(1),
         counts=np.ones(1),
-        matrix_units=np.zeros(1),
+        matrix_units=np.array([matrix_units]),
         inner=np.array([inner]),
         width=np.array([width]),
         backward=np.zeros(1),
-        host_counts=np.array([0.3, 0.0, 0.0, 0.0]),
+        host_counts=np.array([host_share, 0.0, 0.0, 0.0]),
     )
 
 

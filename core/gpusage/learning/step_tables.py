@@ -31,18 +31,18 @@ WIDE = (
 
 def tables(found: Measurements, unseen_family: Array, unseen_gpu: Array, factors: Array) -> list[ScoreTable]:
     """Return all tables; the arrays are those of `step_time.held_out_families`, `held_out_gpus` and `factors`."""
+    plain = _plain(found)
     return [
-        _absolute(found, unseen_family, factors[:, 0]),
-        _gpus(found, unseen_gpu, factors[:, 1]),
+        _absolute(found, unseen_family, factors[:, 0], plain),
+        _gpus(found, unseen_gpu, factors[:, 1], plain),
         _speedups(found, unseen_family, NEIGHBOURS, "timm infer", "Neighbour generations: speed-up, unseen family"),
         _speedups(found, unseen_family, WIDE, "torchvision", "Wide generations: speed-up, unseen family"),
     ]
 
 
-def _absolute(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
+def _absolute(found: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
     measured = found.measured_s
     forest = throughput_forest(found, family_folds(found))
-    plain = _plain(found)
     rows: list[tuple[Cell, ...]] = []
     points = []
     for source in sorted({row.source for row in found.rows}):
@@ -78,9 +78,8 @@ def _absolute(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
     )
 
 
-def _gpus(found: Measurements, unseen: Array, factor: Array) -> ScoreTable:
+def _gpus(found: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
     measured = found.measured_s
-    plain = _plain(found)
     rows: list[tuple[Cell, ...]] = []
     left_out = ~np.isnan(unseen[:, 0])
     for source in sorted({row.source for row in found.rows}):

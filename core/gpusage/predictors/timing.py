@@ -116,7 +116,8 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     times = kernel_times(efficiency, kernels, ideal)
     names = tuple([gpu.name for gpu in gpus])
     factors = _factors(Identity(efficiency), names)
-    busy_s = kernels.counts @ times.total_s * factors
+    alone_s = kernels.counts @ times.total_s
+    busy_s = alone_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
     seconds = KernelSeconds(total_s=times.total_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
@@ -127,7 +128,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
         busy_s=busy_s * missed,
         sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
         dram_s=kernels.counts @ ideal.traffic_s,
-        short_share=_SHORT_S / (_SHORT_S + kernels.counts @ times.total_s / max(float(kernels.counts.sum()), 1.0)),
+        short_share=_SHORT_S / (_SHORT_S + alone_s / max(float(kernels.counts.sum()), 1.0)),
         features=rows,
     )
 
