@@ -12,7 +12,8 @@ from gpusage.learning.deepbench_products import DEVICES, product_samples
 from gpusage.learning.step_fit import Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage.learning.step_flat import Sample, flattened
 from gpusage.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
-from gpusage.learning.step_samples import GPU_FOLDS, predicted
+from gpusage.learning.step_samples import GPU_FOLDS, Measurements, predicted
+from gpusage.learning.step_tables import _plain
 from gpusage.learning.tables import DataFolder
 from gpusage.learning.targets import Points, ScoreTable
 from gpusage.learning.zoo import Zoo, load_zoo
@@ -102,6 +103,17 @@ def test_gpus_of_one_chip_are_left_out_together() -> None:
         assert sum(chip <= set(group) for group in GPU_FOLDS) == 1, chip
     measured = {*NEUSIGHT_DEVICES.values(), *TIMM_DEVICES.values(), *TORCHVISION_FILES.values(), *DEVICES.values()}
     assert measured - {name for group in GPU_FOLDS for name in group} == {"l4"}
+
+
+def test_the_constant_roofline_knows_no_power_limit() -> None:
+    weak = SAMPLES[1]
+    strong = replace(weak, gpu=replace(T4, power_limit_w=10 * T4.power_limit_w))
+    low, high = (
+        _plain(Measurements(rows=[], samples=samples, operators=[], products=[], fitted=np.ones(1, dtype=bool)))
+        for samples in ([weak], [strong])
+    )
+    assert weak.gpu is T4
+    assert low == high
 
 
 def test_kernels_are_half_short_at_fifty_microseconds() -> None:
