@@ -239,6 +239,8 @@ class Cluster:
 
     Attributes:
         default_partition: Where a job goes that names none.
+        unshared: Partitions or queues where a GPU must stay whole, whatever the job needs, each with why: a clause for
+            its user, the partition's name within.
     """
 
     manager: str
@@ -247,14 +249,24 @@ class Cluster:
     default_partition: str | None = None
     observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
+    unshared: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, partitions: tuple[str, ...]) -> Cluster:
-        """Return the cluster as a job sees it that may run in *partitions*: pools out of its reach left out."""
+        """Return the cluster as a job sees it that may run in *partitions*.
+
+        Pools out of its reach are left out. No pool can be shared where it may run in one of ``unshared``, of which
+        those that concern it are left.
+        """
         chosen = set(partitions or (self.default_partition,))
+        everywhere = None in chosen
+        unshared = {name: why for name, why in self.unshared.items() if everywhere or name in chosen}
         pools = tuple(
-            pool for pool in self.pools if None in chosen or not pool.partitions or chosen & {*pool.partitions}
+            replace(pool, mps_per_gpu=None) if unshared else pool
+            for pool in self.pools
+            if everywhere or not pool.partitions or chosen & {*pool.partitions}
         )
-        return self if pools == self.pools else replace(self, pools=pools)
+        seen = replace(self, pools=pools, unshared=unshared)
+        return self if seen == self else seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

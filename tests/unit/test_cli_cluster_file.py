@@ -38,10 +38,15 @@ def test_a_wrong_gpu_is_an_error() -> None:
 def test_what_the_daemon_says_of_itself_is_a_cluster(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     path.write_text(
-        json.dumps({"code": "OK", "clusters": {"slurm": {"age_s": 1, "version": "24.11", "pools": [POOL]}}})
+        json.dumps(
+            {
+                "code": "OK",
+                "clusters": {"slurm": {"age_s": 1, "version": "24.11", "pools": [POOL], "unshared": {"p": "w"}}},
+            }
+        )
     )
     cluster = read_cluster(path, "slurm", CATALOGUE)
-    assert (cluster.version, len(cluster.pools)) == ("24.11", 1)
+    assert (cluster.version, len(cluster.pools), cluster.unshared) == ("24.11", 1, {"p": "w"})
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
@@ -63,6 +68,7 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": [{**POOL, "mps_per_gpu": True}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "partitions": "gpu"}]}, "a list of names"),
         ({"pools": [{**POOL, "count": 3}]}, "one of site_type, gpu_count"),
+        ({"pools": [POOL], "unshared": ["gpu"]}, "a table of partitions"),
     ],
 )
 def test_a_malformed_cluster_is_refused_with_its_rule(document: Any, rule: str) -> None:  # noqa: ANN401 - any JSON

@@ -1,19 +1,28 @@
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.per_gpu import defaults, without_losses
+from gpusage_slurm.per_gpu import losses
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
-CLUSTER = Cluster(manager="slurm", version="", pools=(POOL,))
+GPU = "PartitionName=gpu AllowGroups=ALL JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=1000 DefMemPerNode=UNLIMITED"
+PLAIN = "PartitionName=plain AllowGroups=ALL JobDefaults=(null) DefMemPerCPU=10"
 
 
-def test_defaults_per_gpu_are_found_for_the_cluster_and_for_a_partition() -> None:
-    line = "PartitionName=gpu JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=1000 DefMemPerNode=UNLIMITED"
-    assert defaults({}, line) == ("DefCpuPerGPU=4", "DefMemPerGPU=1000")
-    assert defaults({"jobdefaults": "DefCpuPerGPU=2"}, "PartitionName=gpu JobDefaults=(null)") == ("DefCpuPerGPU=2",)
-    assert defaults({"jobdefaults": ""}, "PartitionName=gpu JobDefaults=(null) DefMemPerCPU=10") == ()
+def test_a_partitions_defaults_concern_that_partition_alone() -> None:
+    assert losses({"jobdefaults": ""}, f"{GPU}\n{PLAIN}") == {
+        "gpu": "a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=4, DefMemPerGPU=1000)"
+    }
 
 
-def test_where_a_share_would_lose_them_no_gpu_is_shared_and_a_note_says_why() -> None:
-    seen = without_losses(CLUSTER, ("DefCpuPerGPU=4",))
-    assert [pool.mps_per_gpu for pool in seen.pools] == [None]
-    assert "DefCpuPerGPU=4" in seen.notes[0]
-    assert without_losses(CLUSTER, ()) == CLUSTER
+def test_slurm_confs_defaults_concern_every_partition_and_its_own_stand_in_their_place() -> None:
+    found = losses({"jobdefaults": "DefMemPerGPU=2"}, f"{GPU}\n{PLAIN}")
+    assert "(DefCpuPerGPU=4, DefMemPerGPU=1000)" in found["gpu"]
+    assert "(DefMemPerGPU=2)" in found["plain"]
+
+
+def test_a_job_that_may_run_in_such_a_partition_sees_no_gpu_that_can_be_shared() -> None:
+    cluster = Cluster(
+        manager="slurm", version="", pools=(POOL,), default_partition="plain", unshared={"gpu": "a", "odd": "b"}
+    )
+    seen = cluster.within(("gpu", "plain"))
+    assert ([pool.mps_per_gpu for pool in seen.pools], seen.unshared) == ([None], {"gpu": "a"})
+    elsewhere = cluster.within(())
+    assert ([pool.mps_per_gpu for pool in elsewhere.pools], elsewhere.unshared) == ([100], {})

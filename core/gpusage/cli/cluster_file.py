@@ -2,7 +2,8 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature`` and
-``partitions``. What `gpusage slurm status --json` prints is such a file, too.
+``partitions``; a table ``unshared`` has the partitions whose GPUs stay whole, each with why. What
+`gpusage slurm status --json` prints is such a file, too.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: 
         version=str(table.get("version", "")),
         pools=pools,
         default_partition=None if partition is None else str(partition),
+        unshared=_unshared(table, origin),
     )
 
 
@@ -159,6 +161,13 @@ def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         _refuse(origin, key, "a list of names", value)
     return tuple(value)
+
+
+def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:
+    value = table.get("unshared", {})
+    if not isinstance(value, dict) or not all(isinstance(why, str) for why in value.values()):
+        _refuse(origin, "unshared", "a table of partitions, each with why its GPUs stay whole", value)
+    return value
 
 
 def _refuse(origin: str, key: str, rule: str, found: object) -> NoReturn:

@@ -147,7 +147,8 @@ def _document(verdicts: Sequence[Verdict], cluster: Cluster, origin: str, mode: 
 
 def _show_premises(cluster: Cluster, origin: str, mode: str) -> None:
     types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
-    tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in cluster.notes))
+    notes = (*cluster.notes, *cluster.unshared.values())
+    tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in notes))
     if mode != "enforce":
         tables.show(MODE_NOTE.format(mode))
 

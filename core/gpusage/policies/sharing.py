@@ -71,6 +71,8 @@ def _memory_percent(place: Place, cap_bytes: int) -> int:
 
 def _obstacle(case: Case, where: Sequence[Place]) -> str | None:
     """Return why no share can be asked for, whatever its percentage."""
+    if case.cluster.unshared:
+        return "; ".join(dict.fromkeys(case.cluster.unshared.values()))
     unknown = [pool.site_type for pool in not_understood(case) if pool.mps_per_gpu]
     if unknown:
         return f"a share could land on {', '.join(unknown)}, which is not in the catalogue"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -25,12 +26,12 @@ def observe_cluster(manager: str) -> Cluster | None:
         return None
     from gpusage_slurm import scontrol  # noqa: PLC0415 - the daemon and the admin's commands need it
     from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - as above
-    from gpusage_slurm.per_gpu import defaults, without_losses  # noqa: PLC0415 - as above
+    from gpusage_slurm.per_gpu import losses  # noqa: PLC0415 - as above
     from gpusage_slurm.preference import without_demands  # noqa: PLC0415 - as above
 
     settings = scontrol.configuration()
-    lost = defaults(settings, scontrol.partitions())
-    return without_losses(without_demands(read_cluster(), settings), lost)
+    cluster = without_demands(read_cluster(), settings)
+    return replace(cluster, unshared=losses(settings, scontrol.partitions()))
 
 
 @hookimpl(trylast=True)

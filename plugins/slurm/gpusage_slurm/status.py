@@ -43,3 +43,4 @@ def _cluster(status: Mapping[str, Any]) -> Iterator[str]:
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({known}): {free}, {share}, {feature}"
     yield from (f"  note: {note}" for note in cluster["notes"])
+    yield from (f"  not shared: {why}" for why in cluster.get("unshared", {}).values())

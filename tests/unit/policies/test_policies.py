@@ -365,6 +365,12 @@ def test_nothing_to_share_is_said() -> None:
     assert reason(case(small(), pools=[pool(V100, mps=None)])) == "no GPU that it may use can be shared"
 
 
+def test_where_the_jobs_partition_shares_no_gpu_its_reason_is_the_users() -> None:
+    there = case(small())
+    cluster = replace(there.cluster, unshared={"gpu": "partition gpu is EXCLUSIVE", "old": "x"}).within(("gpu",))
+    assert reason(replace(there, cluster=cluster)) == "partition gpu is EXCLUSIVE"
+
+
 def test_a_shared_gpu_that_nobody_knows_stops_it() -> None:
     unknown = GpuPool(gpu=None, site_type="x9", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
     assert reason(case(small(), others=[unknown])) == "a share could land on x9, which is not in the catalogue"
