@@ -122,11 +122,19 @@ def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idl
     idle.start()
     slow = idle.question(idle.card("sleep=1.2"))
     begun_s = time.monotonic()
-    assert idle.ask(slow) == KEPT
+    assert idle.ask(slow) == {**KEPT, "overdue": "1"}
     assert time.monotonic() - begun_s < 1.0
     assert "longer than the limit of 400 ms" in idle.records()[0].decision.reasons[0]
     idle.wait(lambda: idle.ask(slow)["code"] == "REWRITE")
     assert idle.status()["asks"]["overdue"] >= 1
+
+
+def test_an_adapter_that_can_wait_longer_says_so_and_gets_its_answer(idle: Daemon) -> None:
+    """YARN's does: a submission there holds up nobody else."""
+    idle.configure(limit_ms=50)
+    idle.start()
+    slow = idle.question(idle.card("sleep=0.5"))
+    assert idle.ask({**slow, "limit_ms": 2000})["code"] == "REWRITE"
 
 
 def test_remembered_questions_are_answered_while_a_slow_one_is_decided(idle: Daemon) -> None:

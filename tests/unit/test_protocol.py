@@ -156,3 +156,11 @@ def test_the_client_says_where_no_daemon_listens(tmp_path: Path) -> None:
     """And what to do."""
     with pytest.raises(RequestError, match="Start gpusaged"):
         client.ask(tmp_path / "none", {"v": 1, "op": "ping"})
+
+
+@pytest.mark.parametrize(
+    ("named", "limit_s"), [("200", 0.2), ("2000", 2.0), ("0", None), ("2001", None), ("true", None), ('"9"', None)]
+)
+def test_an_adapter_may_name_its_limit_within_bounds(named: str, limit_s: float | None) -> None:
+    question = parse_line(f'{{"v":1,"manager":"yarn","fields":{{}},"limit_ms":{named}}}'.encode())
+    assert question == Ask(manager="yarn", fields={}, limit_s=limit_s)

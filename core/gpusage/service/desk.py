@@ -24,6 +24,7 @@ from gpusage.service.answer import Judge, Verdict, kept, origin
 from gpusage.service.protocol import (
     ALIVE,
     KEPT,
+    LATE,
     VERSION,
     Ask,
     Ping,
@@ -141,8 +142,7 @@ class Desk:
             self._settle(verdict, ask, reply)
             return
         case = Case(ask=ask, snapshot=snapshot, reply=reply)
-        limit_s = snapshot.configuration.slurm.limit_ms / 1000
-        case.timer = self._loop.call_later(limit_s * JUDGE_SHARE, self._overdue, case)
+        case.timer = self._loop.call_later(_limit_s(case) * JUDGE_SHARE, self._overdue, case)
         self._cases.put(case)
 
     def _overdue(self, case: Case) -> None:
@@ -150,9 +150,9 @@ class Desk:
         case.answered = True
         self.counts.overdue += 1
         submission = Submission(manager=case.ask.manager, fields=case.ask.fields, origin=origin(case.ask))
-        limit_ms = case.snapshot.configuration.slurm.limit_ms
-        reason = f"deciding took longer than the limit of {limit_ms:g} ms allows"
-        self._settle(kept(submission, case.snapshot, reason), case.ask, case.reply)
+        reason = f"deciding took longer than the limit of {_limit_s(case) * 1000:g} ms allows"
+        verdict = replace(kept(submission, case.snapshot, reason), line=LATE)
+        self._settle(verdict, case.ask, case.reply)
 
     def _judged(self, case: Case, verdict: Verdict) -> None:
         if case.timer is not None:
@@ -185,3 +185,8 @@ class Desk:
             verdict = judge.verdict(case.ask, case.snapshot)
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._judged, case, verdict)
+
+
+def _limit_s(case: Case) -> float:
+    """Return how long the whole exchange may take: what the adapter says, else what the configuration does."""
+    return case.ask.limit_s or case.snapshot.configuration.slurm.limit_ms / 1000

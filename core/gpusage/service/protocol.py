@@ -17,6 +17,8 @@ from typing import Any
 
 VERSION = "1"
 LINE_LIMIT_BYTES = 128 * 1024
+MOST_LIMIT_MS = 2000
+"""The longest that an adapter may tell us to take for its question."""
 _MANAGER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
@@ -30,10 +32,12 @@ class Ask:
 
     Attributes:
         fields: The job's fields in the manager's own words.
+        limit_s: How long the adapter waits for the answer; ``None`` where it goes by the configuration.
     """
 
     manager: str
     fields: Mapping[str, str]
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,14 @@ def _ask(message: Mapping[str, Any]) -> Ask:
     if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
         reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
         raise ProtocolError(reason)
-    return Ask(manager=manager, fields=fields)
+    return Ask(manager=manager, fields=fields, limit_s=_limit_s(message.get("limit_ms")))
+
+
+def _limit_s(limit_ms: object) -> float | None:
+    """Return the limit that an adapter names, in seconds; an adapter that names none in its range has none."""
+    if type(limit_ms) is not int or not 1 <= limit_ms <= MOST_LIMIT_MS:
+        return None
+    return limit_ms / 1000
 
 
 def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None = None) -> bytes:
@@ -113,5 +124,7 @@ def json_line(message: Mapping[str, Any]) -> bytes:
 
 
 KEPT = answer_line("KEEP")
+LATE = json_line({"v": VERSION, "code": "KEEP", "message": "", "overdue": "1"})
+"""As `KEPT`, where deciding took too long: whoever asks once more may get a better answer."""
 DECLINED = answer_line("DECLINE")
 ALIVE = json_line({"v": VERSION, "code": "OK"})
