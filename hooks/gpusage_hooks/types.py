@@ -271,7 +271,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingRules:
-    """When a whole GPU may become a share."""
+    """When a whole GPU may become a share.
+
+    Attributes:
+        across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
+    """
 
     enabled: bool = True
     maximum_percent: int = 80
@@ -279,6 +283,7 @@ class SharingRules:
     step_percent: int = 5
     headroom: float = 0.10
     maximum_partners: int = 3
+    across_users: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,10 +45,10 @@ class Node:
         self.control.write_text(CONTROL)
         self.control.chmod(0o755)
 
-    def run(self, script: str, job: int, **environment: str) -> list[str]:
+    def run(self, script: str, job: int, *, prefix: tuple[str, ...] = (), **environment: str) -> list[str]:
         """Run *script* for *job*, and return what it printed; it must end well whatever happens."""
         done = subprocess.run(
-            [NODE / script],
+            [*prefix, NODE / script],
             check=True,
             capture_output=True,
             text=True,
@@ -90,9 +94,9 @@ def node(tmp_path: Path) -> Node:
 
 def test_the_first_share_starts_a_daemon_and_the_last_one_stops_it(node: Node) -> None:
     node.prolog(7)
-    node.prolog(8, user=1001)
+    node.prolog(8)
     starts = [line for line in node.told() if line.startswith("-d")]
-    assert starts == ["-d -multiuser-server device=1 ceiling=none"]
+    assert starts == ["-d device=1 ceiling=none"]
     assert node.serves(7)
     assert node.serves(8)
     node.epilog(7)
@@ -112,11 +116,38 @@ def test_each_gpu_has_a_daemon_of_its_own(node: Node) -> None:
     assert node.runs("GPU-8932f937-d72c-4106")
 
 
-def test_a_daemon_for_one_user_serves_no_other_whom_it_would_keep_waiting(node: Node) -> None:
-    node.prolog(7, user=1000, SINGLE_USER_ONLY="1")
-    node.prolog(8, user=1001, SINGLE_USER_ONLY="1")
-    node.prolog(9, user=1000, SINGLE_USER_ONLY="1")
+def test_a_daemon_serves_one_user_alone_until_that_users_last_job_has_gone(node: Node) -> None:
+    node.prolog(7, user=1000)
+    node.prolog(8, user=1001)
+    node.prolog(9, user=1000)
     assert (node.serves(7), node.serves(8), node.serves(9)) == (True, False, True)
+    for job in (7, 9, 8):
+        node.epilog(job)
+    node.prolog(10, user=1001)
+    assert node.serves(10)
+
+
+def test_a_daemon_serves_every_user_where_the_site_wants_that(node: Node) -> None:
+    node.prolog(7, user=1000, GPUSAGE_ACROSS_USERS="yes")
+    node.prolog(8, user=1001, GPUSAGE_ACROSS_USERS="yes")
+    assert (node.serves(7), node.serves(8)) == (True, True)
+    assert "-d -multiuser-server device=1 ceiling=none" in node.told()
+
+
+def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: Node) -> None:
+    for job, user in ((7, 1000), (8, 1001), (9, 1000)):
+        node.prolog(job, user=user, GPUSAGE_ACROSS_USERS="yes", SINGLE_USER_ONLY="1")
+    assert (node.serves(7), node.serves(8), node.serves(9)) == (True, False, True)
+
+
+def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> None:
+    node.prolog(7, user=1000)
+    (node.root / "gpu-1" / "jobs" / "7").unlink()  # its epilog could not get the lock
+    node.prolog(8, user=1001)
+    assert not node.serves(8)
+    assert not node.runs()
+    node.prolog(9, user=1001)
+    assert node.serves(9)
 
 
 def test_a_daemon_does_not_hold_the_lock_on_its_gpu(node: Node) -> None:
@@ -145,6 +176,78 @@ def test_what_is_no_share_or_cannot_be_served_is_left_to_itself(node: Node, envi
     node.prolog(7, **environment)
     assert not node.runs()
     assert not (node.root / "jobs").exists() or not any((node.root / "jobs").iterdir())
+
+
+def test_a_folder_in_the_place_of_a_jobs_file_is_no_failure(node: Node) -> None:
+    (node.root / "gpu-1" / "jobs" / "7").mkdir(parents=True)
+    node.prolog(7)
+    assert not node.serves(7)
+
+
+@pytest.mark.parametrize("blocked", ["jobs/7", "gpu-1/user"])
+def test_a_job_that_cannot_be_written_down_goes_without_and_leaves_no_daemon(node: Node, blocked: str) -> None:
+    (node.root / blocked / "a folder in its place").mkdir(parents=True)
+    node.prolog(7)
+    assert not node.runs()
+    assert "quit" in node.told()
+    node.epilog(7)
+
+
+def test_a_job_that_cannot_be_written_down_leaves_the_daemon_to_the_others(node: Node) -> None:
+    node.prolog(7)
+    (node.root / "jobs" / "8").mkdir()
+    node.prolog(8)
+    assert node.runs()
+    node.epilog(7)
+    assert not node.runs()
+
+
+def test_on_a_full_disk_a_job_goes_without_and_leaves_no_daemon(node: Node) -> None:
+    full = "trap '' XFSZ; ulimit -f 0; exec \"$0\""  # each byte that is written is one too many
+    share = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+    node.run("prolog.sh", 7, prefix=("sh", "-c", full), **share)
+    assert not node.serves(7)
+    assert not node.runs()
+
+
+def test_an_epilog_that_takes_the_last_job_out_leaves_the_next_one_its_place(node: Node) -> None:
+    node.prolog(7)
+    with (node.root / "gpu-1" / "lock").open("w") as lock, ThreadPoolExecutor() as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = pool.submit(node.epilog, 7)
+        while (node.root / "gpu-1" / "jobs" / "7").exists():
+            time.sleep(0.01)
+        second = pool.submit(node.prolog, 8)
+        wait_for_the_lock(node, 2)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        first.result()
+        second.result()
+    assert node.serves(8)
+    assert node.runs()
+    node.epilog(8)
+    assert not node.runs()
+
+
+def wait_for_the_lock(node: Node, count: int) -> None:
+    """Wait until *count* scripts wait for the lock on GPU 1."""
+    inode = f":{(node.root / 'gpu-1' / 'lock').stat().st_ino} "
+    deadline_s = time.monotonic() + 4
+    while sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()) < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_gpu_that_hangs_in_the_kernel_holds_the_node_no_longer_than_the_limit(node: Node, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    real = shutil.which("timeout")
+    # A `timeout` that cannot end nvidia-smi, as none can end what sleeps uninterruptibly.
+    (programs / "timeout").write_text(f'#!/bin/sh\ncase $* in *nvidia-smi*) exec sleep 60 ;; esac\nexec {real} "$@"\n')
+    (programs / "timeout").chmod(0o755)
+    began_s = time.monotonic()
+    node.prolog(7, PATH=f"{programs}:{os.environ['PATH']}", GPUSAGE_PROLOG_LIMIT_S="1")
+    assert time.monotonic() - began_s < 10
+    assert not node.serves(7)
 
 
 def test_an_epilog_of_a_job_that_was_never_served_does_nothing(node: Node) -> None:

@@ -12,7 +12,7 @@ COMMAND = Path(__file__).resolve().parents[2] / "plugins/yarn/gpusage_yarn/node/
 CONTROL = """#!/bin/sh
 state=$CUDA_MPS_PIPE_DIRECTORY/control
 case ${1:-} in
-  -d) test ! -e "$state" && echo "$CUDA_VISIBLE_DEVICES" >"$state" ;;
+  -d) test ! -e "$state" && echo "$CUDA_VISIBLE_DEVICES${2:+ $2}" >"$state" ;;
   *) test -e "$state" || exit 1; read -r words; test "$words" != quit || rm "$state" ;;
 esac
 """
@@ -45,6 +45,11 @@ def test_the_daemon_gets_its_gpu_and_its_folders(environment: dict[str, str]) ->
     call(environment, "start", "GPU-1")
     assert Path(environment["CUDA_MPS_PIPE_DIRECTORY"], "control").read_text() == "GPU-1\n"
     assert Path(environment["CUDA_MPS_LOG_DIRECTORY"]).is_dir()
+
+
+def test_the_daemon_serves_several_users_only_where_the_site_wants_that(environment: dict[str, str]) -> None:
+    call({**environment, "GPUSAGE_ACROSS_USERS": "yes"}, "start", "GPU-1")
+    assert Path(environment["CUDA_MPS_PIPE_DIRECTORY"], "control").read_text() == "GPU-1 -multiuser-server\n"
 
 
 def test_any_other_word_is_wrong_usage(environment: dict[str, str]) -> None:

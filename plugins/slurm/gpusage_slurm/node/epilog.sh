@@ -1,23 +1,31 @@
 #!/bin/sh
 # gpusage's Epilog: as root on the node, stops a GPU's MPS control daemon when the last job that shared the GPU has gone.
-# Whatever goes wrong, it exits with 0: a failing epilog would take the node out of service.
+# Whatever goes wrong, it exits with 0, because any other status takes the node out of service.
+trap 'exit 0' EXIT # also where the shell itself ends us
+
+# A command that hangs in the kernel cannot be killed, but this shell can stop to wait for it.
+if [ -z "${GPUSAGE_TIMED:-}" ]; then
+    GPUSAGE_TIMED=yes timeout -s KILL 15 "$0" </dev/null >/dev/null 2>&1
+    exit 0
+fi
 
 control=${GPUSAGE_MPS_CONTROL:-nvidia-cuda-mps-control} # may name a stand-in
 root=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}
 limit_s=5
+job=${SLURM_JOB_ID:-}
 
-case ${SLURM_JOB_ID:-} in "" | *[!0-9]*) exit 0 ;; esac
-[ -r "$root/jobs/$SLURM_JOB_ID" ] || exit 0
-read -r folder <"$root/jobs/$SLURM_JOB_ID"
-rm -f "$root/jobs/$SLURM_JOB_ID"
+case $job in "" | *[!0-9]*) exit 0 ;; esac
+[ -r "$root/jobs/$job" ] || exit 0
+read -r folder <"$root/jobs/$job"
+rm -f "$root/jobs/$job"
 case $folder in "$root"/gpu-*) ;; *) exit 0 ;; esac
 [ -d "$folder" ] || exit 0
 
-rm -f "$folder/jobs/$SLURM_JOB_ID" # before the lock: a job left behind would keep the daemon for good
+rm -f "$folder/jobs/$job" # before the lock: a job left behind would keep the daemon for good
 {
-    flock -w "$limit_s" 9 2>/dev/null || exit 0
-    rmdir "$folder/jobs" 2>/dev/null || exit 0 # another job is still there
+    flock -w "$limit_s" 9 || exit 0
+    rmdir "$folder/jobs" || exit 0 # another job is still there
     echo quit | CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log \
-        timeout -k 1 "$limit_s" "$control" >/dev/null 2>&1 9>&-
+        timeout -k 1 "$limit_s" "$control" 9>&-
 } 9>"$folder/lock"
 exit 0

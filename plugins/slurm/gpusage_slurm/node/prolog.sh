@@ -1,10 +1,21 @@
 #!/bin/sh
 # gpusage's Prolog: as root on the node, starts an MPS control daemon for the GPU that a job shares, one daemon a GPU.
-# Whatever goes wrong, it exits with 0: the job then shares the GPU by time slices, without MPS.
+# Whatever goes wrong, it exits with 0, because any other status takes the node out of service: the job then shares the
+# GPU by time slices, without MPS.
+trap 'exit 0' EXIT # also where the shell itself ends us, as it does when a redirection of a special built-in fails
+
+limit_s=${GPUSAGE_PROLOG_LIMIT_S:-8} # for all of it: slurmd waits for us, and a GPU may hang
+# A command that hangs in the kernel cannot be killed, but this shell can stop to wait for it.
+if [ -z "${GPUSAGE_TIMED:-}" ]; then
+    GPUSAGE_TIMED=yes timeout -s KILL $((limit_s + 2)) "$0" </dev/null >/dev/null 2>&1
+    exit 0
+fi
 
 control=${GPUSAGE_MPS_CONTROL:-nvidia-cuda-mps-control} # may name a stand-in
 root=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}
-deadline=$(($(date +%s) + 8)) # for all of it: slurmd waits for us, and a GPU may hang
+job=${SLURM_JOB_ID:-}
+user=${SLURM_JOB_UID:-0}
+deadline=$(($(date +%s) + limit_s))
 
 # Print the whole seconds left, at least 1.
 left() {
@@ -14,42 +25,58 @@ left() {
 
 # Slurm sets the percentage in a job that holds a share, and one device: a share lies on one GPU.
 device=${CUDA_VISIBLE_DEVICES:-}
-[ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] && [ -n "${SLURM_JOB_ID:-}" ] || exit 0
+[ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 case $device in "" | *[!A-Za-z0-9-]*) exit 0 ;; esac
-case $SLURM_JOB_ID in *[!0-9]*) exit 0 ;; esac
-command -v "$control" >/dev/null 2>&1 || exit 0
+case $job in "" | *[!0-9]*) exit 0 ;; esac
+command -v "$control" || exit 0
 
 # An identifier means the same to everybody; a number depends on who counts.
 case $device in
     *[!0-9]*) ;;
     *)
-        found=$(timeout -k 1 "$(left)" nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>/dev/null)
+        found=$(timeout -k 1 "$(left)" nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader)
         case $found in GPU-*) device=$found ;; esac
         ;;
 esac
 
 folder=$root/gpu-$device
 umask 022
-mkdir -p "$folder/pipe" "$folder/log" "$folder/jobs" "$root/jobs" 2>/dev/null || exit 0
+mkdir -p "$folder" "$root/jobs" || exit 0
 
 mps() {
     CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log CUDA_VISIBLE_DEVICES=$device \
         CUDA_DEVICE_ORDER=PCI_BUS_ID timeout -k 1 "$(left)" "$control" "$@" 9>&-
 }
 
-# Start the daemon for several users; one that serves a single user makes everybody else's job wait for that user's.
+# Start the daemon for this job's user alone, or for every user where the site wants that: there, one client's fatal
+# fault ends the other users' clients as well.
 start() {
     unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE # the daemon would take it as every client's ceiling
-    mps -d -multiuser-server </dev/null >/dev/null 2>&1 && echo any >"$folder/user" && return 0
-    mps -d </dev/null >/dev/null 2>&1 && echo "${SLURM_JOB_UID:-0}" >"$folder/user"
+    rm -f "$folder/user"
+    [ -n "${GPUSAGE_ACROSS_USERS:-}" ] && mps -d -multiuser-server </dev/null && echo any >"$folder/user" && return 0
+    mps -d </dev/null && echo "$user" >"$folder/user"
+}
+
+# Tell whether a daemon runs that this job may use; another user's would keep it waiting.
+served() {
+    echo get_server_list | mps || start || return 1
+    read -r served_user <"$folder/user" || return 1
+    [ "$served_user" = any ] || [ "$served_user" = "$user" ]
+}
+
+enter() {
+    true >"$folder/jobs/$job" && echo "$folder" >"$root/jobs/$job"
+}
+
+# Forget this job, and stop a daemon that nobody uses.
+leave() {
+    rm -f "$folder/jobs/$job" "$root/jobs/$job"
+    ! rmdir "$folder/jobs" || echo quit | mps
 }
 
 {
-    flock -w "$(left)" 9 2>/dev/null || exit 0
-    echo get_server_list | mps >/dev/null 2>&1 || start || exit 0
-    read -r user <"$folder/user" || user=any
-    if [ "$user" = any ] || [ "$user" = "${SLURM_JOB_UID:-0}" ]; then
-        : >"$folder/jobs/$SLURM_JOB_ID" && echo "$folder" >"$root/jobs/$SLURM_JOB_ID"
-    fi
+    flock -w "$(left)" 9 || exit 0
+    mkdir -p "$folder/pipe" "$folder/log" "$folder/jobs" || exit 0
+    { served && enter; } || leave
 } 9>"$folder/lock"
 exit 0
