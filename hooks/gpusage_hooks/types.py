@@ -411,7 +411,11 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """A decision with its circumstances, as the store keeps it."""
+    """A decision with its circumstances, as the store keeps it.
+
+    Attributes:
+        number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its mark.
+    """
 
     decided_at_s: float
     manager: str
@@ -421,3 +425,4 @@ class DecisionRecord:
     rendered: Rendered
     model: str | None = None
     workload: Workload | None = None
+    number: str = ""

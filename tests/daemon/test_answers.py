@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusage.mark import mark_of, parse_mark
 from gpusage.service.protocol import json_line
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
     assert all(isinstance(value, str) for value in answer.values())
     assert answer["message"].startswith("gres/gpu:1 -> gres/mps:40")
     (record,) = daemon.records()
+    assert answer["mark"] == str(mark_of(record))
+    assert answer["mark"].startswith(f"gpusage {record.number} REWRITE gres/gpu:1 -> gres/mps:40")
+    assert int(record.number[:8], 16) == int(record.decided_at_s)
     assert (record.manager, record.origin, record.mode, record.model) == ("slurm", "uid 1000", "enforce", "tiny.onnx")
     assert record.decision.code.value == "REWRITE"
     assert record.workload is not None
@@ -41,19 +45,24 @@ def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
 
 
 def test_the_same_question_again_gets_the_same_answer_and_a_record_of_its_own(daemon: Daemon) -> None:
-    """Answers are remembered; jobs are not."""
+    """Answers are remembered; jobs are not, and each carries its own record's number."""
     answers = [daemon.ask() for _ in range(3)]
+    marks = [parse_mark(answer.pop("mark")) for answer in answers]
     assert answers[0] == answers[1] == answers[2]
-    assert len(daemon.records()) == 3
+    assert [mark.number for mark in marks[::-1] if mark] == [record.number for record in daemon.records()]
+    assert len({mark.number for mark in marks if mark}) == 3
     assert daemon.status()["asks"]["remembered"] >= 1
 
 
 def test_observe_says_nothing_and_sets_nothing_but_records_what_it_would_do(idle: Daemon) -> None:
-    """So a site can look before it dares."""
+    """So a site can look before it dares; the job carries what would have been done, and nothing else of ours."""
     idle.configure(mode="observe")
     idle.start()
-    assert idle.ask() == KEPT
+    answer = idle.ask()
     (record,) = idle.records()
+    mark = answer.pop("mark")
+    assert answer == KEPT
+    assert mark.startswith(f"gpusage {record.number} REWRITE (observe) gres/gpu:1 -> gres/mps:40")
     assert (record.mode, record.decision.code.value, record.rendered.after[:12]) == (
         "observe",
         "REWRITE",
@@ -66,8 +75,9 @@ def test_advise_tells_the_user_and_sets_nothing(idle: Daemon) -> None:
     idle.configure(mode="advise")
     idle.start()
     answer = idle.ask()
-    assert set(answer) == {"v", "code", "message"}
+    assert set(answer) == {"v", "code", "message", "mark"}
     assert answer["code"] == "KEEP"
+    assert " REWRITE (advise) " in answer["mark"]
     assert answer["message"].startswith("advice only: gres/gpu:1 -> gres/mps:40")
 
 
@@ -89,13 +99,23 @@ def test_a_job_without_a_card_is_kept_with_the_reason_in_the_record(daemon: Daem
     answer = daemon.ask(daemon.question(""))
     assert answer["code"] == "KEEP"
     assert "no description of the model came with the job" in answer["message"]
+    assert answer["mark"] == str(mark_of(daemon.records()[0]))
+    assert " KEEP gres/gpu:1 | " in answer["mark"]
+
+
+def test_a_job_that_names_no_model_or_meets_the_kill_switch_carries_no_mark(daemon: Daemon) -> None:
+    """Nothing of ours is written on the jobs of those who did not ask us, or while we are switched off."""
+    assert "mark" not in daemon.ask(daemon.question(comment=""))
+    assert "mark" not in daemon.ask(daemon.question(comment="model=tiny.onnx,gpusage=off"))
+    (daemon.folder / "off").touch()
+    daemon.wait(lambda: daemon.ask() == KEPT)
 
 
 def test_a_card_that_is_none_is_kept(daemon: Daemon) -> None:
     """Anyone can put anything into an environment variable."""
     for forged in ("x", "AAAA" * 100, "\u2603", daemon.card()[:-8]):
         answer = daemon.ask(daemon.question(forged))
-        assert (answer["code"], set(answer)) == ("KEEP", {"v", "code", "message"})
+        assert (answer["code"], set(answer)) == ("KEEP", {"v", "code", "message", "mark"})
     assert daemon.ask()["code"] == "REWRITE"
     assert daemon.status()["asks"]["failed"] == 0
 
@@ -105,12 +125,15 @@ def test_a_malformed_comment_is_kept_and_the_user_told(daemon: Daemon) -> None:
     answer = daemon.ask(daemon.question(comment="model=tiny.onnx,bacth=8"))
     assert answer["code"] == "KEEP"
     assert "Did you mean 'batch'?" in answer["message"]
+    assert "Did you mean 'batch'?" in answer["mark"]
 
 
 def test_a_fault_in_a_plugin_is_kept_logged_and_counted(daemon: Daemon) -> None:
     """Nothing that a plugin raises may cost a job; and the next one may go well, so nothing is remembered."""
     for _ in range(2):
-        assert daemon.ask(daemon.question(daemon.card("fault=1"))) == KEPT
+        answer = daemon.ask(daemon.question(daemon.card("fault=1")))
+        assert "ZeroDivisionError" in answer.pop("mark")
+        assert answer == KEPT
     assert daemon.status()["asks"]["failed"] == 2
     assert "ZeroDivisionError" in daemon.log()
     assert "ZeroDivisionError" in daemon.records()[0].decision.reasons[0]

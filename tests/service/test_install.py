@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.slurm
 SITE_SCRIPT = """\
 function slurm_job_submit(job, partitions, submitter)
   if job.name == "forbidden" then return slurm.ERROR end
+  if job.name == "noted" then job.admin_comment = string.rep("x", 970) end
   return slurm.SUCCESS
 end
 function slurm_job_modify() return slurm.SUCCESS end
@@ -70,6 +72,11 @@ def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> 
 def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
     install_plugin(bare)
     assert bare.run("sbatch", "--job-name=forbidden", "--gres=gpu:1", "--wrap=true", check=False).returncode != 0
+    command = ("sbatch", "--parsable", "--job-name=noted", "--hold", "--gres=gpu:2", "--comment=model=/nowhere/r.onnx")
+    text = bare.run("scontrol", "show", "job", bare.run(*command, "--wrap=true").stdout.strip()).stdout
+    (noted,) = re.findall(r"AdminComment=(.*)", text)
+    assert re.fullmatch(r"x{970}; gpusage [0-9a-f]{12} KEEP gres/gpu:2 \| .*\.\.\.", noted), noted
+    assert len(noted) == 1024
     assert bare.run("sbatch", "--job-name=allowed", "--gres=gpu:1", "--wrap=true", check=False).returncode == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,6 @@ def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox,
     assert job["TresPerNode"] in (f"gres:{found[1]}", f"gres/{found[1]}")
     assert "TresPerJob" not in job
     assert "gpu" not in job.get("TresPerTask", "")
-    assert job["AdminComment"] == "gpusage:"  # and what follows: scontrol does not quote it
 
 
 def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_count(sandbox: Sandbox) -> None:
@@ -92,6 +92,29 @@ def test_a_mistake_in_the_comment_is_told_and_the_job_goes_through(sandbox: Sand
     said, job = submit(sandbox, "--gres=gpu:1", "--comment=model=r.onnx,btch=4")
     assert "Did you mean 'batch'?" in said
     assert job["TresPerNode"].endswith("gpu:1")
+
+
+def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_number(sandbox: Sandbox) -> None:
+    """Kept or rewritten; a job that named no model carries nothing."""
+    for options, said in [
+        ((), r"REWRITE gres/gpu:1 -> gres/mps:\d+.* \| "),
+        (("--nodes=2",), r"KEEP .* \| .*several nodes"),
+    ]:
+        mark = admin_comment(sandbox, *options, f"--comment={LIGHT}")
+        found = re.fullmatch(rf"gpusage ([0-9a-f]{{12}}) {said}.*", mark)
+        assert found, mark
+        log = sandbox.layout.log_file("slurmctld").read_text()
+        assert log.count(f"gpusage: uid {os.getuid()}: {found[1]} {mark.split()[2]}") == 1
+    assert admin_comment(sandbox, "--comment=project=x") == ""
+
+
+def admin_comment(sandbox: Sandbox, *options: str) -> str:
+    """Submit a held job, and return its admin comment."""
+    job = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", *options, "--wrap=true").stdout.strip()
+    text = sandbox.run("scontrol", "show", "job", job).stdout
+    sandbox.run("scancel", job)
+    found = re.search(r"^ *AdminComment=(.*)$", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def test_a_model_that_is_not_there_costs_the_job_nothing_and_the_user_hears_why(sandbox: Sandbox) -> None:

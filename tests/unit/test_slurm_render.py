@@ -32,7 +32,7 @@ def rendered(job: Job, *, pools: tuple[GpuPool, ...] = POOLS, code: Code = Code.
     return found
 
 
-def test_a_share_replaces_the_gpu_and_carries_its_cap_and_its_mark() -> None:
+def test_a_share_replaces_the_gpu_and_carries_its_cap() -> None:
     found = rendered(job_of(), mps_thread_percent=40, memory_cap_bytes=6 * GIB, preferred_gpus=("v100",))
     assert found == Rendered(
         before="gres/gpu:1",
@@ -40,7 +40,6 @@ def test_a_share_replaces_the_gpu_and_carries_its_cap_and_its_mark() -> None:
         fields={
             "set.gres": "mps:40",
             "set.prefer": "v100",
-            "set.admin_comment": "gpusage: gres/gpu:1 -> gres/mps:40, prefer v100",
             "env.GPUSAGE_DECISION": "mps:40",
             "env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M",  # 6 x 1024 MiB
         },
@@ -111,7 +110,7 @@ def test_a_request_that_is_kept_has_nothing_to_set(code: Code) -> None:
 def test_a_generation_alone_leaves_the_gpu_whole_and_unmarked() -> None:
     found = rendered(job_of(), preferred_gpus=("h100",))
     assert found.after == "gres/gpu:1, prefer hopper"
-    assert set(found.fields) == {"set.prefer", "set.admin_comment"}
+    assert set(found.fields) == {"set.prefer"}
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,6 @@ def test_there_is_no_preference_where_it_could_become_a_demand(fields: dict[str,
     found = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
     assert "set.prefer" not in found
     assert found["set.gres"].startswith("mps:40")
-
-
-def test_what_another_plugin_wrote_for_the_admin_stays() -> None:
-    fields = rendered(job_of(tres_per_node="gres:gpu:1", admin_comment="seen"), mps_thread_percent=40).fields
-    assert fields["set.admin_comment"] == "seen; gpusage: gres/gpu:1 -> gres/mps:40"
-    fields = rendered(job_of(tres_per_node="gres:gpu:1", admin_comment="x" * 1010), mps_thread_percent=40).fields
-    assert fields["set.admin_comment"] == "x" * 1010
 
 
 def test_another_managers_job_is_not_ours() -> None:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import pytest
 
 from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError, open_store, path_of
+from gpusage.store.rows import COLUMNS, TYPES, row
 from gpusage_hooks.errors import RequestError
 from records import RECORD
 
@@ -70,6 +71,35 @@ def test_columns_can_be_asked_for_in_sql(tmp_path: Path, opened: Opened) -> None
     connection.close()
     assert rows == [("REWRITE", "slurm", "enforce", "uid 1000", "resnet50.onnx", "gres/gpu:1", "gres/mps:40")]
     assert version == SCHEMA_VERSION
+
+
+def test_a_decision_is_found_by_its_number_and_by_whose_it_is(tmp_path: Path, opened: Opened) -> None:
+    """`gpusage decisions 123` has the number from the job's mark."""
+    store = opened(tmp_path / "d.db")
+    one, other = replace(RECORD, number="69215f4a0c3e"), replace(RECORD, number="69215f4a0c3f", origin="uid 7")
+    store.record_all([one, other])
+    assert store.find("69215f4a0c3e") == one
+    assert store.find("000000000000") is None
+    assert store.latest(5, ("uid 7", "ada")) == (other,)
+
+
+def test_a_store_without_numbers_gets_them_and_keeps_its_decisions(tmp_path: Path, opened: Opened) -> None:
+    """As gpusage wrote it before decisions had numbers: schema 1."""
+    older = {name: kind for name, kind in TYPES.items() if name != "number"}
+    values = dict(zip(COLUMNS, row(RECORD), strict=True))
+    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
+        definitions = ", ".join(f"{name} {kind}" for name, kind in older.items())
+        connection.execute(f"CREATE TABLE decisions (id INTEGER PRIMARY KEY, {definitions})")
+        marks = ", ".join("?" * len(older))
+        statement = f"INSERT INTO decisions ({', '.join(older)}) VALUES ({marks})"  # noqa: S608 - our names
+        connection.execute(statement, [values[name] for name in older])
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    store = opened(tmp_path / "d.db")
+    new = replace(RECORD, number="69215f4a0c3e")
+    store.record(new)
+    assert store.latest(5) == (new, RECORD)
+    assert store.find("69215f4a0c3e") == new
 
 
 def test_reading_where_there_is_no_store_makes_none(tmp_path: Path, opened: Opened) -> None:

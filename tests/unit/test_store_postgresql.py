@@ -168,10 +168,34 @@ def test_what_is_older_than_the_site_keeps_goes_little_by_little(server: Server)
         assert len(store.latest(9)) == 2
 
 
+def test_a_store_without_numbers_gets_them_and_keeps_its_decisions(
+    server: Server, opened: Callable[[], DecisionStore]
+) -> None:
+    """As gpusage wrote it before decisions had numbers: schema 1; several daemons find it so at once."""
+    opened().record(RECORD)
+    server.ask("DROP INDEX gpusage.numbers")
+    server.ask("ALTER TABLE gpusage.decisions DROP COLUMN number")
+    server.ask("UPDATE gpusage.version SET version = 1")
+    new = replace(RECORD, number="69215f4a0c3e", origin="ada")
+
+    def client(_: int) -> None:
+        with closing(open_store(server.url)) as store:
+            store.record(new)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(client, range(4)))
+    store = opened()
+    assert store.latest(9) == (new,) * 4 + (RECORD,)
+    assert store.find("69215f4a0c3e") == new
+    assert store.find("000000000000") is None
+    assert store.latest(9, ("uid 1000",)) == (RECORD,)
+    assert server.ask("SELECT max(version) FROM gpusage.version") == [[2]]
+
+
 def test_a_newer_gpusages_store_is_left_alone(server: Server, opened: Callable[[], DecisionStore]) -> None:
     opened().record(RECORD)
     server.ask("UPDATE gpusage.version SET version = 99")
-    with pytest.raises(StoreError, match="at most version 1; got 99"):
+    with pytest.raises(StoreError, match="at most version 2; got 99"):
         opened().record(RECORD)
 
 

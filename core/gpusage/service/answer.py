@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
 from gpusage.graphs.card import decode
+from gpusage.mark import START, mark_of
 from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
-from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line
+from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line, with_mark
 from gpusage.service.state import Snapshot
 from gpusage_hooks.errors import GpuUsageError, PluginError
 from gpusage_hooks.types import (
@@ -50,12 +51,15 @@ class Verdict:
         record: Lacks only the time; ``None`` where nobody submitted anything that an adapter knows.
         failed: It came about by our own or a plugin's fault, and must not be remembered.
         seen: The fields that were looked at, ``None`` where it holds for this question alone.
+        marked: The answer with the mark that the job is to carry, in two parts around the record's number; ``None``
+            where nothing is to be left on it.
     """
 
     line: bytes
     record: DecisionRecord | None
     failed: bool = False
     seen: frozenset[str] | None = None
+    marked: tuple[bytes, bytes] | None = None
 
 
 class Judge:
@@ -76,23 +80,23 @@ class Judge:
     def _safe(self, submission: Submission, snapshot: Snapshot) -> Verdict:
         if snapshot.killed is not None:
             return kept(submission, snapshot, snapshot.killed)
+        job: Job | None = None
         try:
-            return self._considered(submission, snapshot)
+            job = snapshot.advisor.plugins.hook.parse_submission(submission=submission)
+            return Verdict(line=DECLINED, record=None) if job is None else self._considered(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", submission.origin, error)
-            return kept(submission, snapshot, str(error), failed=True)
+            return kept(submission, snapshot, str(error), job=job, failed=True)
         except GpuUsageError as error:
-            return kept(submission, snapshot, str(error), told=True)
+            return kept(submission, snapshot, str(error), job=job, told=True)
         except Exception as error:  # noqa: BLE001 - nothing may cost a job
             where = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"{type(error).__name__} in {where.filename}:{where.lineno}: {error}"
             _log.error("%s: kept, because of a fault: %s", submission.origin, reason)
-            return kept(submission, snapshot, reason, failed=True)
+            return kept(submission, snapshot, reason, job=job, failed=True)
 
-    def _considered(self, submission: Submission, snapshot: Snapshot) -> Verdict:
-        job: Job | None = snapshot.advisor.plugins.hook.parse_submission(submission=submission)
-        if job is None:
-            return Verdict(line=DECLINED, record=None)
+    def _considered(self, job: Job, snapshot: Snapshot) -> Verdict:
+        submission = job.submission
         cluster = snapshot.clusters.get(submission.manager)
         if cluster is None and job.model_request is not None:
             trouble = snapshot.troubles.get(submission.manager, f"{submission.manager} has not been seen yet")
@@ -162,13 +166,15 @@ def kept(
     decision = Decision(code=Code.KEEP, request=request, reasons=(reason,), plugin=__name__)
     rendered = unchanged(job) if job else Rendered(before="", after="", fields={})
     line = answer_line("KEEP", reason) if told and snapshot.configuration.mode != "observe" else KEPT
-    return Verdict(line=line, record=_record(submission, decision, rendered, snapshot, job), failed=failed)
+    record = _record(submission, decision, rendered, snapshot, job)
+    return Verdict(line=line, record=record, failed=failed, marked=_marked(line, record, snapshot, named=told))
 
 
 def _verdict(job: Job, decision: Decision, rendered: Rendered, snapshot: Snapshot) -> Verdict:
     speak: Callable[[Decision, Rendered], bytes] = _SPEAKERS[snapshot.configuration.mode]
     line = DECLINED if decision.code is Code.DECLINE else speak(decision, rendered)
-    return Verdict(line=line, record=_record(job.submission, decision, rendered, snapshot, job))
+    record = _record(job.submission, decision, rendered, snapshot, job)
+    return Verdict(line=line, record=record, marked=_marked(line, record, snapshot, named=False))
 
 
 def _observed(decision: Decision, rendered: Rendered) -> bytes:  # noqa: ARG001 - one signature for every mode
@@ -186,6 +192,19 @@ def _enforced(decision: Decision, rendered: Rendered) -> bytes:
 
 
 _SPEAKERS = {"observe": _observed, "advise": _advised, "enforce": _enforced}
+
+
+def _marked(line: bytes, record: DecisionRecord, snapshot: Snapshot, *, named: bool) -> tuple[bytes, bytes] | None:
+    """Return the answer with a mark: none where the job named no model or opted out, or the kill switch is on.
+
+    Args:
+        line: The answer.
+        record: What the mark tells.
+        snapshot: Tells of the kill switch.
+        named: A model was named, though its name could not be read.
+    """
+    wanted = named or (record.model is not None and record.decision.code is not Code.DECLINE)
+    return with_mark(line, START, mark_of(record).rest) if wanted and snapshot.killed is None else None
 
 
 def _record(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class Desk:
         self._loop = loop
         self._version = version("gpusage")
         self._started_s = time.monotonic()
+        self._number = secrets.randbits(16)
         self._cases: queue.SimpleQueue[Case | None] = queue.SimpleQueue()
 
     def start(self) -> None:
@@ -173,8 +175,16 @@ class Desk:
             return
         code = verdict.record.decision.code.value.lower()
         setattr(self.counts, code, getattr(self.counts, code) + 1)
-        record = replace(verdict.record, decided_at_s=time.time(), origin=origin(ask))
-        self._recorder.keep(record, lambda: reply(verdict.line))
+        now_s = time.time()
+        number = self._numbered(now_s)
+        line = verdict.line if verdict.marked is None else number.encode().join(verdict.marked)
+        record = replace(verdict.record, decided_at_s=now_s, origin=origin(ask), number=number)
+        self._recorder.keep(record, lambda: reply(line))
+
+    def _numbered(self, now_s: float) -> str:
+        """Return the number of a record made at *now_s*: its second, and a count that no second gets through."""
+        self._number = (self._number + 1) & 0xFFFF
+        return f"{int(now_s):08x}{self._number:04x}"
 
     def _judge(self) -> None:
         """Judge case after case, in the judge's thread."""

@@ -113,6 +113,12 @@ def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None
     return json_line({"v": VERSION, "code": code, "message": shown, **allowed})
 
 
+def with_mark(line: bytes, start: str, rest: str) -> tuple[bytes, bytes]:
+    """Return the answer *line* with one key more, the mark, in two parts: between them goes the record's number."""
+    head = line[: line.rindex(b"}")] + b',"mark":' + json.dumps(start).encode()[:-1]
+    return head, json.dumps(rest).encode()[1:] + b"}\n"
+
+
 def printable(text: str) -> str:
     """Return *text* with a question mark for each control character: nothing of a user's may act on a terminal."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -16,7 +16,8 @@ from pathlib import Path
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import DecisionRecord
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 had no numbers; a store of version 1 gets them when it is next opened, its records keep their empty ones."""
 RETRY_S = 1.0
 """How long a store that could not be opened is left in peace."""
 DAY_S = 86_400.0
@@ -48,11 +49,23 @@ class DecisionStore(ABC):
         """Open the store now, so that the first decision need not wait; what fails is left for that one to tell."""
 
     @abstractmethod
-    def latest(self, count: int) -> tuple[DecisionRecord, ...]:
+    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
         """Return the last *count* decisions, the newest first; none where there is no store yet.
+
+        Args:
+            count: At most so many.
+            origins: Only those of one of these; none given, everybody's.
 
         Raises:
             StoreError: It is not a store of ours, or of a newer gpusage.
+        """
+
+    @abstractmethod
+    def find(self, number: str) -> DecisionRecord | None:
+        """Return the decision with this *number*, ``None`` where there is none.
+
+        Raises:
+            StoreError: As `latest`.
         """
 
     @abstractmethod

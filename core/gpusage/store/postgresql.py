@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, DEFINITIONS, Row, records_of, row
+from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_of, row
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord
 
@@ -37,11 +37,18 @@ _FORGETTING = (
     "DELETE FROM gpusage.decisions WHERE id IN (SELECT id FROM gpusage.decisions ORDER BY id LIMIT :most)"
     " AND decided_at_s < :oldest"
 )
+_NUMBERS_INDEX = "CREATE INDEX IF NOT EXISTS numbers ON gpusage.decisions (number)"
 _SCHEMA = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
     "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
     f"INSERT INTO gpusage.version SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM gpusage.version)",  # noqa: S608
     f"CREATE TABLE IF NOT EXISTS gpusage.decisions (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {DEFINITIONS})",
+    _NUMBERS_INDEX,
+)
+_NUMBERS = (
+    f"ALTER TABLE gpusage.decisions ADD COLUMN IF NOT EXISTS number {NUMBER_TYPE}",
+    _NUMBERS_INDEX,
+    f"UPDATE gpusage.version SET version = {SCHEMA_VERSION}",  # noqa: S608 - a number of ours
 )
 
 
@@ -138,10 +145,20 @@ class PostgresqlStore(DecisionStore):
         with suppress(StoreError):
             self._open()
 
-    def latest(self, count: int) -> tuple[DecisionRecord, ...]:
+    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
         """Return the last *count* decisions; see `DecisionStore.latest`."""
+        names = {f"origin{i}": origin for i, origin in enumerate(origins)}
+        where = f"WHERE origin IN ({', '.join(f':{name}' for name in names)})" if names else ""
+        return self._read(f"{where} ORDER BY id DESC LIMIT :count", count=count, **names)
+
+    def find(self, number: str) -> DecisionRecord | None:
+        """Return one decision; see `DecisionStore.find`."""
+        found = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
+        return found[0] if found else None
+
+    def _read(self, which: str, **values: str | int) -> tuple[DecisionRecord, ...]:
         try:
-            rows = self._open().run("SELECT record FROM gpusage.decisions ORDER BY id DESC LIMIT :count", count=count)
+            rows = self._open().run(f"SELECT record FROM gpusage.decisions {which}", **values)  # noqa: S608 - ours
         except self._client.Error as error:
             self.close()
             raise self._failure(error, "read") from error
@@ -199,12 +216,10 @@ class PostgresqlStore(DecisionStore):
 
     def _prepare(self, connection: Connection) -> None:
         if connection.run("SELECT to_regclass('gpusage.decisions')") == [[None]]:
-            connection.run("START TRANSACTION")
-            connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)  # two at once would both make the schema
-            for statement in _SCHEMA:
-                connection.run(statement)
-            connection.run("COMMIT")
+            _make(connection, _SCHEMA)
         ((found,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
+        if found < SCHEMA_VERSION:
+            _make(connection, _NUMBERS)
         if found > SCHEMA_VERSION:
             message = (
                 f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {found}. "
@@ -215,6 +230,15 @@ class PostgresqlStore(DecisionStore):
     def _failure(self, error: Exception, rule: str) -> StoreError:
         message = f"Store {self.address} must be {rule}; got: {_told(error)}. Check the server and the user's rights."
         return StoreError(message)
+
+
+def _make(connection: Connection, statements: Sequence[str]) -> None:
+    """Run *statements* as a whole, by one client at a time: two at once would both make the schema."""
+    connection.run("START TRANSACTION")
+    connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
+    for statement in statements:
+        connection.run(statement)
+    connection.run("COMMIT")
 
 
 def _insert(connection: Connection, rows: Sequence[Row]) -> None:

@@ -20,12 +20,14 @@ TYPES = {
     "before": "TEXT NOT NULL",
     "after": "TEXT NOT NULL",
     "record": "TEXT NOT NULL",
+    "number": "TEXT",
 }
 """Of the columns, in words that both databases know."""
 COLUMNS = tuple(TYPES)
 DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+NUMBER_TYPE = TYPES["number"]
 _log = logging.getLogger(__name__)
-Row = tuple[float, str, str, str, str, str | None, str, str, str]
+Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
 
 
 def row(record: DecisionRecord) -> Row:
@@ -40,11 +42,12 @@ def row(record: DecisionRecord) -> Row:
         _utf8(record.rendered.before),
         _utf8(record.rendered.after),
         _encoded(record),
+        record.number,
     )
 
 
 def records_of(texts: Iterable[str], store: str) -> tuple[DecisionRecord, ...]:
-    """Return the records in rows' last columns; a strange row of *store* is left out and must not hide the others."""
+    """Return the records in rows' columns ``record``; a strange row of *store* is left out and hides no other."""
     records = []
     for text in texts:
         try:

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, DEFINITIONS, Row, records_of, row
+from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_of, row
 from gpusage_hooks.types import DecisionRecord
 
 CHUNK_ROWS = 100
@@ -71,12 +71,21 @@ class SqliteStore(DecisionStore):
         with suppress(sqlite3.Error, StoreError):
             self._open()
 
-    def latest(self, count: int) -> tuple[DecisionRecord, ...]:
+    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
         """Return the last *count* decisions; see `DecisionStore.latest`."""
+        where = f"WHERE origin IN ({', '.join('?' * len(origins))})" if origins else ""
+        return self._read(f"{where} ORDER BY id DESC LIMIT ?", *origins, count)
+
+    def find(self, number: str) -> DecisionRecord | None:
+        """Return one decision; see `DecisionStore.find`."""
+        found = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
+        return found[0] if found else None
+
+    def _read(self, which: str, *values: str | int) -> tuple[DecisionRecord, ...]:
         if self._connection is None and not self.path.exists():
             return ()
         try:
-            rows = self._open().execute("SELECT record FROM decisions ORDER BY id DESC LIMIT ?", (count,)).fetchall()
+            rows = self._open().execute(f"SELECT record FROM decisions {which}", values).fetchall()  # noqa: S608 - ours
         except sqlite3.Error as error:
             self.close()
             raise self._failure(error, "read") from error
@@ -138,6 +147,10 @@ class SqliteStore(DecisionStore):
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(_SCHEMA)
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(decisions)")]
+        if "number" not in columns:
+            connection.execute(f"ALTER TABLE decisions ADD COLUMN number {NUMBER_TYPE}")
+        connection.execute("CREATE INDEX IF NOT EXISTS numbers ON decisions (number)")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _refuse_for_a_while(self) -> None:

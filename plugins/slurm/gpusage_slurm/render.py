@@ -40,7 +40,6 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if decision.code is not Code.REWRITE or not fields:
         return Rendered(before=before, after=before, fields=MappingProxyType({}))
     after = after if after.startswith("gres/") else f"{before}, {after}"
-    fields["set.admin_comment"] = _admin_comment(job.submission.fields, f"gpusage: {before} -> {after}")
     return Rendered(before=before, after=after, fields=MappingProxyType(fields))
 
 
@@ -126,11 +125,3 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
 
 def _grouped(expression: str) -> str:
     return f"({expression})" if re.search(r"[&|]", expression) else expression
-
-
-def _admin_comment(fields: Mapping[str, str], text: str) -> str:
-    """Return *text* after what another plugin wrote there, within Slurm's limit."""
-    earlier = fields.get("admin_comment", "")
-    joined = f"{earlier}; {text}" if earlier else text
-    whole = joined if len(joined.encode()) <= _MAXIMUM_FIELD_BYTES else earlier
-    return whole or text.encode()[:_MAXIMUM_FIELD_BYTES].decode("utf-8", "ignore")

@@ -407,3 +407,38 @@ def test_a_standalone_script_survives_that_gpusage_is_gone(lua: Any, tmp_path: P
     )
     done = lua.run("-e", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+MARK = "gpusage 69215f4a0c3e KEEP gres/gpu:2 | the job asks for 2 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "after"),
+    [
+        ("", MARK),
+        ("the site's own", f"the site's own; {MARK}"),
+        ("x" * 970, "x" * 970 + "; " + MARK[:49] + "..."),
+        ("x" * 990, "x" * 990 + "; " + MARK[:29] + "..."),
+        ("x" * 991, "x" * 991),
+        ("x" * 1024, "x" * 1024),
+    ],
+)
+def test_the_mark_stands_behind_what_the_site_wrote_and_alone_is_shortened(
+    drive: Drive, tmp_path: Path, earlier: str, after: str
+) -> None:
+    body = submit(tmp_path / "s", f"{{ admin_comment = {quoted(earlier)} }}")
+    body = body.replace("return {", "return { comment = job.admin_comment,")
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP", "message": "", "mark": MARK})):
+        report = drive(body)
+    assert report["comment"] == after
+    assert len(report["comment"]) <= 1024
+    assert report["logged"] == f"gpusage: uid 1000: {MARK.removeprefix('gpusage ')}"
+
+
+def test_what_is_logged_is_printable_and_a_mark_that_cannot_be_left_costs_nothing(drive: Drive, tmp_path: Path) -> None:
+    """On a Slurm that would not let us write the admin comment, the request is still rewritten."""
+    body = submit(tmp_path / "s", "{ admin_comment = 7 }")
+    with server(tmp_path / "s", answering({**REWRITE, "mark": "gpusage x\x1b[31m\n\u2713"})):
+        report = drive(body)
+    assert report["gres"] == "gres:mps:40"
+    assert report["logged"] == "gpusage: uid 1000: x?[31m????"

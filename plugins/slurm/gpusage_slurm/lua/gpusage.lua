@@ -10,16 +10,18 @@ local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10, rest_s = 1 }
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
 local MAXIMUM_CARD_BYTES = 16384
+local MAXIMUM_ADMIN_COMMENT_BYTES = 1024 -- slurmctld's limit
+local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
 local MAXIMUM_LIMIT_MS = 1000
 local MAXIMUM_REST_S = 32
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
 local TEXTS = {
-  "comment", "admin_comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
+  "comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
   "tres_freq", "cpus_per_tres", "mem_per_tres", "features", "prefer", "partition",
   "req_nodes", "exc_nodes",
 }
 local NUMBERS = { "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres" }
-local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "prefer", "admin_comment" }
+local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "prefer" }
 local READ_AS = { gres = "tres_per_node" } -- gres is another name of tres_per_node that adds the version's own prefix
 local VARIABLES = { GPUSAGE_DECISION = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true }
 
@@ -235,6 +237,14 @@ function M.apply(job, answer)
   return nil, tostring(problem)
 end
 
+-- Return `mark` behind `earlier`, what the site wrote into the admin comment: that is never shortened, the mark is.
+function M.marked(earlier, mark)
+  local room = MAXIMUM_ADMIN_COMMENT_BYTES - #earlier - (earlier == "" and 0 or 2)
+  if #mark > room then mark = room >= SHORTEST_MARK_BYTES and mark:sub(1, room - 3) .. "..." or nil end
+  if not mark then return earlier end
+  return earlier == "" and mark or earlier .. "; " .. mark
+end
+
 -- Take out what an enclosing job of ours or the card's journey left in the job's environment: it would mislead this one.
 function M.clean(job)
   if variable(job, "GPUSAGE_DECISION") ~= "" then
@@ -267,6 +277,15 @@ local function log(text, once)
   if once and told_once[text] then return end
   told_once[text] = once or nil
   slurm.log_info("%s", "gpusage: " .. text)
+end
+
+-- Leave the mark on `job`, and one line in slurmctld.log: what became of its request, why, and the record's number.
+local function leave_mark(job, mark)
+  mark = mark:gsub("[^ -~]", "?")
+  log("uid " .. number_text(read(job, "user_id")) .. ": " .. mark:gsub("^gpusage ", ""))
+  local earlier = read(job, "admin_comment") or ""
+  local marked = M.marked(earlier, mark)
+  if marked ~= earlier then job.admin_comment = marked end
 end
 
 -- Tell whether `job` asks for a GPU in any of the four places; nothing else is asked about.
@@ -303,6 +322,7 @@ function M.submit(job)
     if not answer or answer.v ~= "1" then return log("job left as it is: the answer is not of the protocol") end
     local applied, reason = M.apply(job, answer)
     if not applied then return log("job left as it is: " .. reason) end
+    if answer.mark and answer.mark ~= "" then pcall(leave_mark, job, answer.mark) end
     if answer.message and answer.message ~= "" then slurm.log_user("%s", "gpusage: " .. answer.message) end
   end)
 end

@@ -1,0 +1,96 @@
+"""The mark: one line that a workload manager keeps with a job, and that says what became of it.
+
+``gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | one reason; another``
+
+Invariants:
+
+1. A mark is printable ASCII: logs, terminals and databases of every kind can hold it.
+2. The text of a `Mark` is what `parse_mark` reads, also cut off, and behind a site's own text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gpusage_hooks.types import DecisionRecord
+
+MarkCode = Literal["REWRITE", "KEEP", "BACK"]
+"""As a decision's; ``BACK`` is a job that was rewritten and has its user's request again."""
+
+REST_LIMIT_BYTES = 1000
+"""Of what follows the number; a manager that has less room cuts its end off."""
+
+START = "gpusage "
+_MARK = re.compile(
+    r"\bgpusage (?P<number>[0-9a-f]{12}) (?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a mark says.
+
+    Attributes:
+        number: Of the record that the store has.
+        before: The request as asked; empty where it was not understood, or cut off.
+        after: The request as it is now; in the modes ``observe`` and ``advise``, as it would be.
+        reasons: As one text.
+    """
+
+    number: str
+    code: MarkCode
+    mode: str
+    before: str
+    after: str
+    reasons: str
+
+    def __str__(self) -> str:
+        return START + self.number + self.rest
+
+    @property
+    def rest(self) -> str:
+        """What follows the number."""
+        mode = "" if self.mode == "enforce" else f" ({self.mode})"
+        change = f" {self.before}" + f" -> {self.after}" * (self.after != self.before)
+        return _plain(f" {self.code}{mode}{change.rstrip()} | {self.reasons}")
+
+
+def mark_of(record: DecisionRecord) -> Mark:
+    """Return the mark of *record*."""
+    rendered, decision = record.rendered, record.decision
+    return Mark(
+        number=record.number,
+        code=cast("MarkCode", decision.code.value),
+        mode=record.mode,
+        before=rendered.before,
+        after=rendered.after,
+        reasons="; ".join(decision.reasons),
+    )
+
+
+def parse_mark(text: str) -> Mark | None:
+    """Return the mark in *text*, where others may have written as well; ``None`` where there is none.
+
+    It is the first one: behind it stand reasons, and a user's text in them may look like another.
+    """
+    found = _MARK.search(text)
+    if found is None:
+        return None
+    request, _, reasons = found["rest"].partition(" | ")
+    before, _, after = request.strip().partition(" -> ")
+    return Mark(
+        number=found["number"],
+        code=cast("MarkCode", found["code"]),
+        mode=found["mode"] or "enforce",
+        before=before,
+        after=after or before,
+        reasons=reasons,
+    )
+
+
+def _plain(text: str) -> str:
+    """Return *text* in printable ASCII, a question mark for any other letter, and no longer than a mark may be."""
+    ascii_only = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+    return ascii_only if len(ascii_only) <= REST_LIMIT_BYTES else f"{ascii_only[: REST_LIMIT_BYTES - 3]}..."
