@@ -31,7 +31,7 @@ from rich.table import Table
 import gpusage
 from gpusage.advisor import make_advisor
 from gpusage.graphs.card import decode, encode
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage.service.protocol import json_line
 from gpusage.service.warmth import warm
 from gpusage_hooks.errors import RequestError
@@ -91,7 +91,7 @@ def main() -> None:
     new_us, warm_us = predicted(cards)
     with started() as (folder, process):
         runs = list(measured(folder, process.pid, cards, options.seconds))
-        status = ask(folder / "s.sock", {"v": 1, "op": "status"}, 5.0)
+        status = client.status(folder / "s.sock", 5.0)
         memory_bytes = highest_memory_bytes(process.pid)
     document = {
         "schema": "gpusage.bench.daemon/1",
@@ -217,14 +217,14 @@ class Client:
 
 def run(asking: Sequence[Client], selector: selectors.BaseSelector, pid: int, questions: str, duration_s: float) -> Run:
     """Keep a question of each client out for a while, after a second of the same that does not count."""
-    for client in asking:
-        client.ask()
+    for each in asking:
+        each.ask()
     exchange(selector, min(1.0, duration_s))
     begun_s, begun_cpu_s = time.perf_counter(), cpu_s(pid)
     taken = exchange(selector, duration_s)
     elapsed_s, used_cpu_s = time.perf_counter() - begun_s, cpu_s(pid) - begun_cpu_s
-    for client in asking:
-        client.close()
+    for each in asking:
+        each.close()
     times_s = [time_s for time_s, _ in taken]
     cuts = statistics.quantiles(times_s, n=100)
     return Run(
@@ -279,7 +279,7 @@ def wait(path: Path) -> None:
     deadline_s = time.monotonic() + 30
     while time.monotonic() < deadline_s:
         with suppress(RequestError):
-            if ask(path, {"v": 1, "op": "status"})["clusters"]:
+            if client.status(path)["clusters"]:
                 return
         time.sleep(0.05)
     message = "gpusaged did not start within 30 s"

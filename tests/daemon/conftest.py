@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpusage.graphs.card import encode
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node
@@ -112,15 +112,15 @@ class Daemon:
 
     def ask(self, message: dict[str, Any] | None = None, timeout_s: float = 20.0) -> dict[str, Any]:
         """Ask, as the Lua side does."""
-        return ask(self.socket, self.question() if message is None else message, timeout_s)
+        return client.ask(self.socket, self.question() if message is None else message, timeout_s)
 
     def status(self) -> dict[str, Any]:
         """Return how it fares."""
-        return self.ask({"v": 1, "op": "status"})
+        return client.status(self.socket, 20.0)
 
-    def raw(self, sent: bytes, *, shut: bool = False) -> bytes:
+    def raw(self, sent: bytes, *, shut: bool = False, looking: bool = False) -> bytes:
         """Send bytes, and return everything up to the first newline or the end."""
-        with self.connected() as connection:
+        with self.connected(looking=looking) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(sent)
             if shut:
@@ -131,11 +131,21 @@ class Daemon:
                     received += chunk
             return received
 
-    def connected(self) -> socket.socket:
-        """Return a connection."""
+    def all(self, sent: bytes, *, looking: bool = False) -> bytes:
+        """Send bytes and nothing more, and return everything up to the end."""
+        received = b""
+        with self.connected(looking=looking) as connection, suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            while chunk := connection.recv(65536):
+                received += chunk
+        return received
+
+    def connected(self, *, looking: bool = False) -> socket.socket:
+        """Return a connection of one who asks, or of one who only looks."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(20)
-        connection.connect(str(self.socket))
+        connection.connect(str(client.status_path(self.socket) if looking else self.socket))
         return connection
 
     def records(self) -> tuple[DecisionRecord, ...]:

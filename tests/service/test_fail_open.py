@@ -19,7 +19,7 @@ import pytest
 from gpusage.api import advisor
 from gpusage.graphs.card import encode
 from gpusage.sandboxes import processes
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon, submission_time_ms
 
@@ -246,7 +246,7 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
             assert process.poll() is None
             time.sleep(0.05)
         assert_untouched(daemon)
-        status = ask(socket_path(daemon), {"v": 1, "op": "status"})
+        status = client.status(socket_path(daemon))
         assert status["asks"]["refused"] >= SUBMISSIONS // 2  # on a busy machine some are given up before they are read
     finally:
         process.terminate()

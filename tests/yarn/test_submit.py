@@ -18,7 +18,7 @@ import pytest
 
 import yarn_applications as apps
 import yarn_masters as masters
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
@@ -209,7 +209,7 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
     config.write_text(f'mode = "enforce"\n{text}\n[slurm]\nlimit_ms = 1000\n')
     with gpusaged(cluster, config, tmp_path / "gpusaged.log") as socket:
         fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
-        answer = ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
+        answer = client.ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
         identity = masters.submit(cluster, environment={"GPUSAGE_CARD": card, "GPUSAGE_COMMENT": comment})
         (report,) = masters.wait_for_end(cluster, identity)
     assert answer["code"] == "REWRITE", answer
@@ -238,7 +238,7 @@ def gpusaged(cluster: Sandbox, config: Path, log: Path) -> Iterator[Path]:
 
 def has_seen_yarn(socket: Path) -> bool:
     try:
-        return "yarn" in ask(socket, {"v": 1, "op": "status"}).get("clusters", {})
+        return "yarn" in client.status(socket).get("clusters", {})
     except RequestError:
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,21 @@ from gpusage.service.protocol import json_line
 from gpusage_hooks.errors import RequestError
 
 ANSWER_LIMIT_BYTES = 1024 * 1024
+
+
+def status_path(socket_path: str | Path) -> Path:
+    """Return where everyone may look how the daemon fares that is asked at *socket_path*."""
+    path = Path(socket_path)
+    return path.with_name(f"{path.stem}-status{path.suffix}")
+
+
+def status(socket_path: str | Path, timeout_s: float = 1.0) -> dict[str, Any]:
+    """Return how the daemon fares that is asked at *socket_path*, whoever wants to know.
+
+    Raises:
+        RequestError: As `ask`.
+    """
+    return ask(status_path(socket_path), {"v": 1, "op": "status"}, timeout_s)
 
 
 def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 1.0) -> dict[str, Any]:
@@ -29,8 +45,8 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
     deadline_s = time.monotonic() + timeout_s
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            _connect(connection, str(socket_path), timeout_s)
             connection.settimeout(timeout_s)
-            connection.connect(str(socket_path))
             connection.sendall(json_line(message))
             line = _line(connection, deadline_s)
         answer = json.loads(line)
@@ -41,6 +57,13 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
         reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {line[:40]!r}. Update gpusage."
         raise RequestError(reason)
     return answer
+
+
+def _connect(connection: socket.socket, path: str, timeout_s: float) -> None:
+    """Connect, and where the queue is full wait for one's turn; without a wait in the kernel there are no turns."""
+    limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    connection.connect(path)
 
 
 def _line(connection: socket.socket, deadline_s: float) -> bytes:

@@ -8,6 +8,8 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -16,15 +18,19 @@ import uvloop
 from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, load_configuration
 from gpusage.service import listening
+from gpusage.service.access import keep_to, open_to_everyone
+from gpusage.service.client import status_path
 from gpusage.service.desk import Desk
 from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
 from gpusage.service.state import State
+from gpusage.service.visitors import Visitors
 from gpusage.store.decisions import open_store
 from gpusage_hooks.errors import GpuUsageError
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may keep the others of this process waiting; Python's own 5 ms is half of a job's limit."""
+TEND_S = 1.0
 
 _log = logging.getLogger("gpusage.service")
 
@@ -48,11 +54,11 @@ def main(config: Path | None, *, quiet: bool) -> None:
         sys.exit(1)
 
 
-async def serve(configuration: Configuration, path: Path | None) -> None:
+async def serve(configuration: Configuration, config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        GpuUsageError: The socket, the store's URL or a plugin cannot be used.
+        GpuUsageError: A socket, the store's URL or a plugin cannot be used.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -60,30 +66,56 @@ async def serve(configuration: Configuration, path: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     store = open_store(configuration.store.url, keep_days=configuration.store.keep_days or None)
     advisor = make_advisor(configuration.rules)
-    socket_path = Path(configuration.daemon.socket)
-    with listening.listen(socket_path) as bound:
-        ours = listening.identity(socket_path)
+    state = State(configuration, advisor, config)
+    recorder = Recorder(store, loop, advisor.plugins.hook)
+    with ExitStack() as stack:
+        path = Path(configuration.daemon.socket)
+        asking = stack.enter_context(_bound(path, lambda made: keep_to(made, state.snapshot.trusted_uids)))
+        looking = stack.enter_context(_bound(status_path(path), open_to_everyone))
+        tending = loop.create_task(_tend(path, state))
+        await _serve_on(asking, looking, state, recorder, stop)
+        tending.cancel()
+
+
+async def _tend(path: Path, state: State) -> None:
+    """Give the right to ask at *path* to those whom a newer configuration names."""
+    granted = state.snapshot.trusted_uids
+    while True:
+        await asyncio.sleep(TEND_S)
+        if (trusted := state.snapshot.trusted_uids) != granted:
+            granted = trusted
+            with suppress(OSError):  # the file is gone, and nobody asks there
+                keep_to(path, granted)
+
+
+@contextmanager
+def _bound(path: Path, grant: Callable[[Path], object]) -> Iterator[socket.socket]:
+    """Give a socket bound to *path*, and remove its file in the end."""
+    with listening.bind(path, grant) as bound:
+        ours = listening.identity(path)
         try:
-            await _serve_on(
-                bound, State(configuration, advisor, path), Recorder(store, loop, advisor.plugins.hook), stop
-            )
+            yield bound
         finally:
-            listening.remove(socket_path, ours)
+            listening.remove(path, ours)
 
 
-async def _serve_on(bound: socket.socket, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
+async def _serve_on(
+    asking: socket.socket, looking: socket.socket, state: State, recorder: Recorder, stop: asyncio.Event
+) -> None:
     loop = asyncio.get_running_loop()
     desk = Desk(state, recorder, loop)
-    server = Server(desk, loop)
+    server, visitors = Server(desk, loop), Visitors(desk, loop)
     state.start()
     recorder.start()
     desk.start()
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
-    await server.start(bound)
-    _log.info("gpusaged listens at %s, mode %s", bound.getsockname(), state.snapshot.configuration.mode)
+    await server.start(asking)
+    visitors.start(looking)
+    _log.info("gpusaged listens at %s, mode %s", asking.getsockname(), state.snapshot.configuration.mode)
     await stop.wait()
     _log.info("gpusaged stops")
+    await visitors.close()
     await server.close()
     desk.stop()
     state.stop()

@@ -5,6 +5,7 @@ Invariants:
 1. Runs in the event loop and never waits; what takes time runs in the judge's or the recorder's thread.
 2. Each line gets exactly one answer.
 3. Who may not ask gets the same answer as everyone whom we cannot answer: the job stays as it is.
+4. A stranger's questions cost little: the status that he sees is made once a second, he is complained of once a minute.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from importlib.metadata import version
 from typing import Any
 
 from gpusage.service.answer import Judge, Verdict, kept, origin
+from gpusage.service.memo import Memo
 from gpusage.service.protocol import (
     ALIVE,
     KEPT,
@@ -30,6 +32,7 @@ from gpusage.service.protocol import (
     Ask,
     Ping,
     ProtocolError,
+    Question,
     StatusQuery,
     json_line,
     parse_line,
@@ -40,6 +43,9 @@ from gpusage_hooks.types import Submission
 
 JUDGE_SHARE = 0.7
 """Of the limit on the whole exchange: what judging may take, so that reading, recording and sending fit as well."""
+STATUS_AGE_S = 1.0
+COMPLAINT_S = 60.0
+REMEMBERED_COMPLAINTS = 1000
 
 _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
@@ -89,6 +95,8 @@ class Desk:
         self._started_s = time.monotonic()
         self._number = secrets.randbits(16)
         self._cases: queue.SimpleQueue[Case | None] = queue.SimpleQueue()
+        self._status = 0.0, b""
+        self._complaints: Memo[int, int] = Memo(REMEMBERED_COMPLAINTS)
 
     def start(self) -> None:
         """Begin to judge."""
@@ -103,26 +111,33 @@ class Desk:
         return uid in self._state.snapshot.trusted_uids
 
     def answer(self, line: bytes, uid: int, reply: Reply) -> None:
-        """Answer *line*, which the user *uid* sent, by one call of *reply*, now or soon."""
-        snapshot = self._state.snapshot
-        trusted = uid in snapshot.trusted_uids
-        try:
-            question = parse_line(line)
-        except ProtocolError as error:
-            self.counts.malformed += 1
-            _log.warning("uid %d: %s", uid, error)
-            reply(KEPT)
-            return
-        if isinstance(question, Ping):
-            reply(ALIVE)
-        elif isinstance(question, StatusQuery):
-            reply(json_line(self.status()))
-        elif trusted:
-            self._ask(question, snapshot, reply)
+        """Answer *line*, which the user *uid* sent, who may ask, by one call of *reply*, now or soon.
+
+        Raises:
+            ProtocolError: It is no question; *reply* was not called.
+        """
+        question = self._parsed(line, uid)
+        if isinstance(question, Ask):
+            self._ask(question, self._state.snapshot, reply)
         else:
+            reply(self._told(question, uid))
+
+    def tell(self, line: bytes, uid: int) -> bytes:
+        """Return what may be told to anyone who sent *line*; nobody gets a verdict here."""
+        try:
+            question = self._parsed(line, uid)
+        except ProtocolError:
+            return KEPT
+        if isinstance(question, Ask):
             self.counts.refused += 1
-            _log.warning("uid %d may not ask: it is not among daemon.allowed_users", uid)
-            reply(KEPT)
+            self._complain(uid, f"uid {uid} asks where only the status is told")
+            return KEPT
+        return self._told(question, uid)
+
+    def refuse(self, uid: int) -> None:
+        """Take note that *uid*, who may not ask, came to ask."""
+        self.counts.refused += 1
+        self._complain(uid, f"uid {uid} may not ask: it is not among daemon.allowed_users")
 
     def status(self) -> dict[str, Any]:
         """Return how the daemon fares."""
@@ -135,6 +150,31 @@ class Desk:
             "asks": asdict(self.counts),
             "records": asdict(self._recorder.counts),
         }
+
+    def _parsed(self, line: bytes, uid: int) -> Question:
+        try:
+            return parse_line(line)
+        except ProtocolError as error:
+            self.counts.malformed += 1
+            self._complain(uid, f"uid {uid}: {error}")
+            raise
+
+    def _told(self, question: Ping | StatusQuery, uid: int) -> bytes:
+        if isinstance(question, Ping):
+            return ALIVE
+        made_s, line = self._status
+        now_s = time.monotonic()
+        if not line or now_s - made_s >= STATUS_AGE_S or self.trusts(uid):
+            line = json_line(self.status())
+            self._status = now_s, line
+        return line
+
+    def _complain(self, uid: int, complaint: str) -> None:
+        """Log *complaint*, unless *uid* gave cause for one within the last minute."""
+        minute = int(time.monotonic() / COMPLAINT_S)
+        if self._complaints.get(uid) != minute:
+            self._complaints.put(uid, minute)
+            _log.warning("%s", complaint)
 
     def _ask(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         self.counts.asked += 1

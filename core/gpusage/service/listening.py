@@ -1,22 +1,28 @@
-"""The file of a Unix socket: taken over when stale, refused when it is somebody's."""
+"""The file of a Unix socket: taken over when stale, refused when it is somebody's.
+
+Invariant: a socket is bound, then given its rights, and only then listened at, so that nobody slips in before.
+"""
 
 from __future__ import annotations
 
 import errno
 import socket
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
 
-MODE = 0o666
-"""Everyone may connect and see the status; who may ask is decided by the peer's credentials."""
 _PROBE_S = 1.0
 
 
-def listen(path: Path) -> socket.socket:
-    """Return a socket bound to *path*.
+def bind(path: Path, grant: Callable[[Path], object]) -> socket.socket:
+    """Return a socket bound to *path*, at which nobody listens yet.
+
+    Args:
+        path: Where.
+        grant: Gives those who may connect their right to the file.
 
     Raises:
         RequestError: Something else stands there, a daemon listens there, or the folder cannot be used.
@@ -25,7 +31,7 @@ def listen(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(str(path))
-        path.chmod(MODE)
+        grant(path)
     except OSError as error:
         listening.close()
         message = f"Socket {str(path)!r} must be in a folder that gpusaged may write; got: {error}. Make the folder."

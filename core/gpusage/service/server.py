@@ -1,10 +1,11 @@
-"""The socket: connections, their limits, and lines cut out of what comes in.
+"""The socket of those who ask: connections, their limits, and lines cut out of what comes in.
 
 Invariants:
 
 1. A line is handed over only when it is whole; half a line is no question.
 2. One question of a connection is in work at a time, so that answers leave in order and nothing piles up.
-3. Nobody can hold a connection without asking, and strangers cannot use up the connections of those who may ask.
+3. Nobody can hold a connection without asking, and who may not ask is sent away at once.
+4. A connection that has much to say is heard a few lines at a time, and the others in between.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import cast
 
 from gpusage.service.desk import Desk
 from gpusage.service.peer import peer_uid
-from gpusage.service.protocol import KEPT, LINE_LIMIT_BYTES
+from gpusage.service.protocol import KEPT, LINE_LIMIT_BYTES, ProtocolError
 
 IDLE_LIMIT_S = 5.0
 SWEEP_S = 1.0
-TRUSTED_LIMIT = 512
-STRANGERS_LIMIT = 32
+CONNECTIONS_LIMIT = 512
+LINES_A_TURN = 16
 BACKLOG = 512
 
 
@@ -36,9 +37,7 @@ class Server:
     def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.desk = desk
         self.loop = loop
-        self.rejected = 0
-        self._trusted: set[Connection] = set()
-        self._strangers: set[Connection] = set()
+        self._connections: set[Connection] = set()
         self._listening: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -56,34 +55,31 @@ class Server:
         deadline_s = self.loop.time() + limit_s
         while self._busy() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - an event for the last half second is more
             await asyncio.sleep(0.005)
-        for connection in self._connections():
+        for connection in [*self._connections]:
             connection.close()
         await asyncio.sleep(0)
 
     def admit(self, connection: Connection, uid: int) -> bool:
-        """Count *connection* in, unless there are too many already."""
-        group, limit = (self._trusted, TRUSTED_LIMIT) if self.desk.trusts(uid) else (self._strangers, STRANGERS_LIMIT)
-        if len(group) >= limit:
-            self.rejected += 1
+        """Count *connection* in, unless *uid* may not ask or there are too many already."""
+        if not self.desk.trusts(uid):
+            self.desk.refuse(uid)
             return False
-        group.add(connection)
+        if len(self._connections) >= CONNECTIONS_LIMIT:
+            return False
+        self._connections.add(connection)
         return True
 
     def leave(self, connection: Connection) -> None:
         """Count *connection* out."""
-        self._trusted.discard(connection)
-        self._strangers.discard(connection)
-
-    def _connections(self) -> list[Connection]:
-        return [*self._trusted, *self._strangers]
+        self._connections.discard(connection)
 
     def _busy(self) -> bool:
-        return any(connection.busy for connection in self._connections())
+        return any(connection.busy for connection in self._connections)
 
     def _sweep(self) -> None:
         """Close those who hold a connection and ask nothing."""
         oldest_s = self.loop.time() - IDLE_LIMIT_S
-        for connection in self._connections():
+        for connection in [*self._connections]:
             if connection.active_at_s < oldest_s:
                 connection.close()
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
@@ -99,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._searched = 0
         self._advancing = False
+        self._turn_due = False
         self._ended = False
         self._full = False
 
@@ -126,7 +123,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Stay open while an answer is owed to a client that only stopped sending."""
         self._ended = True
-        return self.busy
+        return self.busy or self._turn_due
 
     def pause_writing(self) -> None:
         """Answer no more while the client does not read."""
@@ -142,25 +139,41 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _advance(self) -> None:
-        """Hand over whole lines, one at a time; called again by each reply."""
+        """Hand over whole lines, one at a time; called again by each reply, and after the others' turn."""
         if self._advancing:
             return
-        self._advancing = True
-        while not self.busy and not self._full and (line := self._line()) is not None:
-            self.busy = True
-            self.active_at_s = self._server.loop.time()
-            self._server.desk.answer(line, self._uid, self._reply)
+        self._advancing, self._turn_due = True, False
+        for _ in range(LINES_A_TURN):
+            if self.busy or self._full or (line := self._line()) is None:
+                break
+            self._hand_over(line)
+        else:
+            self._turn_due = True
+            self._server.loop.call_soon(self._advance)
         self._advancing = False
         self._flow()
+
+    def _hand_over(self, line: bytes) -> None:
+        self.busy = True
+        self.active_at_s = self._server.loop.time()
+        try:
+            self._server.desk.answer(line, self._uid, self._reply)
+        except ProtocolError:
+            self.busy = False
+            self._end()
+
+    def _end(self) -> None:
+        """Change no job, and hear no more of a client that does not speak the protocol."""
+        self._buffer.clear()
+        self._searched = 0
+        self._ended = True
+        self._transport.write(KEPT)
 
     def _line(self) -> bytes | None:
         """Return the next whole line, or ``None``; ends a connection whose line is too long."""
         end = self._buffer.find(b"\n", self._searched)
         if end > LINE_LIMIT_BYTES or (end < 0 and len(self._buffer) > LINE_LIMIT_BYTES):
-            self._buffer.clear()
-            self._searched = 0
-            self._ended = True
-            self._transport.write(KEPT)
+            self._end()
             return None
         if end < 0:
             self._searched = len(self._buffer)
@@ -180,7 +193,7 @@ class Connection(asyncio.Protocol):
         """Read only what can be worked on; close when all is said."""
         if self._transport.is_closing():
             return
-        if self._ended and not self.busy:
+        if self._ended and not self.busy and not self._turn_due:
             self._transport.close()
             return
         with suppress(RuntimeError):  # it had ended meanwhile

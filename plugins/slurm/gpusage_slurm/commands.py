@@ -120,8 +120,8 @@ def status(*, as_json: bool) -> None:
     Example: gpusage slurm status
     """
     from gpusage.configuration import load_configuration  # noqa: PLC0415 - --help stays quick
-    from gpusage.service.client import ask  # noqa: PLC0415 - as above
+    from gpusage.service import client  # noqa: PLC0415 - as above
     from gpusage_slurm.status import describe  # noqa: PLC0415 - as above
 
-    answer = ask(load_configuration().daemon.socket, {"v": 1, "op": "status"})
+    answer = client.status(load_configuration().daemon.socket)
     click.echo(json.dumps(answer, indent=1) if as_json else describe(answer))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.configuration import Configuration, load_configuration
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
@@ -112,7 +112,7 @@ def _configuration() -> tuple[Configuration, str]:
 
 def _status(configuration: Configuration) -> tuple[Mapping[str, Any] | None, str]:
     try:
-        return ask(configuration.daemon.socket, {"v": 1, "op": "status"}), ""
+        return client.status(configuration.daemon.socket), ""
     except GpuUsageError as error:
         return None, str(error)
 

@@ -136,7 +136,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     """
     from gpusage.api import advisor  # noqa: PLC0415 - --help stays quick
     from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
-    from gpusage.service.client import ask  # noqa: PLC0415 - as above
+    from gpusage.service import client  # noqa: PLC0415 - as above
     from gpusage_hooks.errors import GpuUsageError  # noqa: PLC0415 - as above
     from gpusage_yarn.address import require_addresses  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
@@ -149,7 +149,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     cluster = cluster_of(view, advisor().catalogue)
     said, trouble = None, ""
     try:
-        said = ask(configuration.daemon.socket, {"v": 1, "op": "status"})
+        said = client.status(configuration.daemon.socket)
     except GpuUsageError as error:
         trouble = str(error)
     if as_json:

@@ -17,7 +17,7 @@ from typing import Any
 import requests
 
 from gpusage.configuration import Configuration, load_configuration
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.address import require_addresses
@@ -159,6 +159,6 @@ def _loaded(folder: Path) -> tuple[Mapping[str, str] | None, str]:
 
 def _status(configuration: Configuration) -> tuple[Mapping[str, Any] | None, str]:
     try:
-        return ask(configuration.daemon.socket, {"v": 1, "op": "status"}), ""
+        return client.status(configuration.daemon.socket), ""
     except GpuUsageError as error:
         return None, str(error)

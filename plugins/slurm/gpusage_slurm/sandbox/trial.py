@@ -7,7 +7,7 @@ import time
 
 from gpusage.configuration import SiteMode
 from gpusage.sandboxes import processes
-from gpusage.service.client import ask
+from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.cluster import Sandbox
 from gpusage_slurm.sandbox.layout import PATIENT, render_gpusage_toml
@@ -75,7 +75,7 @@ def submission_time_ms(sandbox: Sandbox) -> float:
 
 def _has_seen_the_cluster(sandbox: Sandbox) -> bool:
     try:
-        status = ask(socket_path(sandbox), {"v": 1, "op": "status"})
+        status = client.status(socket_path(sandbox))
     except RequestError:
         return False
     return "slurm" in status.get("clusters", {})
