@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage.learning.report import cell
+from gpusage_lab.learning.report import cell
 
 ROOT = Path(__file__).resolve().parents[1]
 ALL_TABLES, GOALS_ONLY = (

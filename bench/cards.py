@@ -22,8 +22,8 @@ from rich.progress import track
 
 from gpusage.graphs.card import encode
 from gpusage.graphs.image_libraries import read
-from gpusage.learning.zoo import load_zoo
 from gpusage_hooks.errors import GraphError
+from gpusage_lab.zoo.cards import load_zoo
 
 MODELS = 1000
 GOAL_S = 20 * 60

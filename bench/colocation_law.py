@@ -17,15 +17,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.learning.colocation import refitted
-from gpusage.learning.named_jobs import GAVEL, LUCID
-from gpusage.learning.named_jobs import Job as NamedJob
-from gpusage.learning.pairs import QUEUE_LENGTH, Name, Pairs, Policy, gavel, lucid, scores
-from gpusage.learning.partners import DRAM, SM, popular, unacquainted
-from gpusage.learning.seeds.command import command_of
-from gpusage.learning.tables import DataFolder
-from gpusage.learning.targets import ScoreTable
-from gpusage.learning.zoo import load_zoo
+from gpusage_lab.learning.colocation import refitted
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID
+from gpusage_lab.learning.named_jobs import Job as NamedJob
+from gpusage_lab.learning.pairs import QUEUE_LENGTH, Name, Pairs, Policy, gavel, lucid, scores
+from gpusage_lab.learning.partners import DRAM, SM, popular, unacquainted
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
+from gpusage_lab.zoo.cards import load_zoo
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

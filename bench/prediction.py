@@ -21,8 +21,8 @@ from rich.table import Table
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.graphs.card import decode, encode
-from gpusage.learning.zoo import load_zoo
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_lab.zoo.cards import load_zoo
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 Example: python bench/seed_ardagna.py --data ../shared/data
 """
 
-from gpusage.learning.seeds import ardagna
-from gpusage.learning.seeds.command import command_of
+from gpusage_lab.seeds import ardagna
+from gpusage_lab.seeds.command import command_of
 
 main = command_of("ardagna", ardagna.tables, ardagna.FILES, __file__)
 

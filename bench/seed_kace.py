@@ -3,8 +3,8 @@
 Example: python bench/seed_kace.py --data ../shared/data
 """
 
-from gpusage.learning.seeds import kace
-from gpusage.learning.seeds.command import command_of
+from gpusage_lab.seeds import kace
+from gpusage_lab.seeds.command import command_of
 
 main = command_of("kace", kace.tables, kace.FILES, __file__)
 

@@ -5,8 +5,8 @@ Needs no data: the graphs are in gpusage's zoo, the paper's measured times in th
 Example: python bench/seed_takayama.py
 """
 
-from gpusage.learning.seeds import takayama
-from gpusage.learning.seeds.command import command_of
+from gpusage_lab.seeds import takayama
+from gpusage_lab.seeds.command import command_of
 
 main = command_of("takayama", takayama.tables, (), __file__)
 

@@ -3,8 +3,8 @@
 Example: python bench/seed_yeung.py --data ../shared/data
 """
 
-from gpusage.learning.seeds import yeung
-from gpusage.learning.seeds.command import command_of
+from gpusage_lab.seeds import yeung
+from gpusage_lab.seeds.command import command_of
 
 main = command_of("yeung", yeung.tables, yeung.FILES, __file__)
 

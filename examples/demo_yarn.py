@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage.sandboxes.progress import progress
-from gpusage.store.decisions import open_store
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_yarn.cluster import parse_node
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox

@@ -20,6 +20,7 @@ PACKAGES = (
     ROOT / "core/gpusage",
     ROOT / "plugins/slurm/gpusage_slurm",
     ROOT / "plugins/yarn/gpusage_yarn",
+    ROOT / "lab/gpusage_lab",
 )
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvision", "onnx")

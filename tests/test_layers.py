@@ -1,9 +1,11 @@
-"""The arrows of import point down: hooks <- core <- plugins."""
+"""The arrows of import point down: hooks <- core <- plugins and laboratory; none of them ends in a circle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,14 @@ LAYERS = {
     "gpusage": ROOT / "core/gpusage",
     "gpusage_slurm": ROOT / "plugins/slurm/gpusage_slurm",
     "gpusage_yarn": ROOT / "plugins/yarn/gpusage_yarn",
+    "gpusage_lab": ROOT / "lab/gpusage_lab",
 }
 MAY_IMPORT = {
     "gpusage_hooks": {"gpusage_hooks"},
     "gpusage": {"gpusage_hooks", "gpusage"},
     "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_slurm"},
     "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_yarn"},
+    "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_lab"},
 }
 NEVER = {
     "gpusage.policies": ("sqlite3", "socket", "subprocess", "time", "random", "os", "click", "rich"),
@@ -30,7 +34,7 @@ NEVER = {
 
 
 def imports(path: Path, package: str) -> Iterator[str]:
-    """Yield the full name of each module that the file at *path* imports, wherever in it the import stands."""
+    """Yield the full name of all that the file at *path* imports, modules and what is in them, wherever it does so."""
     inside = [package, *path.relative_to(LAYERS[package]).with_suffix("").parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -38,7 +42,6 @@ def imports(path: Path, package: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(inside[: len(inside) - node.level]) if node.level else ""
             module = ".".join(part for part in (base, node.module or "") if part)
-            yield module
             yield from (f"{module}.{alias.name}" for alias in node.names)
         elif (
             isinstance(node, ast.Call)
@@ -67,6 +70,61 @@ def test_no_arrow_points_upward(package: str) -> None:
         if is_in(module, layer) and layer not in MAY_IMPORT[package]
     ]
     assert upward == []
+
+
+def name_of(path: Path, package: str) -> str:
+    parts = path.relative_to(LAYERS[package]).with_suffix("").parts
+    return ".".join((package, *(part for part in parts if part != "__init__")))
+
+
+@cache
+def arrows() -> Mapping[str, set[str]]:
+    """Return which modules of ours each module of ours imports, those for type checkers and in functions included."""
+    modules = {name_of(path, package): (path, package) for package in LAYERS for path in files(package)}
+    return {
+        name: {target if target in modules else target.rpartition(".")[0] for target in imports(path, package)}
+        & modules.keys() - {name}
+        for name, (path, package) in modules.items()
+    }
+
+
+def between_rooms(arrows: Mapping[str, set[str]], package: str) -> Mapping[str, set[str]]:
+    """Return the arrows between what stands directly in *package*: modules, and packages with all that is in them."""
+    depth = package.count(".") + 2
+    rooms: dict[str, set[str]] = {}
+    for module, targets in arrows.items():
+        if module.startswith(f"{package}."):
+            room = ".".join(module.split(".")[:depth])
+            inside = {".".join(target.split(".")[:depth]) for target in targets if target.startswith(f"{package}.")}
+            rooms.setdefault(room, set()).update(inside - {room})
+    return rooms
+
+
+def circle(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Return the modules along one circle of *arrows*, or none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_circle_between_modules() -> None:
+    assert circle(arrows()) == []
+
+
+def test_no_circle_between_packages() -> None:
+    found = arrows()
+    packages = sorted({module.rpartition(".")[0] for module in found} - {""})
+    assert [line for package in packages if (line := circle(between_rooms(found, package)))] == []
+
+
+def test_a_circle_is_seen_between_modules_and_between_packages() -> None:
+    between_modules = {"p.a.x": {"p.b.y"}, "p.b.y": {"p.a.x"}}
+    assert circle(between_modules)
+    between_packages = {"p.a.x": {"p.b.y"}, "p.b.y": set[str](), "p.b.z": {"p.a.w"}, "p.a.w": set[str]()}
+    assert circle(between_packages) == []
+    assert circle(between_rooms(between_packages, "p")) in (["p.a", "p.b", "p.a"], ["p.b", "p.a", "p.b"])
 
 
 @pytest.mark.parametrize("part", NEVER)
@@ -98,7 +156,7 @@ def test_the_contract_needs_the_standard_library_and_pluggy_only() -> None:
         ("import gpusage_slurm.plugin", "gpusage_slurm.plugin"),
         ("def f():\n    from gpusage_slurm import plugin", "gpusage_slurm.plugin"),
         ("from . import plugins", "gpusage.policies.plugins"),
-        ("from ..plugins import load_plugins", "gpusage.plugins"),
+        ("from ..plugins import load_plugins", "gpusage.plugins.load_plugins"),
         ("import importlib\nimportlib.import_module('gpusage_slurm.plugin')", "gpusage_slurm.plugin"),
     ],
 )

@@ -21,7 +21,7 @@ import pytest
 
 from gpusage.graphs.card import encode
 from gpusage.service import client
-from gpusage.store.decisions import open_store
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node
 

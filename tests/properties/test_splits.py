@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.learning import splits
+from gpusage_lab.learning import splits
 
 groups = st.lists(st.sampled_from(["resnet", "vit", "swin", "vgg", "bert"]), min_size=1, max_size=60)
 

@@ -23,8 +23,8 @@ from gpusage_hooks import hookimpl
 GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_every_built_in_command_has_help_with_an_example(name: str) -> None:
+@pytest.mark.parametrize("name", [*sorted(BUILT_IN), "evaluate", "profile", "train"])
+def test_every_command_of_ours_has_help_with_an_example(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0
     assert f"gpusage {name} " in result.stdout.partition("Example")[2]

@@ -13,7 +13,8 @@ import pytest
 
 from gpusage.service import recorder
 from gpusage.service.recorder import Recorder, described
-from gpusage.store.decisions import DecisionStore, open_store
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
 from gpusage_hooks.types import Code, Decision, DecisionRecord, GpuRequest, Rendered
 
 RECORD = DecisionRecord(

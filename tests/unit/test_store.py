@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import pytest
 
-from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError, open_store, path_of
+from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError
+from gpusage.store.opening import open_store, path_of
 from gpusage.store.rows import COLUMNS, TYPES, row
 from gpusage_hooks.errors import RequestError
 from records import RECORD
@@ -204,7 +205,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 sys.path.insert(0, sys.argv[2])
 import records as t
-from gpusage.store.decisions import StoreError, open_store
+from gpusage.store.decisions import StoreError
+from gpusage.store.opening import open_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = open_store(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))

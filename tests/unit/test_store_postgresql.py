@@ -19,7 +19,8 @@ from pathlib import Path
 import pg8000.native  # type: ignore[import-untyped]
 import pytest
 
-from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError, open_store
+from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError
+from gpusage.store.opening import open_store
 from gpusage.store.postgresql import address_of, ssl_context
 from gpusage_hooks.errors import RequestError
 from records import RECORD

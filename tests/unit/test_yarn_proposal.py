@@ -11,7 +11,7 @@ import pytest
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.configuration import Configuration, StoreSettings
-from gpusage.store.decisions import open_store
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
 from gpusage_yarn.cluster import View, cluster_of, read_view

@@ -19,7 +19,7 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.service import client
-from gpusage.store.decisions import open_store
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS

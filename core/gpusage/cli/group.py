@@ -23,9 +23,6 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "card": "gpusage.cli.card:command",
         "gpus": "gpusage.cli.gpus:command",
         "job-card": "gpusage.cli.job_card:job_card",
-        "train": "gpusage.cli.learning:train",
-        "evaluate": "gpusage.cli.learning:evaluate",
-        "profile": "gpusage.cli.profile:command",
     }
 )
 """Where each command stands: ``module:name``."""

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pretrained import load
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
 
@@ -40,20 +39,6 @@ FEATURES = (
 """What a network reads, in this order; lengths and ratios as logarithms."""
 OVERLAP = 4.0
 """Host and GPU work side by side: a step takes this norm of the two times, near their maximum."""
-
-_OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
-    OperatorClass.CONVOLUTION: 4096,
-    OperatorClass.GROUPED_CONVOLUTION: 1024,
-    OperatorClass.PRODUCT: 8192,
-    OperatorClass.BATCHED_PRODUCT: 4096,
-    OperatorClass.ATTENTION: 4096,
-    OperatorClass.RECURRENT: 4096,
-}
-DEFAULT_OUTPUTS_PER_BLOCK = 1024.0
-OUTPUTS_PER_BLOCK: FloatArray = np.array(
-    [_OUTPUTS_PER_BLOCK.get(operator_class, DEFAULT_OUTPUTS_PER_BLOCK) for operator_class in OperatorClass]
-)
-"""Outputs that one thread block computes, by class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,25 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.efficiency import OUTPUTS_PER_BLOCK
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 
 _C = OperatorClass
+_OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
+    _C.CONVOLUTION: 4096,
+    _C.GROUPED_CONVOLUTION: 1024,
+    _C.PRODUCT: 8192,
+    _C.BATCHED_PRODUCT: 4096,
+    _C.ATTENTION: 4096,
+    _C.RECURRENT: 4096,
+}
+DEFAULT_OUTPUTS_PER_BLOCK = 1024.0
+OUTPUTS_PER_BLOCK: FloatArray = np.array(
+    [_OUTPUTS_PER_BLOCK.get(operator_class, DEFAULT_OUTPUTS_PER_BLOCK) for operator_class in OperatorClass]
+)
+"""Outputs that one thread block computes, by class."""
 _BACKWARD_TRAFFIC = {
     _C.CONVOLUTION: 2.0,
     _C.GROUPED_CONVOLUTION: 2.0,

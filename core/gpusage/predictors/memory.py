@@ -1,8 +1,8 @@
 """Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
 
 The walk over the graph says which tensors there are (`gpusage.predictors.liveness`). A training step's memory is a sum
-of the walk's terms with weights that are not negative, learned from measured peaks (`gpusage.learning.memory`), so that
-more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+of the walk's terms with weights that are not negative, learned from measured peaks by `gpusage train`, so that more
+batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
 """
 
 from __future__ import annotations

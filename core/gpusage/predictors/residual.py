@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.identity import Identity
+from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
-
-if TYPE_CHECKING:
-    from gpusage.predictors.kernels import Kernels
 
 FloatArray = npt.NDArray[np.float64]
 

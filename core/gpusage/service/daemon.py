@@ -25,7 +25,7 @@ from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
 from gpusage.service.state import State
 from gpusage.service.visitors import Visitors
-from gpusage.store.decisions import open_store
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
 SWITCH_INTERVAL_S = 0.0005

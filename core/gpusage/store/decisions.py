@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord
 
 SCHEMA_VERSION = 2
@@ -71,35 +70,3 @@ class DecisionStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the store; the next use opens it again."""
-
-
-def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
-    """Return the store at *url*; it is opened by its first use.
-
-    Args:
-        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user@host/database``.
-        keep_days: How long decisions are kept; ``None`` for good.
-
-    Raises:
-        RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.
-    """
-    # Each is imported where one is opened: a controller with SQLite need not load a client of PostgreSQL.
-    if url.startswith(("postgresql://", "postgres://")):
-        from gpusage.store.postgresql import PostgresqlStore  # noqa: PLC0415 - as above
-
-        return PostgresqlStore(url, keep_days=keep_days)
-    from gpusage.store.sqlite import SqliteStore  # noqa: PLC0415 - as above
-
-    return SqliteStore(path_of(url), keep_days=keep_days)
-
-
-def path_of(url: str) -> Path:
-    """Return the file that a SQLite *url* names; three slashes are a relative path, four an absolute one."""
-    scheme, found, path = url.partition(":///")
-    if scheme != "sqlite" or not found or not path:
-        message = (
-            f"Key 'store.url' must be 'sqlite:///PATH' or 'postgresql://USER@HOST/DATABASE'; got {url!r}. "
-            "Write 'sqlite:////var/lib/gpusage/decisions.db'."
-        )
-        raise RequestError(message)
-    return Path(path)

@@ -139,7 +139,7 @@ def propose(
 
 def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -> str:
     """Let plugins and the store know of a decision; return why the store could not keep it, else ``""``."""
-    from gpusage.store.decisions import open_store  # noqa: PLC0415 - as above
+    from gpusage.store.opening import open_store  # noqa: PLC0415 - as above
 
     wish = proposal.job.model_request
     made = DecisionRecord(

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 INSTEAD: ContextVar[Mapping[str, Path]] = ContextVar("artifacts read instead", default=MappingProxyType({}))
-"""Files that are read instead of the shipped ones: see `gpusage.learning.artifacts.reading`, which sets it."""
+"""Files that are read instead of the shipped ones: see `gpusage_lab.learning.artifacts.reading`, which sets it."""
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,1 @@
+"""The commands `gpusage profile`, `train` and `evaluate`."""

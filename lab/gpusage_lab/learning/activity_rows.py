@@ -1,0 +1,98 @@
+"""Measured activity that may be learned from: GPUMemNet's random networks, and runs of gpusage profile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.activity_features import features_of
+from gpusage.predictors.timing import timing_of
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_lab.learning import activity_tests, random_networks
+from gpusage_lab.learning.profiled import Run, profiled
+from gpusage_lab.measurements.tables import DataFolder
+
+FloatArray = npt.NDArray[np.float64]
+GPU = "a100-sxm4-40gb"
+"""GPUMemNet's machine has an A100 of 40 GB."""
+UTILIZATION, SM = 0, 1
+"""Columns of what is measured."""
+
+
+class Rows(NamedTuple):
+    """What is learned from: features, Yeung's features, the node times alone, the measured percents, the groups."""
+
+    features: FloatArray
+    yeung: FloatArray
+    roofline: FloatArray
+    measured: FloatArray
+    kinds: tuple[str, ...]
+    architectures: tuple[str, ...]
+    left_out: dict[str, int]
+
+
+def rows_of(data: DataFolder) -> Rows:
+    """Return all rows with their features."""
+    loaded = random_networks.load(data)
+    features, yeung, roofline = [], [], []
+    cases = [*_random(loaded), *_own(data)]
+    for case in cases:
+        features.append(features_of(case.graph, case.workload, [case.gpu])[0])
+        timing = timing_of(case.graph, case.workload, [case.gpu])
+        roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
+        yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
+    return Rows(
+        np.array(features),
+        np.array(yeung),
+        np.array(roofline),
+        np.array([case.measured for case in cases]),
+        tuple(case.kind for case in cases),
+        tuple(f"{case.kind} {case.architecture}" for case in cases),
+        loaded.left_out,
+    )
+
+
+def random_count(rows: Rows) -> int:
+    """Return how many rows are of GPUMemNet's random networks."""
+    return sum(kind != "real" for kind in rows.kinds)
+
+
+def own_sources(data: DataFolder) -> Counter[str]:
+    """Return how many rows are of each campaign of gpusage profile."""
+    return Counter(run.source for run in profiled(data).runs if _has_activity(run))
+
+
+def _has_activity(run: Run) -> bool:
+    return run.is_alone and {"gpu_utilization", "sm_activity"} <= run.figures.keys()
+
+
+class _Case(NamedTuple):
+    """One measured run; percents of utilization and SM activity."""
+
+    kind: str
+    architecture: str
+    graph: ModelGraph
+    workload: Workload
+    gpu: Gpu
+    measured: tuple[float, float]
+
+
+def _random(loaded: random_networks.Loaded) -> Iterator[_Case]:
+    gpu = builtin_catalogue().find(GPU)
+    for network in loaded.networks:
+        workload = Workload(batch_size=network.batch_size, optimizer="adam")
+        measured = (network.gpu_utilization, network.sm_activity)
+        yield _Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
+
+
+def _own(data: DataFolder) -> Iterator[_Case]:
+    """Yield the runs of gpusage profile; a family of models is what a type of architecture is elsewhere."""
+    for run in profiled(data).runs:
+        if _has_activity(run):
+            measured = (100.0 * run.figures["gpu_utilization"], 100.0 * run.figures["sm_activity"])
+            yield _Case("real", run.family, run.graph, run.workload, run.gpu, measured)

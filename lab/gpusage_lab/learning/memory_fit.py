@@ -1,0 +1,106 @@
+"""Weighted sums with no negative weight, fitted to the relative error: the point, and the ends of the interval.
+
+A sum of terms that grow with the batch, none with a negative weight, grows with the batch as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage_lab.learning.splits import by_group
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+LOW_SHARE = 0.07
+"""Of the rows lie below the low end: with the one in a hundred above the high end, the interval holds nine in ten."""
+HIGH_SHARE = 0.985
+CALIBRATED_SHARE = 0.9925
+"""Of the rows that no fold has seen lie below the high end after calibration."""
+HIGH_TERMS = tuple(map(TRAINING_TERMS.index, ("weights", "pointwise", "spatial", "batched", "grouped")))
+"""What the high end adds to the point: the largest operations, whose scratch memory cuDNN's search for the fastest
+algorithm makes as large as it finds room for."""
+ROUNDS = 60
+SMALLEST_MISS = 0.002
+"""Misses below this share are as good as none; keeps the weights of the least squares finite."""
+INNER_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFit:
+    """Weights of `TRAINING_TERMS` and constants in bytes; rows are low end, point, high end."""
+
+    weights: FloatArray
+    constants: FloatArray
+
+    def predicted(self, terms: FloatArray) -> FloatArray:
+        """Return low ends, points and high ends, one column a row of *terms*."""
+        sums: FloatArray = self.weights @ terms.T + self.constants[:, None]
+        low, point, high = sums
+        return np.stack([np.minimum(low, point), point, np.maximum(high, point)])
+
+
+def fit_memory(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np.str_]) -> MemoryFit:
+    """Return the fit on all rows, its high end calibrated on families that an inner fit has not seen.
+
+    Args:
+        terms: One row a measurement, bytes.
+        measured: Bytes.
+        families: One a row.
+    """
+    point, low = quantile_fit(_with_one(terms), measured, 0.5), quantile_fit(_with_one(terms), measured, LOW_SHARE)
+    high = _high(terms, measured, point)
+    factor = _calibration(terms, measured, families)
+    rows = np.stack([low, point, np.r_[high[0], high[1:] * factor]])
+    return MemoryFit(weights=rows[:, 1:], constants=rows[:, 0])
+
+
+def quantile_fit(columns: FloatArray, measured: FloatArray, share: float) -> FloatArray:
+    """Return weights, none negative, of the sum that *share* of the rows lie below, by relative distance.
+
+    Absolute distances are minimised as squares that are weighted anew each round by what they missed by.
+    """
+    from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+
+    scale = 1.0 / np.maximum(columns.max(axis=0), 1e-9)
+    scaled = columns * scale / measured[:, None]
+    importance = np.ones(len(measured))
+    weights = np.zeros(columns.shape[1])
+    for _ in range(ROUNDS):
+        weights, _ = nnls(scaled * importance[:, None], importance, maxiter=100 * len(weights))
+        miss = 1.0 - scaled @ weights
+        side = np.where(miss > 0, share, 1.0 - share)
+        importance = np.sqrt(side / np.maximum(np.abs(miss), SMALLEST_MISS))
+    result: FloatArray = weights * scale
+    return result
+
+
+def _with_one(terms: FloatArray) -> FloatArray:
+    return np.concatenate([np.ones((len(terms), 1)), terms], axis=1)
+
+
+def _high(terms: FloatArray, measured: FloatArray, point: FloatArray) -> FloatArray:
+    """Return constant and weights of the high end: those of the point's tensors, and some of `HIGH_TERMS`."""
+    tensors = terms @ point[1:]
+    columns = np.column_stack([np.ones(len(terms)), tensors, terms[:, HIGH_TERMS]])
+    constant, share, *added = quantile_fit(columns, measured, HIGH_SHARE)
+    weights: FloatArray = share * point
+    weights[0] = max(constant, point[0])
+    for term, weight in zip(HIGH_TERMS, added, strict=True):
+        weights[1 + term] += weight
+    return weights
+
+
+def _calibration(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np.str_]) -> float:
+    """Return by how much the high end's tensors must grow for families that the fit has not seen."""
+    ratios = np.ones(len(measured))
+    for fold in by_group(families.tolist(), INNER_FOLDS, "family"):
+        train, test = fold.train, fold.test
+        point = quantile_fit(_with_one(terms[train]), measured[train], 0.5)
+        high = _high(terms[train], measured[train], point)
+        ratios[test] = (measured[test] - high[0]) / np.maximum(terms[test] @ high[1:], 1.0)
+    return max(1.0, float(np.quantile(ratios, CALIBRATED_SHARE)))

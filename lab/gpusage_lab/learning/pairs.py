@@ -1,0 +1,161 @@
+"""Measured pairs of jobs on one GPU, and how well a policy that chooses partners does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.advisor import make_advisor
+from gpusage.predictors.colocation import features_of
+from gpusage_hooks.types import Gpu, GpuNeed
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
+from gpusage_lab.learning.named_jobs import Job as NamedJob
+from gpusage_lab.learning.scores import rank_correlation
+from gpusage_lab.learning.splits import check_enough
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import load_zoo
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Name = tuple[str, int, bool]
+"""Model, batch size, whether in mixed precision."""
+QUEUE_LENGTH = 4
+QUEUES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """One source's pairs; each job's features are those of its graph alone.
+
+    Attributes:
+        sums: Sum of the two normalised throughputs, NaN where the pair was not measured, failed, or is of equal jobs.
+        parts: The row's job's normalised throughput beside the column's job.
+        failed: Pairs that did not run, most for lack of memory.
+    """
+
+    jobs: tuple[Name, ...]
+    needs: tuple[GpuNeed, ...]
+    features: FloatArray
+    sums: FloatArray
+    parts: FloatArray
+    failed: tuple[tuple[int, int], ...]
+    gpu: Gpu
+
+    @property
+    def models(self) -> npt.NDArray[np.str_]:
+        """Each job's model."""
+        return np.array([job[0] for job in self.jobs])
+
+
+def gavel(data: DataFolder) -> Pairs:
+    """Return Gavel's V100 pairs of 2020, the only ones under MPS; equal values of the two campaigns counted once.
+
+    Raises:
+        RequestError: There are too few to leave a model out.
+    """
+    rows = data.read("gavel_pairs.csv")
+    rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["gpu"] == "V100")]
+    found = [
+        (
+            (row["model_a"], _batch(row["batch_size_a"]), False),
+            (row["model_b"], _batch(row["batch_size_b"]), False),
+            (row["norm_a"], row["norm_b"]) if row["usable"] else None,
+        )
+        for row in rows.to_dict("records")
+    ]
+    pairs = _pairs(found, GAVEL, "v100-sxm2-16gb")
+    check_enough(pairs.models[~np.isnan(pairs.sums).all(axis=1)].tolist(), "models")
+    return pairs
+
+
+def lucid(data: DataFolder) -> Pairs:
+    """Return Lucid's pairs: time slicing, non-commercial licence, for evaluation only."""
+    rows = data.read("lucid_pairs.csv")
+    found = [
+        (
+            (row["model1"], int(row["batch_size_1"]), bool(row["amp1"])),
+            (row["model2"], int(row["batch_size_2"]), bool(row["amp2"])),
+            (row["norm_speed_1"], row["norm_speed_2"]),
+        )
+        for row in rows[(rows["gpu_num1"] == 1) & (rows["gpu_num2"] == 1)].to_dict("records")
+    ]
+    return _pairs(found, LUCID, "rtx-3090")
+
+
+def _batch(size: float) -> int:
+    return int(size) if size == size else 1  # noqa: PLR0124 - NaN is not itself
+
+
+def _pairs(
+    found: Iterable[tuple[Name, Name, tuple[float, float] | None]], jobs: Mapping[str, NamedJob], gpu_name: str
+) -> Pairs:
+    found = list(found)
+    names = sorted({name for first, second, _ in found for name in (first, second)})
+    advisor = make_advisor()
+    gpu = advisor.catalogue.find(gpu_name)
+    needs = []
+    for model, batch, half in names:
+        graph = load_zoo().graph(jobs[model].key)
+        needs.append(advisor.predict(graph, workload(jobs[model], batch, half=half), [gpu])[0])
+    index = {name: number for number, name in enumerate(names)}
+    sums, parts = np.full((2, len(names), len(names)), np.nan)
+    failed = []
+    for first, second, speeds in found:
+        a, b = index[first], index[second]
+        if speeds is None:
+            failed.append((a, b))
+        elif a != b:
+            sums[a, b] = sums[b, a] = speeds[0] + speeds[1]
+            parts[a, b], parts[b, a] = speeds
+    return Pairs(
+        jobs=tuple(names),
+        needs=tuple(needs),
+        features=features_of(needs),
+        sums=sums,
+        parts=parts,
+        failed=tuple(failed),
+        gpu=gpu,
+    )
+
+
+Policy = Callable[[Pairs, npt.NDArray[np.bool_], int], FloatArray]
+"""(pairs, which jobs may teach, target) -> how good each job would be as the target's partner."""
+
+
+def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
+    """Return the policy's figures, each target's model (all its batch sizes) held out.
+
+    Keys: ``all`` and ``queue``, % of Oracle over all candidates and over random queues; ``error``, MAPE of the sums in
+    %; ``rank``, mean rank correlation; ``found``, the predicted sums; ``targets``, of each target that was scored its
+    place, and % of Oracle over all candidates and over queues.
+    """
+    found = np.full_like(pairs.sums, np.nan)
+    targets, ranks = [], []
+    for target in range(len(pairs.jobs)):
+        said = policy(pairs, pairs.models != pairs.models[target], target)
+        candidates = np.flatnonzero(~np.isnan(pairs.sums[target]))
+        truth, said = pairs.sums[target][candidates], said[candidates]
+        found[target, candidates] = said
+        if len(candidates) < QUEUE_LENGTH:
+            continue
+        generator = np.random.default_rng(target)
+        queue = []
+        for _ in range(QUEUES):
+            chosen = generator.choice(len(candidates), QUEUE_LENGTH, replace=False)
+            queue.append(truth[chosen[said[chosen].argmax()]] / truth[chosen].max())
+        targets.append((target, 100.0 * truth[said.argmax()] / truth.max(), 100.0 * np.mean(queue)))
+        ranks.append(rank_correlation(truth, said))
+    errors = np.abs(found - pairs.sums) / pairs.sums
+    _, best, queues = np.array(targets).T
+    return {
+        "all": float(best.mean()),
+        "queue": float(queues.mean()),
+        "error": 100.0 * float(np.nanmean(errors)),
+        "rank": float(np.mean(ranks)),
+        "found": found,
+        "targets": targets,
+    }

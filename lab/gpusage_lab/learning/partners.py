@@ -1,0 +1,66 @@
+"""Policies that choose a job's partner without us: rules, the most popular partner, KACE's linear regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.colocation import rule
+from gpusage_lab.learning.pairs import Pairs, Policy
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+SM, DRAM, MEMORY = 2, 3, 5
+"""Columns of `gpusage.predictors.colocation.features_of`."""
+
+
+def popular(pairs: Pairs, teaches: BoolArray, _: int) -> FloatArray:
+    """Return the mean sum of each job beside all that teach; the mean of all sums where it does not teach itself."""
+    known = np.where(teaches[:, np.newaxis] & teaches, pairs.sums, np.nan)
+    counts = (~np.isnan(known)).sum(axis=1)
+    return np.where(counts > 0, np.nansum(known, axis=1) / np.maximum(counts, 1), np.nanmean(known))
+
+
+def kace(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+    """Return what a linear regression on the sums of both jobs' features says."""
+    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
+
+    def design(rows: FloatArray) -> FloatArray:
+        return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
+
+    weights, *_ = np.linalg.lstsq(
+        design(pairs.features[first] + pairs.features[second]), pairs.sums[first, second], rcond=None
+    )
+    return np.asarray(design(pairs.features[target] + pairs.features) @ weights)
+
+
+def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
+    """Return what the rule from activities says, of whoever was measured."""
+    return np.array([rule(pairs.features[[target, other]]).sum() for other in range(len(pairs.jobs))])
+
+
+RANKING: dict[str, Policy] = {
+    "random": lambda given, _, target: np.random.default_rng(target).random(len(given.jobs)),
+    "MEMCAP (least memory)": lambda given, *_: -given.features[:, MEMORY],
+    "SM% (most SM activity)": lambda given, *_: given.features[:, SM],
+    "MEM% (least memory activity)": lambda given, *_: -given.features[:, DRAM],
+}
+"""Policies that order partners and predict nothing."""
+GUESSING: dict[str, Policy] = {
+    "popular partner": popular,
+    "KACE: linear regression on sums": kace,
+    "rule from activities alone": activities,
+}
+
+
+def unacquainted(policy: Policy) -> Policy:
+    """Return *policy* with the partner's model held out as well as the target's."""
+
+    def both(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+        found = np.zeros(len(pairs.jobs))
+        for model in sorted(set(pairs.models)):
+            own = pairs.models == model
+            found[own] = policy(pairs, teaches & ~own, target)[own]
+        return found
+
+    return both

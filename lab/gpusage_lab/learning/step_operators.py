@@ -1,0 +1,129 @@
+"""NeuSight's operator times as steps of one kernel: fp32, forward, each launched alone.
+
+TF32 was off, which the source does not say: its A100 runs convolutions at 0.7 to 2.1 times the peak of FP32 (Winograd),
+as its GPUs without TF32 do, and TF32 has eight times that peak. So no kernel of these has matrix units.
+
+A fixed part of each operator and GPU is drawn, spread evenly over the measured times; the rest teaches nothing new.
+AMD's GPUs are left out: the catalogue has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.kernels import OUTPUTS_PER_BLOCK, Kernels
+from gpusage.predictors.operators import OperatorClass
+from gpusage_hooks.types import Gpu
+from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.measurements.tables import DataFolder
+
+DEVICES = {
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm5-80gb",
+    "NVIDIA H100 PCIe": "h100-pcie-80gb",
+    "NVIDIA L4": "l4",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "Tesla P4": "p4",
+    "Tesla T4": "t4",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+}
+ROWS = {"bmm": 350, "linear": 350, "conv": 400, "ln": 120, "softmax": 120}
+DEFAULT_ROWS = 40
+FP32 = 4.0
+HOST_SHARE = 0.3
+"""Of the host's time for a step: an operator by itself is launched, and little else."""
+Work = tuple[OperatorClass, float, float, float, float, float]
+"""Class, FLOP, traffic in bytes, outputs, inner length, width."""
+
+
+def operator_samples(data: DataFolder) -> list[Sample]:
+    """Return the drawn operators, each with a host of its own GPU."""
+    table = data.read("neusight_ops.csv.gz")
+    table = table[table.device.isin(list(DEVICES)) & (table.latency_ms > 0)]
+    samples: list[Sample] = []
+    for (device, op), group in table.groupby(["device", "op"], sort=True):
+        gpu = builtin_catalogue().find(DEVICES[device])
+        ordered = group.sort_values("latency_ms", kind="stable")
+        count = min(ROWS.get(op, DEFAULT_ROWS), len(ordered))
+        drawn = ordered.iloc[np.linspace(0, len(ordered) - 1, count).astype(int)]
+        samples += _samples(drawn, op, gpu)
+    return samples
+
+
+def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # noqa: ANN401 - a pandas DataFrame
+    work = WORK.get(op, _elementwise(3.0 if op in ("add", "div", "mul", "pow") else 2.0))
+    for row in drawn.itertuples():
+        yield Sample(
+            kernels=one_kernel(work(row), host_share=HOST_SHARE),
+            gpu=gpu,
+            precision="fp32",
+            measured_s=row.latency_ms / 1e3,
+            campaign=f"neusight operators {gpu.name}",
+        )
+
+
+def one_kernel(work: Work, *, host_share: float, matrix_units: float = 0.0) -> Kernels:
+    """Return the step of one forward kernel; *host_share* is of the host's time for a step."""
+    operator_class, flop, traffic, outputs, inner, width = work
+    return Kernels(
+        operator_class=np.array([operator_class], dtype=np.int64),
+        flop=np.array([flop]),
+        traffic_bytes=np.array([traffic]),
+        blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[operator_class], 1.0),
+        launches=np.ones(1),
+        counts=np.ones(1),
+        matrix_units=np.array([matrix_units]),
+        inner=np.array([inner]),
+        width=np.array([width]),
+        backward=np.zeros(1),
+        host_counts=np.array([host_share, 0.0, 0.0, 0.0]),
+    )
+
+
+def _bmm(row: Any) -> Work:  # noqa: ANN401 - a row of pandas
+    b, m, n, k = row.b, row.m, row.n, row.k
+    traffic = FP32 * b * (m * k + k * n + m * n)
+    return OperatorClass.BATCHED_PRODUCT, 2.0 * b * m * n * k, traffic, b * m * n, k, n
+
+
+def _linear(row: Any) -> Work:  # noqa: ANN401 - as above
+    m, n, k = row.b * row.m, row.n, row.k
+    return OperatorClass.PRODUCT, 2.0 * m * n * k, FP32 * (m * k + k * n + n + m * n), m * n, k, n
+
+
+def _convolution(row: Any) -> Work:  # noqa: ANN401 - as above
+    side = (row.in_size + 2 * row.pad - row.kernel) // row.stride + 1
+    outputs = row.b * row.c_out * side * side
+    inner = row.c_in * row.kernel**2
+    read = row.b * row.c_in * row.in_size**2 + inner * row.c_out
+    return OperatorClass.CONVOLUTION, 2.0 * outputs * inner, FP32 * (read + outputs), outputs, inner, row.c_out
+
+
+def _rows(operator_class: OperatorClass, flop: float) -> Callable[[Any], Work]:
+    def work(row: Any) -> Work:  # noqa: ANN401 - as above
+        outputs = float(row.b * row.h)
+        return operator_class, flop * outputs, 2.0 * FP32 * outputs, outputs, 1.0, float(row.h)
+
+    return work
+
+
+def _elementwise(tensors: float) -> Callable[[Any], Work]:
+    def work(row: Any) -> Work:  # noqa: ANN401 - as above
+        outputs = float(row.b * row.h)
+        return OperatorClass.ELEMENTWISE, outputs, tensors * FP32 * outputs, outputs, 1.0, 1.0
+
+    return work
+
+
+WORK: dict[str, Callable[[Any], Work]] = {
+    "bmm": _bmm,
+    "linear": _linear,
+    "conv": _convolution,
+    "ln": _rows(OperatorClass.NORMALIZATION, 8.0),
+    "softmax": _rows(OperatorClass.REDUCTION, 5.0),
+}

@@ -1,0 +1,187 @@
+"""Measured step times in one form: which model, how it ran, on which GPU, and how long a step took.
+
+What each source's caveats ask for:
+
+- timm: the newest campaign of each GPU, eager, NCHW, AMP, and an older one where another GPU's newest is as old, so
+  that speed-ups compare one release of torch; training only of torch 1.12 (the newest there is). From torch 2.9 on its
+  benchmark joined branches and normalizations first: see `zoo.recipes.timm_fused_models`.
+- torchvision: only the files of 50 iterations and batch 12 (``_1_gpus_``), which one campaign measured in January 2021;
+  fp64 is left out. The batch is copied from pageable memory in every step, at `COPY_BYTES_PER_S`.
+- NeuSight's models: NVIDIA, one GPU, unfused; fp32 without TF32, forward and backward without an update.
+- Gavel, Zeus and Sia measure the loader as well: they are scored, never fitted.
+- gpusage profile: jobs that had the GPU to themselves; each table is a campaign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.lowering import FLOAT_BYTES
+from gpusage_hooks.types import Gpu, Workload
+from gpusage_lab.learning.profiled import profiled
+from gpusage_lab.learning.splits import family_of
+from gpusage_lab.measurements.tables import DataFolder, Table
+from gpusage_lab.zoo.cards import Zoo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One measurement.
+
+    Attributes:
+        key: Of the zoo.
+        family: Models of one family are never on both sides of a split.
+        campaign: What was measured together: one host, one version of the libraries.
+        release: Of the libraries, where a source has more than one.
+        copy_s: What the measurement adds that no prediction of ours counts: the batch's way from the host.
+    """
+
+    key: str
+    family: str
+    source: str
+    campaign: str
+    workload: Workload
+    gpu: Gpu
+    measured_s: float
+    release: str = ""
+    copy_s: float = 0.0
+
+
+TIMM_DEVICES = {
+    "RTX3090": "rtx-3090",
+    "RTX4090": "rtx-4090",
+    "RTX5090": "rtx-5090",
+    "RTXPRO6000MaxQ": "rtx-pro-6000-max-q",
+}
+FIRST_FUSED = 291
+"""The release from which on timm's benchmark made models ready for inference, as fewer weights than before show."""
+TORCHVISION_FILES: Mapping[str, str] = {
+    "results/2080ti(2)/GeForce RTX 2080 Ti_1_gpus_": "rtx-2080-ti",
+    "results/TITANXP/TITAN Xp_1_gpus_": "titan-xp",
+    "results/TitanRTX/TITAN RTX_1_gpus_": "titan-rtx",
+    "results/dgx-a100/A100-SXM4-40GB_1_gpus_": "a100-sxm4-40gb",
+}
+TORCHVISION_BATCH = 12
+COPY_BYTES_PER_S = 2.5e9
+"""By what fp32 takes longer than fp16 on the A100 for models that the host decides: 1.5 ms for 3.6 MB."""
+NEUSIGHT_DEVICES = {
+    "NVIDIA_A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA_A100-PCIE-80GB": "a100-pcie-80gb",
+    "NVIDIA_A100_80GB_PCIe": "a100-pcie-80gb",
+    "NVIDIA_A100-SXM4-40GB": "a100-sxm4-40gb",
+    "NVIDIA_H100_80GB_HBM3": "h100-sxm5-80gb",
+    "NVIDIA_H100_PCIe": "h100-pcie-80gb",
+    "NVIDIA_L4": "l4",
+    "Tesla_P100-PCIE-16GB": "p100-pcie-16gb",
+    "Tesla_P4": "p4",
+    "Tesla_T4": "t4",
+    "Tesla_V100-PCIE-32GB": "v100-pcie-32gb",
+}
+
+
+def step_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
+    """Return every row whose model is in the zoo, in the order of the files."""
+    return [row for row in _all_rows(data, zoo) if row.key in zoo]
+
+
+def left_out(data: DataFolder, zoo: Zoo) -> str:
+    """Return, for people, how many rows are not looked at, and why."""
+    count = sum(row.key not in zoo for row in _all_rows(data, zoo))
+    table = data.read("timm_benchmark.csv")
+    others = len(table) - len(eager(table))
+    ours = profiled(data, zoo).note
+    reasons = f"{count} rows of models without a card, {others} of timm's other campaigns and settings"
+    return f"{reasons}; of gpusage profile {ours}" if ours else reasons
+
+
+def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
+    return [*_timm(data, zoo), *_torchvision(data), *_neusight(data), *_profiled(data, zoo)]
+
+
+def eager(table: Table) -> Table:
+    """Return timm's rows of the releases that are some GPU's newest in a mode: eager, AMP, NCHW, no processors."""
+    kept = table[
+        (table.precision == "amp")
+        & (table.memory_layout == "nchw")
+        & (table.torch_compile == 0)
+        & table.device.isin(list(TIMM_DEVICES))
+    ]
+    newest = set(
+        kept.groupby(["mode", "device"]).torch_version.max().reset_index()[["mode", "torch_version"]].agg(tuple, axis=1)
+    )
+    kept = kept[[pair in newest for pair in zip(kept["mode"], kept.torch_version, strict=True)]]
+    return kept.drop_duplicates(["mode", "device", "torch_version", "model", "img_size_px"])
+
+
+def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
+    table = data.read("timm_benchmark.csv")
+    pairs = zip(table.model, table.timm_module, strict=True)
+    modules = {model: module for model, module in pairs if isinstance(module, str)}
+    for row in eager(table).itertuples():
+        model = f"{row.model}@{row.img_size_px:.0f}"
+        fused = f"timm-fused:{model}"
+        yield StepRow(
+            key=fused if row.torch_version >= FIRST_FUSED and fused in zoo else f"timm:{model}",
+            family=modules.get(row.model) or family_of(row.model),
+            source=f"timm {row.mode}",
+            campaign=f"timm {row.mode} {row.device} {row.torch_version}",
+            workload=Workload(batch_size=int(row.batch_size), mode=row.mode, precision="fp16", optimizer="sgd"),
+            gpu=builtin_catalogue().find(TIMM_DEVICES[row.device]),
+            measured_s=row.batch_size / row.samples_per_s,
+            release=str(row.torch_version),
+        )
+
+
+def _torchvision(data: DataFolder) -> Iterator[StepRow]:
+    table = data.read("torchvision_gpu_bench.csv")
+    for start, gpu in TORCHVISION_FILES.items():
+        kept = table[table.source_path.str.startswith(start, na=False) & table.precision.isin(["fp32", "fp16"])]
+        for row in kept.itertuples():
+            yield StepRow(
+                key=f"torchvision:{row.model}@224",
+                family=family_of(row.model),
+                source=f"torchvision {row.mode}",
+                campaign=f"torchvision {gpu}",
+                workload=Workload(
+                    batch_size=TORCHVISION_BATCH, mode=row.mode, precision=row.precision, optimizer="sgd"
+                ),
+                gpu=builtin_catalogue().find(gpu),
+                measured_s=row.step_time_median_ms / 1e3,
+                copy_s=TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[row.precision] / COPY_BYTES_PER_S,
+            )
+
+
+def _neusight(data: DataFolder) -> Iterator[StepRow]:
+    table = data.read("neusight_models.csv")
+    kept = table[table.option.isna() & table.device.isin(list(NEUSIGHT_DEVICES))]
+    for row in kept.itertuples():
+        yield StepRow(
+            key=f"neusight:{row.model}@{row.seq_len}",
+            family=row.model,
+            source="neusight",
+            campaign="neusight",
+            workload=Workload(batch_size=int(row.batch_size), mode=row.mode, precision="fp32", optimizer="none"),
+            gpu=builtin_catalogue().find(NEUSIGHT_DEVICES[row.device]),
+            measured_s=row.measured_e2e_ms / 1e3,
+        )
+
+
+def _profiled(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
+    for run in profiled(data, zoo).runs:
+        if run.is_alone and "step_time_s" in run.figures:
+            yield StepRow(
+                key=run.key,
+                family=run.family,
+                source=run.source,
+                campaign=f"profile {run.campaign}",
+                workload=run.workload,
+                gpu=run.gpu,
+                measured_s=run.figures["step_time_s"],
+            )
+
+
+def families(rows: Iterable[StepRow]) -> list[str]:
+    """Return each row's family."""
+    return [row.family for row in rows]

@@ -1,0 +1,194 @@
+"""What the step time is fitted on: whole steps and single operators, weighted so that no source drowns the others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.timing import Timing, timing_with
+from gpusage_lab.learning.deepbench_products import product_samples
+from gpusage_lab.learning.splits import Fold, by_group
+from gpusage_lab.learning.step_fit import Fitted, fit
+from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_operators import operator_samples
+from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
+from gpusage_lab.learning.step_rows import StepRow, families, left_out, step_rows
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import Zoo, load_zoo
+
+Array = npt.NDArray[Any]
+SOURCE_WEIGHTS = {
+    "timm infer": 1.0,
+    "timm train": 0.5,
+    "torchvision infer": 0.2,
+    "torchvision train": 0.2,
+    "neusight": 1.0,
+    "operators": 0.8,
+    "products": 0.2,
+}
+PROFILE_WEIGHT = 0.5
+"""Of each campaign and mode of gpusage profile."""
+FAMILY_FOLDS = 4
+GPU_FOLDS: tuple[tuple[str, ...], ...] = (
+    ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "rtx-4090"),
+    ("p100-pcie-16gb", "rtx-5090", "rtx-pro-6000-max-q"),
+    ("t4", "rtx-3090", "titan-xp", "gtx-1080-ti"),
+    ("v100-pcie-32gb", "v100-sxm2-16gb", "rtx-2080-ti", "titan-rtx"),
+    ("p4",),
+    ("h100-sxm5-80gb", "h100-pcie-80gb"),
+)
+"""GPUs that are left out together: all of one chip, and of different sources. Each other GPU is left out alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Rows, the samples made of them, and what was measured alone.
+
+    Attributes:
+        operators: NeuSight's.
+        products: DeepBench's.
+        fitted: Which rows may teach: each of timm's inference models in two of its campaigns, which halves the time.
+        left_out: What was not looked at and why, for people.
+    """
+
+    rows: list[StepRow]
+    samples: list[Sample]
+    operators: list[Sample]
+    products: list[Sample]
+    fitted: Array
+    left_out: str = ""
+
+    @property
+    def measured_s(self) -> Array:
+        """Each row's measured step."""
+        return np.array([row.measured_s for row in self.rows])
+
+
+def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
+    """Return everything that the step time is fitted on and scored with."""
+    zoo = zoo or load_zoo()
+    rows = step_rows(data, zoo)
+    samples = [_sample(row, zoo) for row in rows]
+    return Measurements(
+        rows=rows,
+        samples=samples,
+        operators=_sharing("operators", operator_samples(data)),
+        products=_sharing("products", product_samples(data)),
+        fitted=_fitted(rows),
+        left_out=left_out(data, zoo),
+    )
+
+
+def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
+    """Return *samples*, each with the same part of the weight of *source*."""
+    return [replace(sample, weight=SOURCE_WEIGHTS[source] / len(samples)) for sample in samples]
+
+
+def _sample(row: StepRow, zoo: Zoo) -> Sample:
+    return Sample(
+        kernels=kernels_of(zoo.graph(row.key), row.workload),
+        gpu=row.gpu,
+        precision=row.workload.precision,
+        measured_s=row.measured_s,
+        campaign=row.campaign,
+        extra_s=row.copy_s,
+        group=f"{row.key.replace('timm-fused:', 'timm:')} {row.workload.mode} {row.workload.precision}",
+    )
+
+
+def _fitted(rows: Sequence[StepRow]) -> Array:
+    campaigns = sorted({row.campaign for row in rows if row.source == "timm infer"})
+
+    def teaches(row: StepRow) -> bool:
+        if row.source != "timm infer":
+            return True
+        turn = int(hashlib.sha256(row.key.encode()).hexdigest()[:8], 16)
+        return (campaigns.index(row.campaign) - turn) % len(campaigns) in (0, len(campaigns) // 2)
+
+    return np.array([teaches(row) for row in rows], dtype=bool)
+
+
+def weighted(found: Measurements, indices: Array) -> list[Sample]:
+    """Return the samples of the rows *indices* that teach; a family counts by the root of its size."""
+    kept = [int(index) for index in indices if found.fitted[index]]
+    sizes = Counter((found.rows[index].source, found.rows[index].family) for index in kept)
+    totals: dict[str, float] = {}
+    for (source, _), size in sizes.items():
+        totals[source] = totals.get(source, 0.0) + size**0.5
+    result = []
+    for index in kept:
+        row = found.rows[index]
+        size = sizes[row.source, row.family]
+        weight = SOURCE_WEIGHTS.get(row.source, PROFILE_WEIGHT) / (totals[row.source] * size**0.5)
+        result.append(replace(found.samples[index], weight=weight))
+    return result
+
+
+def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
+    """Return the fit to the rows *indices*, with no row, operator or product of the GPUs *without*."""
+    samples = [*weighted(found, indices), *found.operators, *found.products]
+    fitted = fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
+    kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
+    residual = fit_residual(_residual_rows(found, kept, fitted))
+    # a GPU of which products alone were measured has no part of its own, and stays one that was not measured
+    measured = {sample.gpu.name for sample in (*found.samples, *found.operators)}
+    factors = {name: factor for name, factor in fitted.efficiency.gpu_log_factors.items() if name in measured}
+    return replace(fitted, efficiency=replace(fitted.efficiency, residual=residual, gpu_log_factors=factors))
+
+
+def _residual_rows(found: Measurements, indices: Array, fitted: Fitted) -> ResidualRows:
+    """Return what the rows *indices* took beyond the roofline, each with its campaign's host."""
+    samples = [found.samples[index] for index in indices]
+    timings = [_timing(fitted, sample, with_campaign=True) for sample in samples]
+    measured = np.array([max(sample.measured_s - sample.extra_s, sample.extra_s) for sample in samples])
+    return ResidualRows(
+        features=np.concatenate([timing.features for timing in timings]),
+        misses=np.log(measured / [float(timing.step_s[0]) for timing in timings]),
+        gpus=[sample.gpu.name for sample in samples],
+        models=[f"{found.samples[index].group} {found.rows[index].release}" for index in indices],
+        families=[f"{found.rows[index].source} {found.rows[index].family}" for index in indices],
+    )
+
+
+def _timing(fitted: Fitted, sample: Sample, *, with_campaign: bool) -> Timing:
+    efficiency = fitted.efficiency
+    factor = fitted.campaign_log_factors.get(sample.campaign, 0.0) if with_campaign else 0.0
+    if factor:
+        efficiency = replace(efficiency, host_s=efficiency.host_s * np.exp(factor))
+    return timing_with(efficiency, sample.kernels, [sample.gpu], sample.precision)
+
+
+def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool = False) -> tuple[Array, Array]:
+    """Return each sample's seconds and share of short kernels; with its campaign's host or, as shipped, with ours."""
+    steps, shares = [], []
+    for sample in samples:
+        timing = _timing(fitted, sample, with_campaign=with_campaign)
+        steps.append(float(timing.step_s[0]) + sample.extra_s)
+        shares.append(float(timing.short_share[0]))
+    return np.array(steps), np.array(shares)
+
+
+def family_folds(found: Measurements) -> list[Fold]:
+    """Return the folds by family; a language model of NeuSight is a family of its own."""
+    return by_group(families(found.rows), FAMILY_FOLDS, "family")
+
+
+def gpu_folds(found: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
+    """Return the folds by GPU."""
+    names = np.array([row.gpu.name for row in found.rows])
+    others = sorted(set(names.tolist()).difference(*GPU_FOLDS))
+    folds = []
+    for group in (*GPU_FOLDS, *((name,) for name in others)):
+        tested = np.isin(names, group)
+        if not tested.any():
+            continue
+        name = f"unseen GPU {', '.join(group)}"
+        folds.append((group, Fold(name=name, train=np.flatnonzero(~tested), test=np.flatnonzero(tested))))
+    return folds

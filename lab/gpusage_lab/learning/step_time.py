@@ -1,0 +1,178 @@
+"""The target ``step_time``: seconds of one step, fitted and scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.predictors.efficiency import Efficiency
+from gpusage_lab.learning import step_ranges, step_tables
+from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.scores import score, weighted_quantile
+from gpusage_lab.learning.step_fit import Fitted, initial
+from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_ratio import pairs_of, ratio_table, shared_shares
+from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.progress import track
+
+Array = npt.NDArray[Any]
+NAME = "step_time"
+RESIDUAL_NAMES = ("means", "scales", "anchors", "by_gpu", "least_count")
+SHORT_SHARE = 0.25
+"""From this share on a step is taken for one of short kernels."""
+CHOSEN = (
+    "Features and settings were chosen by the errors on unseen GPUs and families of timm, torchvision and the "
+    "operators, one setting (the weight of NeuSight's models) by theirs; of some thirty variants all scores were seen."
+)
+COVERED = 0.90
+
+
+def fit(data: DataFolder) -> Sequence[Artifact]:
+    """Fit the efficiencies on all rows, and the intervals on families and GPUs that were left out."""
+    found = measurements(data)
+    unseen_family = held_out_families(found)
+    unseen_gpu = held_out_gpus(found)
+    fitted = refit(found, np.arange(len(found.rows)))
+    known = deviations(found, unseen_family, unseen_gpu)
+    shared = shared_shares(pairs_of(found, unseen_family, unseen_gpu, known))
+    efficiency = replace(fitted.efficiency, deviations=known | shared)
+    return [Artifact(name=NAME, card=_card(found, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
+
+
+def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
+    """Score on families and on GPUs that were left out, with the baselines beside."""
+    found = measurements(data)
+    unseen_family, unseen_gpu = held_out_families(found), held_out_gpus(found)
+    pairs = pairs_of(found, unseen_family, unseen_gpu, deviations(found, unseen_family, unseen_gpu))
+    return [
+        *step_tables.tables(found, unseen_family, unseen_gpu, factors(found, unseen_family, unseen_gpu)),
+        ratio_table(found, pairs),
+    ]
+
+
+def held_out_families(found: Measurements) -> Array:
+    """Return, a row, seconds as shipped, with the campaign's host, and `Timing.short_share`; its family was unseen."""
+    result = np.zeros((len(found.rows), 3))
+    for fold in track(family_folds(found), description="step time, families"):
+        _fill(result, refit(found, fold.train), found, fold.test)
+    return result
+
+
+def held_out_gpus(found: Measurements) -> Array:
+    """Return the same where the row's GPU was unseen; NaN where the GPU was never left out."""
+    result = np.full((len(found.rows), 3), np.nan)
+    for group, fold in track(gpu_folds(found), description="step time, GPUs"):
+        _fill(result, refit(found, fold.train, without=group), found, fold.test)
+    return result
+
+
+def _fill(result: Array, fitted: Fitted, found: Measurements, test: Array) -> None:
+    samples = [found.samples[index] for index in test]
+    result[test, 0], result[test, 2] = predicted(fitted, samples)
+    result[test, 1], _ = predicted(fitted, samples, with_campaign=True)
+
+
+def factors(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Array:
+    """Return, a row, the factor from the point to either end of the interval, by what the other folds missed by.
+
+    Its columns are those where the row's family was unseen, and where its GPU was.
+    """
+    result = np.ones((len(found.rows), 2))
+    folds = [(0, fold) for fold in family_folds(found)] + [(1, fold) for _, fold in gpu_folds(found)]
+    for column, fold in folds:
+        known = deviations(found, unseen_family, unseen_gpu, fold.train)
+        share = (unseen_gpu if column else unseen_family)[fold.test, 2]
+        squares = known["known"] ** 2 + (known["unseen_gpu"] * column) ** 2 + (known["short"] * share) ** 2
+        result[fold.test, column] = np.exp(np.sqrt(squares))
+    return result
+
+
+def deviations(
+    found: Measurements, unseen_family: Array, unseen_gpu: Array, rows: Array | None = None
+) -> dict[str, float]:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`.
+
+    Where there are no rows to tell it from, it is what the fit begins with.
+
+    Args:
+        found: The measurements.
+        unseen_family: As `held_out_families` gives it.
+        unseen_gpu: As `held_out_gpus` gives it.
+        rows: Indices of the rows to look at; all where it is left out.
+    """
+    rows = np.arange(len(found.rows)) if rows is None else rows
+    measured, weight = found.measured_s[rows], _campaign_weights([found.rows[index].campaign for index in rows])
+    miss, share = np.abs(np.log(unseen_family[rows, 0] / measured)), unseen_family[rows, 2]
+    short, result = share > SHORT_SHARE, dict(initial().deviations)
+    if not short.all():
+        result["known"] = weighted_quantile(miss[~short], weight[~short], COVERED)
+    known = result["known"]
+    if short.any():
+        beyond = np.sqrt(np.maximum(miss[short] ** 2 - known**2, 0.0)) / share[short]
+        result["short"] = weighted_quantile(beyond, weight[short], COVERED)
+    far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT_SHARE)
+    if far.any():
+        miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured[far]))
+        unseen = weighted_quantile(miss_far, weight[far], COVERED)
+        result["unseen_gpu"] = max(unseen**2 - known**2, 0.0) ** 0.5
+    return result
+
+
+def _campaign_weights(campaigns: Sequence[str]) -> Array:
+    """Return each row's share of its campaign, as in a random campaign's random row: a user's own is one more."""
+    sizes = Counter(campaigns)
+    return np.array([1.0 / sizes[name] for name in campaigns])
+
+
+def _parameters(efficiency: Efficiency) -> dict[str, Any]:
+    names = ("first", "first_bias", "second", "second_bias", "latency_s", "host_s", "gpu_log_factors", "deviations")
+    residual = {name: getattr(efficiency.residual, name) for name in RESIDUAL_NAMES}
+    return {name: getattr(efficiency, name) for name in names} | {"residual": residual}
+
+
+def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
+    counts: dict[str, int] = {}
+    for row in found.rows:
+        counts[row.source] = counts.get(row.source, 0) + 1
+    measured = found.measured_s
+    errors = {}
+    for source in sorted(counts):
+        rows = np.array([row.source == source for row in found.rows])
+        errors[f"MAPE, unseen family, {source}"] = score(measured[rows], unseen_family[rows, 0]).mape
+        rows &= ~np.isnan(unseen_gpu[:, 0])
+        if rows.any():
+            errors[f"MAPE, unseen GPU, {source}"] = score(measured[rows], unseen_gpu[rows, 0]).mape
+    return Card(
+        purpose="Efficiency of each class of operator under the roofline, launches, and the 90 % intervals' widths.",
+        fitted_on=(
+            *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
+            f"NeuSight's operators: {len(found.operators)} rows drawn of those of {_gpu_count(found.operators)} GPUs",
+            f"DeepBench's products: {len(found.products)} rows of {_gpu_count(found.products)} GPUs",
+            f"left out: {found.left_out}",
+        ),
+        licences=(
+            "timm: Apache-2.0",
+            "pytorch-gpu-benchmark: MIT",
+            "NeuSight: MIT",
+            "DeepBench: Apache-2.0",
+            "gpusage profile: our own",
+        ),
+        ranges=step_ranges.ranges(found),
+        known=step_ranges.known(found),
+        errors=errors,
+        notes=(
+            "Remade by: gpusage train --data FOLDER --target step_time",
+            CHOSEN,
+        ),
+    )
+
+
+def _gpu_count(samples: Sequence[Sample]) -> int:
+    return len({sample.gpu.name for sample in samples})

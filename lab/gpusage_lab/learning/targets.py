@@ -1,0 +1,65 @@
+"""What can be learned: each target is a module with ``fit`` and ``evaluate``, imported when it is wanted."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, cast
+
+from gpusage_lab.learning.artifacts import Artifact
+from gpusage_lab.measurements.tables import DataFolder
+
+Cell: TypeAlias = str | float | None
+"""A text, a number, or ``None`` where there is nothing to say."""
+TARGETS: Mapping[str, str] = MappingProxyType(
+    {
+        "step_time": "gpusage_lab.learning.step_time",
+        "memory": "gpusage_lab.learning.memory",
+        "activity": "gpusage_lab.learning.activity",
+        "colocation": "gpusage_lab.learning.colocation",
+    }
+)
+"""Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Predicted against measured, for a plot; intervals where there are any."""
+
+    title: str
+    unit: str
+    measured: Sequence[float]
+    predicted: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTable:
+    """One table of an evaluation."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    points: tuple[Points, ...] = ()
+
+
+class Target(Protocol):
+    """What a target's module offers."""
+
+    def fit(self, data: DataFolder) -> Sequence[Artifact]:
+        """Fit everything that is shipped, on all rows whose licence allows it; seeded."""
+        ...
+
+    def evaluate(self, data: DataFolder) -> Sequence[ScoreTable]:
+        """Score, on splits that do not leak, with the baselines beside."""
+        ...
+
+
+def target(name: str) -> Target:
+    """Return the module of the target *name*, one of `TARGETS`."""
+    return cast("Target", importlib.import_module(TARGETS[name]))

@@ -1,0 +1,1 @@
+"""The folder of public measurements: which files and columns it has, and how they are read."""

@@ -1,0 +1,244 @@
+"""Ardagna et al.: step times told beyond what was measured, by regression on a run's settings, and by ours.
+
+For every network they fit a linear regression on batch size, number of GPUs and the GPU's rate, with inverse and
+crossed terms, and ask it for what lies beyond the rows that taught it. The same on the public runs of Gavel, Sia, Zeus
+and torchvision, each network by itself, beside ours: from the graph alone, and with a line that the same rows taught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds import ardagna_layers, regression
+from gpusage_lab.seeds.ardagna_runs import Run, runs
+
+FloatArray = npt.NDArray[np.float64]
+FILES = ("gavel_solo.csv", "sia_step_times.csv", "torchvision_gpu_bench.csv", "timm_benchmark.csv")
+LEAST_ROWS = 3
+SMALL = 0.5
+"""Batches up to this share of the largest one teach."""
+
+
+class Extrapolation(NamedTuple):
+    """One question: which runs belong together, which of them are beyond the others, and what is known of a run.
+
+    *known* names the settings that the regression sees, the one that is extrapolated first; *power* says how the plain
+    rule scales the nearest run with it.
+    """
+
+    title: str
+    together: Callable[[Run], tuple[object, ...]]
+    known: tuple[str, ...]
+    power: float
+
+
+PAPER: dict[str, dict[str, tuple[float, ...]]] = {
+    "batch size": {
+        "AlexNet, PyTorch": (11.12, 7.85, 1.74, 3.33, 1.81, 0.66, 6.19, 3.49, 6.58, 0.75, 0.43, 1.62, 1.15, 4.16),
+        "ResNet-50, PyTorch": (10.64, 11.97, 0.76, 7.83, 3.09, 4.53, 3.6, 20.04, 9.58, 4.64, 12.62, 11.93, 20.63, 4.29),
+        "ResNet-50, TensorFlow": (
+            2.37,
+            14.35,
+            10.25,
+            1.27,
+            1.84,
+            6.83,
+            2.08,
+            2.79,
+            3.07,
+            21.49,
+            0.68,
+            6.44,
+            1.43,
+            12.06,
+        ),
+        "VGG-19, PyTorch": (13.88, 21.71, 27.63, 9.65, 10.74, 18.54, 13.81, 7.68, 24.98, 17.4, 2.93, 14.06),
+        "DeepSpeech, TensorFlow": (
+            6.69,
+            5.25,
+            22.46,
+            15.82,
+            3.14,
+            4.41,
+            19.08,
+            12.98,
+            7.09,
+            7.11,
+            5.8,
+            9.63,
+            13.87,
+            5.93,
+        ),
+    },
+    "number of GPUs": {
+        "AlexNet, PyTorch": (7.21, 12.18, 4.98),
+        "ResNet-50, PyTorch": (5.11, 9.04, 11.76),
+        "ResNet-50, TensorFlow": (24.58, 18.29, 6.54),
+        "VGG-19, PyTorch": (12.2, 15.98, 24.13),
+        "DeepSpeech, TensorFlow": (11.86, 17.49, 20.97),
+    },
+    "compute power": {
+        "AlexNet, PyTorch": (8.28,),
+        "ResNet-50, PyTorch": (18.09,),
+        "ResNet-50, TensorFlow": (10.1,),
+        "DeepSpeech, TensorFlow": (11.72,),
+    },
+    "inner modules": {
+        "ResNet, PyTorch": (23.51, 27.95, 17.4, 24.85, 25.11, 16.75, 26.76, 20.4, 16.63, 17.06, 7.93, 15.99),
+    },
+}
+"""The paper's MAPE, a figure for each type and number of GPUs."""
+
+EXTRAPOLATIONS = (
+    Extrapolation("batch size", lambda run: (run.source, run.network, run.gpu, run.gpu_count), ("batch_size",), 1.0),
+    Extrapolation("number of GPUs", lambda run: (run.source, run.network, run.gpu), ("gpu_count", "batch_size"), 0.0),
+    Extrapolation(
+        "compute power",
+        lambda run: (run.source, run.network),
+        ("peak_tflop_per_s", "batch_size", "gpu_count"),
+        -1.0,
+    ),
+    Extrapolation(
+        "inner modules",
+        lambda run: (run.source, run.network.rstrip("0123456789"), run.gpu),
+        ("modules", "gpu_count"),
+        1.0,
+    ),
+)
+
+
+class Answer(NamedTuple):
+    """A run that tested, and the seconds that each way says of it."""
+
+    run: Run
+    regression: float
+    rule: float
+    ours: float
+    ours_with_line: float
+
+
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the experiment's tables: those that the files which are there can fill."""
+    found = runs(data)
+    shown = [table(question, found) for question in EXTRAPOLATIONS if any(splits(question, found))]
+    return [ardagna_layers.table(data), *shown] if ardagna_layers.FILE in data else shown
+
+
+def table(question: Extrapolation, found: Sequence[Run]) -> ScoreTable:
+    """Return one question's table: a row a source and network, the mean, and the paper's figures."""
+    answers = [one for teach, test in splits(question, found) for one in answer(question, teach, test)]
+    rows: list[tuple[str | float | None, ...]] = []
+    for name in sorted({_name(question, one.run) for one in answers}):
+        own = [one for one in answers if _name(question, one.run) == name]
+        rows.append((name, str(len(own)), *_errors(own)))
+    rows.append(("all", str(len(answers)), *_errors(answers)))
+    rows.append(("all, median error", str(len(answers)), *_errors(answers, np.median)))
+    quoted = PAPER[question.title].items()
+    rows += [(f"the paper: {name}", None, float(np.mean(errors)), None, None, None) for name, errors in quoted]
+    return ScoreTable(
+        title=f"Ardagna, end to end: extrapolation of the {question.title}, MAPE %",
+        columns=("source: network", "rows", "regression", "plain rule", "ours, graph alone", "ours, line by the rows"),
+        rows=tuple(rows),
+        notes=(
+            _SPLITS[question.title],
+            "Regression: inverse and crossed terms, stepwise. Line: a + b x ours, learned from the same rows.",
+            f"Plain rule: the nearest run, {_RULES[question.power]}. Sources do not tell the precision: taken as fp32.",
+        ),
+    )
+
+
+_SPLITS = {
+    "batch size": "A network on one type and number of GPUs: batches up to half the largest teach, larger ones test.",
+    "number of GPUs": "A network on one type of GPU: the largest number tests, the smaller ones teach.",
+    "compute power": "A network: the GPU of the highest fp32 peak tests, the others teach.",
+    "inner modules": "Networks of one kind on one type of GPU: the deepest tests, the shallower ones teach.",
+}
+_RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
+
+
+def splits(question: Extrapolation, found: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
+    """Yield the runs that teach and those that test, for each group in which both are enough.
+
+    Only one setting is extrapolated: in the others a run that tests lies within those that teach.
+    """
+    first, *others = question.known
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in found:
+        if getattr(run, first) is not None:
+            groups.setdefault(question.together(run), []).append(run)
+    for group in groups.values():
+        values = np.array([float(getattr(run, first)) for run in group])
+        limit = SMALL * values.max() if question.title == "batch size" else values.max() * (1.0 - 1e-9)
+        teach = [run for run, value in zip(group, values, strict=True) if value <= limit]
+        beyond = [run for run, value in zip(group, values, strict=True) if value > limit]
+        test = [run for run in beyond if all(_within(run, teach, name) for name in others)]
+        if test and len({getattr(run, first) for run in teach}) > 1 and len(teach) >= LEAST_ROWS:
+            yield teach, test
+
+
+def _within(run: Run, teach: Sequence[Run], name: str) -> bool:
+    known = [getattr(other, name) for other in teach]
+    return bool(known) and min(known) <= getattr(run, name) <= max(known)
+
+
+def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Answer]:
+    """Return what each way says of the runs *test*, knowing the runs *teach*."""
+    line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
+    said = regression.predicted(line, _terms(question, test)).tolist()
+    return [
+        Answer(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
+        for run, value in zip(test, said, strict=True)
+    ]
+
+
+def _with_line(teach: Sequence[Run], run: Run) -> float:
+    """Return ours put on the line of the runs with as many GPUs, or of all where these are too few for one."""
+    alike = [other for other in teach if other.gpu_count == run.gpu_count]
+    by = alike if len(alike) > 1 else teach
+    known, target = (np.array([getattr(other, name) for other in by]) for name in ("ours_s", "step_s"))
+    return float(with_line(known, target, np.array([run.ours_s]))[0])
+
+
+def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
+    """Return a + b x *asked*, neither below 0, that misses *target* at *known* least in relative terms."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+
+    design = np.stack([np.ones_like(known), known], axis=1) / target[:, np.newaxis]
+    (start, slope), _ = nnls(design, np.ones_like(target))
+    return np.asarray(start + slope * asked)
+
+
+def _terms(question: Extrapolation, found: Sequence[Run]) -> FloatArray:
+    return regression.augmented(np.array([[float(getattr(run, name)) for name in question.known] for run in found]))
+
+
+def _rule(question: Extrapolation, teach: Sequence[Run], run: Run) -> float:
+    """Return the nearest known run's time, scaled by the setting that is extrapolated."""
+    first, *others = question.known
+
+    def distance(other: Run) -> tuple[float, float]:
+        apart = sum(abs(np.log(getattr(other, name) / getattr(run, name))) for name in others)
+        return float(apart), -float(getattr(other, first))
+
+    nearest = min(teach, key=distance)
+    return float(nearest.step_s * (getattr(run, first) / getattr(nearest, first)) ** question.power)
+
+
+def _name(question: Extrapolation, run: Run) -> str:
+    if not run.source.startswith("torchvision"):
+        return f"{run.source}: {run.network}"
+    if question.title != "inner modules":
+        return f"{run.source}: all networks"
+    return f"{run.source}: {run.network.rstrip('0123456789')}, {run.gpu_count} GPU"
+
+
+def _errors(answers: Sequence[Answer], middle: Callable[[FloatArray], Any] = np.mean) -> tuple[float, ...]:
+    truth = np.array([one.run.step_s for one in answers])
+    said = np.array([one[1:] for one in answers])
+    return tuple((100.0 * middle(np.abs(values - truth) / truth)).item() for values in said.T)

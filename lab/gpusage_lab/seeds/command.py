@@ -1,0 +1,55 @@
+"""The command that all experiments share: where the data is, and how the tables are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from gpusage.cli import tables
+from gpusage_lab.cli.scores import show_scores
+from gpusage_lab.learning import report
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+
+Experiment = Callable[[DataFolder], Sequence[ScoreTable]]
+SCHEMA = "gpusage.experiment/1"
+
+
+def command_of(name: str, experiment: Experiment, files: Sequence[str], script: str) -> click.Command:
+    """Return the command of *script*: `--data FOLDER`, `--json`.
+
+    Without the data it says so and ends well, as `make bench` runs every script on any machine.
+
+    Args:
+        name: Of the seed.
+        experiment: Makes the tables.
+        files: Without which it cannot.
+        script: ``__file__`` of the script; the data is looked for in ``../shared/data`` beside the checkout.
+    """
+    usual = Path(script).resolve().parents[2] / "shared" / "data"
+
+    @click.command(name, help=f"Remake the experiments of {name}, on public measurements.")
+    @click.option(
+        "--data",
+        "folder",
+        type=click.Path(path_type=Path),
+        default=usual,
+        help="Folder of the public measurements.  [default: ../shared/data beside the checkout]",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    def command(folder: Path, *, as_json: bool) -> None:
+        data = DataFolder(folder)
+        missing = [file for file in files if file not in data]
+        if missing:
+            found = f"Folder '{folder}' must have {', '.join(missing)}; got none. Name the data's folder with --data."
+            click.echo(found, err=True)
+            return
+        made = experiment(data)
+        if as_json:
+            tables.print_json({"schema": SCHEMA, **report.documents({name: made})})
+        else:
+            show_scores(made)
+
+    return command

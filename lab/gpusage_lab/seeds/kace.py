@@ -1,0 +1,285 @@
+"""KACE (Han et al., SoCC 2024): which partner beside a target gives the highest sum of throughputs, by four learners.
+
+KACE adds up or averages what nvidia-smi and Nsight Compute saw of each workload alone; here both jobs are known by what
+gpusage predicts from their graphs. Its 21 workloads on a V100 are not public: Gavel's V100 pairs under MPS and Lucid's
+time-sliced pairs stand in. Triples with the jobs' names were never published: they are scored where `gpusage profile`
+has measured some.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage_lab.learning.colocation import refitted, shipped
+from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
+from gpusage_lab.learning.partners import RANKING, popular
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds import kace_triples
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+FILES = ("gavel_pairs.csv",)
+ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
+"""Columns of the features that are logarithms of amounts (step, samples a second, bytes), and shares."""
+PAPER_ORACLE, PAPER_BEST, PAPER_TARGETS = 90.0, 13, 21
+SEARCHES, FOLDS, TREES = 6, 3, 40
+TIE = 1e-9
+SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8
+
+
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the experiment's tables; Lucid's where its file is there."""
+    pairs = gavel(data)
+    policies: dict[str, Policy] = {**rules(), "popular partner": popular, **learners(), "ours": refitted}
+    found = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
+    unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
+    shown = [_table("Gavel 2020, V100, MPS", pairs, found, unseen), _by_target(pairs, unseen), _by_size(pairs)]
+    if "lucid_pairs.csv" in data:
+        others = lucid(data)
+        policies["ours"] = shipped(pairs)
+        named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
+        shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
+    return [*shown, *kace_triples.tables(data)]
+
+
+def rules() -> dict[str, Policy]:
+    """Return KACE's rules of one figure."""
+    return {name: policy for name, policy in RANKING.items() if name != "random"}
+
+
+def learners() -> Mapping[str, Policy]:
+    """Return KACE's four: each learns sums of throughputs from the aggregated features of the pairs that teach."""
+    makers: dict[str, Callable[[], Any]] = {
+        "KACE: linear regression": _linear,
+        "KACE: random forest, grid search": _forest,
+        "KACE: neural network": _network,
+        "KACE: AutoML-like search": _search,
+    }
+    return {name: _learned(make) for name, make in makers.items()}
+
+
+def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # noqa: ANN401 - indices, one or many
+    """Return KACE's features of pairs: sums of amounts, means of shares; the sums as logarithms."""
+    amounts = np.exp(features[:, ABSOLUTE])
+    shares = features[:, PERCENT]
+    sums = np.log(amounts[first] + amounts[second])
+    return np.concatenate([sums, (shares[first] + shares[second]) / 2], axis=-1)
+
+
+def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | None = None) -> FloatArray:
+    """Return each target's % of Oracle, NaN where it has fewer than two candidates.
+
+    Args:
+        pairs: What was measured.
+        policy: Says how good each job would be as the target's partner.
+        held_out: ``workload``: the target's own pairs teach nothing; ``model``: nor do those of its other batch sizes.
+        taught: The pairs that may teach, where not all may.
+    """
+    said = _said(taught or pairs, policy, held_out)
+    result = np.full(len(pairs.jobs), np.nan)
+    for target, truth in enumerate(pairs.sums):
+        candidates = np.flatnonzero(~np.isnan(truth))
+        if len(candidates) > 1:
+            chosen = candidates[said[target][candidates].argmax()]
+            result[target] = 100.0 * truth[chosen] / truth[candidates].max()
+    return result
+
+
+def _said(pairs: Pairs, policy: Policy, held_out: str) -> list[FloatArray]:
+    def teaches(target: int) -> BoolArray:
+        if held_out == "model":
+            return np.asarray(pairs.models != pairs.models[target])
+        return np.asarray(np.arange(len(pairs.jobs)) != target)
+
+    return [policy(pairs, teaches(target), target) for target in range(len(pairs.jobs))]
+
+
+def by_chance(pairs: Pairs) -> FloatArray:
+    """Return each target's mean sum over all its candidates, as % of Oracle: KACE's 'Random'."""
+    return np.array([100.0 * float(np.nanmean(row) / np.nanmax(row)) for row in pairs.sums])
+
+
+def best_rule(found: Mapping[str, FloatArray]) -> FloatArray:
+    """Return the best of the three rules' choices for each target, which nobody knows beforehand."""
+    return np.asarray(np.max([found[name] for name in rules()], axis=0))
+
+
+def _table(
+    title: str, pairs: Pairs, known: Mapping[str, FloatArray] | None, unseen: Mapping[str, FloatArray]
+) -> ScoreTable:
+    everyone = _with_baselines(pairs, unseen)
+    seen = _with_baselines(pairs, known) if known is not None else None
+    best = np.max([everyone[name] for name in unseen], axis=0)
+    lines: list[tuple[str | float | None, ...]] = []
+    for name, reached in everyone.items():
+        workload = float(np.nanmean(seen[name])) if seen is not None else None
+        wins = str((reached >= best - TIE).sum()) if name in unseen else None
+        lines.append((name, workload, float(np.nanmean(reached)), float(np.nanmin(reached)), wins))
+    lines.append(("the paper: KACE, linear regression", PAPER_ORACLE, None, None, str(PAPER_BEST)))
+    measured = int((~np.isnan(pairs.sums)).sum() / 2)
+    return ScoreTable(
+        title=f"KACE: % of Oracle, {title}",
+        columns=("policy", "target's pairs held out", "target's model held out", "worst target", "best for so many"),
+        rows=tuple(lines),
+        notes=(
+            f"{len(pairs.jobs)} targets, {measured} pairs. The last two columns: model held out; ties count for each.",
+            f"The paper: {PAPER_TARGETS} targets of its own, known from profiles; here all is told from graphs.",
+        ),
+    )
+
+
+def _with_baselines(pairs: Pairs, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(found), **found}
+
+
+def _by_target(pairs: Pairs, found: Mapping[str, FloatArray]) -> ScoreTable:
+    """Return the table of single targets."""
+    shown = ("popular partner", *learners(), "ours")
+    everyone = _with_baselines(pairs, found)
+    names = ("random (mean of all)", "best of the three rules", *shown)
+    rows: list[tuple[str | float | None, ...]] = [
+        (
+            f"{model}, batch {batch}",
+            float(np.nanmax(pairs.sums[target])),
+            *(float(everyone[name][target]) for name in names),
+        )
+        for target, (model, batch, _) in enumerate(pairs.jobs)
+    ]
+    return ScoreTable(
+        title="KACE: % of Oracle by target, Gavel, target's model held out",
+        columns=("target", "Oracle's sum", *(name.removeprefix("KACE: ") for name in names)),
+        rows=tuple(rows),
+    )
+
+
+def some_of(pairs: Pairs, share: float, seed: int) -> Pairs:
+    """Return *pairs* as if only *share* of them, drawn by chance, had been measured."""
+    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums)))
+    order = np.random.default_rng(seed).permutation(len(first))
+    dropped = order[max(LEAST_PAIRS, round(share * len(first))) :]
+    sums, parts = pairs.sums.copy(), pairs.parts.copy()
+    for values in (sums, parts):
+        values[first[dropped], second[dropped]] = values[second[dropped], first[dropped]] = np.nan
+    return replace(pairs, sums=sums, parts=parts)
+
+
+def _by_size(pairs: Pairs) -> ScoreTable:
+    """Return how few measured pairs are enough."""
+    names = ("KACE: linear regression", "KACE: random forest, grid search")
+    policies: dict[str, Policy] = {
+        **{name: learners()[name] for name in names},
+        "popular partner": popular,
+        "ours": refitted,
+    }
+    measured = int((~np.isnan(pairs.sums)).sum() / 2)
+    rows: list[tuple[str | float | None, ...]] = []
+    for share in SHARES:
+        draws = [some_of(pairs, share, seed) for seed in range(DRAWS)]
+        cells = [
+            float(np.mean([np.nanmean(policy_scores(pairs, policy, "workload", taught)) for taught in draws]))
+            for policy in policies.values()
+        ]
+        rows.append((f"{round(share * measured)} pairs", *cells))
+    return ScoreTable(
+        title="KACE: % of Oracle by how many pairs teach, Gavel, target's pairs held out",
+        columns=("taught by", *(name.removeprefix("KACE: ") for name in policies)),
+        rows=tuple(rows),
+        notes=(f"The mean of {DRAWS} draws. The paper finds a small set enough for a linear regression.",),
+    )
+
+
+def _learned(make: Callable[[], Any]) -> Policy:
+    known: dict[bytes, Any] = {}
+
+    def policy(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+        key = teaches.tobytes() + pairs.sums.tobytes()
+        if key not in known:
+            first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
+            rows = aggregated(pairs.features, first, second)
+            known[key] = _taught(make(), rows, pairs.sums[first, second])
+        partners = np.arange(len(pairs.jobs))
+        asked = aggregated(pairs.features, np.full_like(partners, target), partners)
+        return np.asarray(known[key].predict(asked), dtype=np.float64)
+
+    return policy
+
+
+def _taught(model: Any, rows: FloatArray, target: FloatArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
+    from sklearn.exceptions import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        ConvergenceWarning,
+    )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the network stops after its steps, as is meant
+        return model.fit(rows, target)
+
+
+def _linear() -> Any:  # noqa: ANN401 - scikit-learn has no types
+    from sklearn.linear_model import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        LinearRegression,
+    )
+
+    return LinearRegression()
+
+
+def _forest() -> Any:  # noqa: ANN401 - as above
+    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        RandomForestRegressor,
+    )
+    from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+        GridSearchCV,
+    )
+
+    return GridSearchCV(RandomForestRegressor(TREES, random_state=0), {"max_depth": [4, None]}, cv=FOLDS)
+
+
+def _network() -> Any:  # noqa: ANN401 - as above
+    from sklearn.neural_network import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        MLPRegressor,
+    )
+
+    return _scaled(MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", alpha=1.0, max_iter=300, random_state=0))
+
+
+def _search() -> Any:  # noqa: ANN401 - as above
+    """Return a search by chance over kinds of models and their settings."""
+    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        HistGradientBoostingRegressor,
+        RandomForestRegressor,
+    )
+    from sklearn.linear_model import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+        Ridge,
+    )
+    from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+        RandomizedSearchCV,
+    )
+    from sklearn.neighbors import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+        KNeighborsRegressor,
+    )
+    from sklearn.svm import SVR  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+
+    candidates = [
+        *(Ridge(alpha) for alpha in (0.1, 1.0, 10.0)),
+        *(KNeighborsRegressor(count, weights="distance") for count in (3, 7)),
+        *(SVR(C=weight) for weight in (0.3, 3.0)),
+        *(HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=leaves, random_state=0) for leaves in (4, 8)),
+        RandomForestRegressor(TREES, random_state=0),
+    ]
+    model = _scaled(Ridge())
+    return RandomizedSearchCV(model, {"model": candidates}, n_iter=SEARCHES, cv=FOLDS, random_state=0)
+
+
+def _scaled(model: Any) -> Any:  # noqa: ANN401 - as above
+    from sklearn.pipeline import Pipeline  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+    from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
+        StandardScaler,
+    )
+
+    return Pipeline([("scale", StandardScaler()), ("model", model)])

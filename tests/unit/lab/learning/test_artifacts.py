@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.memory import predict_memory
+from gpusage.predictors.pretrained import load
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Workload
+from gpusage_lab.learning import artifacts
+from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.splits import family_of
+from gpusage_lab.learning.targets import TARGETS
+from gpusage_lab.zoo import cards
+from graphs import convolution_graph
+
+CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges={"batch": (1.0, 2.0)})
+
+
+def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(tmp_path: Path) -> None:
+    first = Artifact(name="one", card=CARD, parameters={"b": np.array([1 / 3, 2.0]), "a": np.float64(0.1)})
+    second = Artifact(name="one", card=CARD, parameters={"a": 0.1, "b": [0.333333, 2.0]})
+    assert artifacts.rendered(first) == artifacts.rendered(second)
+    path = artifacts.write(first, tmp_path)
+    assert json.loads(path.read_text())["parameters"] == {"a": 0.1, "b": [0.333333, 2.0]}
+
+
+def test_a_zoo_has_the_same_bytes_whatever_order_its_cards_were_made_in() -> None:
+    one, other = {"a:x@1": "{}", "b:y@2": '{"k":1}'}, {"b:y@2": '{"k":1}', "a:x@1": "{}"}
+    assert cards.pack(one) == cards.pack(other)
+    assert dict(cards.unpack(cards.pack(one)).cards) == one
+
+
+def test_models_of_one_family_are_one_family_in_every_source() -> None:
+    assert {family_of(name) for name in ("ResNet-18", "resnext50_32x4d", "wide_resnet101_2")} == {"resnet"}
+    assert family_of("gpt3_xl") == family_of("opt_13") == "gpt"
+    assert family_of("something_else") == "something"
+
+
+def test_all_artifacts_together_are_small_and_each_has_a_whole_card() -> None:
+    paths = sorted(artifacts.FOLDER.glob("*.json"))
+    assert [path.stem for path in paths] == sorted(TARGETS)
+    assert sum(path.stat().st_size for path in paths) <= 5_000_000
+    for path in paths:
+        card = json.loads(path.read_text())["card"]
+        assert card["purpose"].endswith(".")
+        assert all(card[field] for field in ("fitted_on", "licences", "ranges", "errors", "notes")), path.stem
+        assert all(low <= high for low, high in card["ranges"].values()), path.stem
+
+
+def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than_asked(tmp_path: Path) -> None:
+    shipped = load("memory")
+    weights = [[2.0 * weight for weight in row] for row in shipped["parameters"]["weights"]]
+    doubled = Artifact(name="memory", card=CARD, parameters=shipped["parameters"] | {"weights": weights})
+    paths = artifacts.found_at(artifacts.write(doubled, tmp_path).parent, TARGETS)
+
+    def predicted() -> float:
+        workload = Workload(batch_size=512)
+        return predict_memory(convolution_graph(), workload, [builtin_catalogue().find("a100")])[0].value
+
+    before = predicted()
+    with artifacts.reading(paths):
+        assert predicted() > before
+        assert load("memory")["card"]["purpose"] == "a test"
+    assert predicted() == before
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[1]", "not JSON"])
+def test_what_is_not_an_artifact_is_refused_with_its_name(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "memory.json").write_text(content)
+    with pytest.raises(RequestError, match=r"Artifact '.*' must be .*; got "):
+        artifacts.found_at(tmp_path, TARGETS)

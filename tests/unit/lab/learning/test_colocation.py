@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
+from gpusage_hooks.types import GpuNeed, Interval
+from gpusage_lab.learning.colocation import _fitted, _read, refitted
+from gpusage_lab.learning.pairs import Pairs, scores
+from gpusage_lab.learning.partners import kace, popular, unacquainted
+
+V100 = builtin_catalogue().find("v100")
+MODELS = (1, 2, 3, 4, 5)
+"""Of five jobs, their parameter counts."""
+
+
+def point(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value)
+
+
+def need(busy: float, *, gib: float = 1.0, step_s: float = 0.1) -> GpuNeed:
+    return GpuNeed(
+        gpu=V100.name,
+        step_time_s=point(step_s),
+        memory_bytes=point(gib * 2**30),
+        gpu_utilization=point(busy),
+        sm_activity=point(0.8 * busy),
+        dram_activity=point(0.3 * busy),
+        throughput_samples_per_s=point(32 / step_s),
+        fits=True,
+    )
+
+
+def five_jobs() -> Pairs:
+    """Five jobs of five models; the second makes everything beside it slow, which its figures do not show."""
+    needs = tuple(need(0.5, gib=gib) for gib in (1.0, 2.0, 4.0, 8.0, 16.0))
+    parts = np.full((5, 5), 0.9)
+    parts[:, 1] = 0.3
+    np.fill_diagonal(parts, np.nan)
+    return Pairs(
+        jobs=tuple((name, 1, False) for name in "abcde"),
+        needs=needs,
+        features=features_of(needs),
+        sums=parts + parts.T,
+        parts=parts,
+        failed=(),
+        gpu=V100,
+    )
+
+
+def nothing_learned() -> Learned:
+    empty = np.zeros(0)
+    return Learned(
+        mean=np.zeros(6),
+        scale=np.ones(6),
+        jobs=np.zeros((0, 6)),
+        sensitivity=empty,
+        pressure=empty,
+        average=0.6,
+        near=0.3,
+        known=Deviations(0.1, 0.1),
+        partly=Deviations(0.3, 0.2),
+        unknown=Deviations(0.4, 0.3),
+    )
+
+
+def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
+    pairs = five_jobs()
+    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    beside_loud = throughputs(learned, pairs.features[[0, 1]], MODELS[:2])[0]
+    beside_quiet = throughputs(learned, pairs.features[[0, 2]], MODELS[:2])[0]
+    assert beside_loud == pytest.approx(0.3, abs=0.15)
+    assert beside_quiet == pytest.approx(0.9, abs=0.1)
+
+
+def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
+    pairs = five_jobs()
+    said = refitted(pairs, pairs.models != "a", 0)
+    assert said[1] < min(said[2], said[3])
+    assert scores(pairs, popular)["all"] == pytest.approx(100.0)
+
+
+def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> None:
+    pairs = five_jobs()
+    sums = pairs.sums.copy()
+    sums[4, 3] = sums[3, 4] = np.nan  # which leaves these two with three candidates
+    found = scores(replace(pairs, sums=sums), popular)
+    assert [target for target, _, _ in found["targets"]] == [0, 1, 2]
+    assert found["all"] == pytest.approx(np.mean([best for _, best, _ in found["targets"]]))
+    assert found["queue"] == pytest.approx(np.mean([queue for _, _, queue in found["targets"]]))
+
+
+def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
+    pairs = five_jobs()
+    said = unacquainted(refitted)(pairs, pairs.models != "a", 0)
+    assert said[1] == pytest.approx(said[2], rel=0.05)
+
+
+def test_two_jobs_of_one_unknown_model_are_promised_no_more_than_the_average() -> None:
+    rows = features_of([need(0.2), need(0.2)])
+    assert throughputs(nothing_learned(), rows, (7, 7)) == pytest.approx([0.6, 0.6])
+    assert min(throughputs(nothing_learned(), rows, (0, 0))) > 0.9
+
+
+def test_a_regression_on_sums_finds_a_sum_that_is_linear_in_them() -> None:
+    pairs = five_jobs()
+    sums = pairs.features.sum(axis=1)[:, np.newaxis] + pairs.features.sum(axis=1)
+    linear = replace(pairs, sums=np.where(np.isnan(pairs.parts), np.nan, sums))
+    assert kace(linear, np.full(5, fill_value=True), 0)[1:] == pytest.approx(linear.sums[0, 1:], rel=1e-6)
+
+
+def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
+    rows = features_of([need(0.2), need(0.2)])
+    assert throughputs(nothing_learned(), rows, MODELS[:2]) == pytest.approx(
+        [1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2
+    )
+
+
+def test_a_third_job_never_helps() -> None:
+    pairs = five_jobs()
+    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    two, three = (throughputs(learned, pairs.features[:count], MODELS[:count]) for count in (2, 3))
+    assert three[0] <= two[0]
+    assert three[1] <= two[1]
+
+
+def test_pairs_that_do_not_fit_are_never_recommended() -> None:
+    found = predict_colocation([need(0.1, gib=9.0), need(0.1, gib=9.0)], V100)
+    assert not found.fits
+    assert not found.recommended
+    assert predict_colocation([need(0.1), need(0.1)], V100).recommended
+
+
+def test_jobs_unlike_the_measured_ones_get_wider_intervals() -> None:
+    found = predict_colocation([need(0.3, step_s=1e-6), need(0.3, step_s=1e-6)], V100).throughput_sum
+    assert found.low <= found.value / 1.5
+    assert found.value <= found.high <= 2.0

@@ -1,0 +1,113 @@
+"""The experiments of the seeds read their sources: small tables of the same columns stand in for the measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpusage_lab.measurements.columns import COLUMNS
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds import ardagna_layers, kace, yeung
+from gpusage_lab.seeds.ardagna_runs import exchange_s, ours, runs
+from gpusage_lab.zoo.cards import load_zoo
+
+pytest.importorskip("pandas")
+
+
+def written(folder: Path, file: str, rows: Sequence[Mapping[str, object]]) -> DataFolder:
+    """Write *rows* as one of the measurements' tables, the columns that they leave out empty."""
+    empty = dict.fromkeys(sorted(COLUMNS.get(file, frozenset()) - rows[0].keys()), "")
+    rows = [{**row, **empty} for row in rows]
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
+    (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return DataFolder(folder)
+
+
+def test_gavels_steps_are_those_of_each_gpu_and_failed_jobs_are_left_out(tmp_path: Path) -> None:
+    common = {"source_file_tag": "simulation_2020", "gpu": "V100", "consolidated": "yes", "model": "ResNet-18"}
+    rows = [
+        common | {"batch_size": 32, "num_gpus": 4, "throughput_steps_per_s": 20.0},
+        common | {"batch_size": 64, "num_gpus": 1, "throughput_steps_per_s": 0.0},
+        common | {"source_file_tag": "oracle_2019", "batch_size": 64, "num_gpus": 1, "throughput_steps_per_s": 9.0},
+    ]
+    (run,) = runs(written(tmp_path, "gavel_solo.csv", rows))
+    assert (run.gpu, run.gpu_count, run.batch_size, run.step_s) == ("v100-sxm2-16gb", 4, 32, pytest.approx(4 / 20))
+    assert run.peak_tflop_per_s == pytest.approx(15.7, abs=0.2)
+
+
+def test_sias_placements_on_more_than_one_host_are_left_out(tmp_path: Path) -> None:
+    common = {"app": "cifar10", "gpu": "T4 (g4dn.12xlarge)", "kind": "placements", "local_batch_size": 64}
+    rows = [common | {"placement": 2, "step_time_s": 0.2}, common | {"placement": 22, "step_time_s": 0.3}]
+    (run,) = runs(written(tmp_path, "sia_step_times.csv", rows))
+    assert (run.gpu, run.gpu_count, run.step_s) == ("t4", 2, 0.2)
+
+
+def test_zeus_counts_at_the_full_power_limit(tmp_path: Path) -> None:
+    common = {"gpu": "A40", "dataset": "imagenet", "network": "resnet50", "batch_size": 128}
+    rows = [
+        common | {"power_limit_W": 300, "time_per_epoch_s": 3000.0},
+        common | {"power_limit_W": 100, "time_per_epoch_s": 9000.0},
+    ]
+    (run,) = runs(written(tmp_path, "zeus_power_time.csv", rows))
+    assert run.step_s == pytest.approx(3000 * 128 / 1_281_167)
+
+
+def test_gradients_go_twice_round_the_ring_but_not_on_one_gpu() -> None:
+    from gpusage_lab.learning.named_jobs import GAVEL  # noqa: PLC0415 - beside its one use
+
+    graph = load_zoo().graph("gavel:resnet50@224")
+    assert exchange_s(graph, 1) == 0.0
+    assert exchange_s(graph, 4) == pytest.approx(2 * 3 / 4 * 4 * graph.parameter_count / 10e9)
+    one, four = (ours(GAVEL["ResNet-50"], "v100", count, 32) for count in (1, 4))
+    assert four - one == pytest.approx(exchange_s(graph, 4))
+
+
+def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp_path: Path) -> None:
+    applications = {"Vision": (3, 7), "Resnet": (1,), "Face Recognition": (3,), "Speaker ID": (5,)}
+    rows = []
+    for gpu, (place, (application, sides)) in product(ardagna_layers.DEVICES, enumerate(applications.items())):
+        for side, channels in product(sides, (64, 128, 256)):
+            shape = {"w": 14 + place, "h": 14, "c": channels, "n": 8, "k_filters": 64, "filter_w": side}
+            shape |= {"filter_h": side, "pad_w": side // 2, "pad_h": side // 2, "stride_w": 1, "stride_h": 1}
+            named = application if gpu == "V100" else ""
+            forward, backward = ardagna_layers.complexities(shape)
+            times = {"fwd_ms": 0.1 + forward * 1e-9, "bwd_inputs_ms": "N/A*", "bwd_params_ms": backward * 1e-9}
+            rows.append({"gpu": gpu, "precision": "fp32", "application": named} | shape | times)
+    found = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
+    assert [row[0] for row in found.rows[:5]] == [f"taught by {name}" for name in ardagna_layers.NETWORKS]
+    assert np.array([row[1:] for row in found.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
+    assert all(isinstance(cell, float) and cell > 0 for cell in found.rows[5][1:])  # ours, from the graph alone
+
+
+def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> None:
+    rows = [
+        {"model": "ResNet50", "batch_size": 64, "amp": 0, "gpu_util_pct": 98.0},
+        {"model": "TD3", "batch_size": 64, "amp": 1, "gpu_util_pct": 12.0},
+    ]
+    found = yeung.real_runs(written(tmp_path, "lucid_solo.csv", rows))
+    assert found.kinds == ("ResNet50", "TD3")
+    assert found.measured.tolist() == [98.0, 12.0]
+    assert found.shipped is not None
+    assert found.shipped[0] > found.shipped[1]
+    assert yeung.chosen(found, np.array([1])).shipped == found.shipped[1]
+
+
+@pytest.mark.parametrize("name", ["random forest, grid search", "neural network", "AutoML-like search"])
+def test_each_of_kaces_learners_prefers_the_lighter_partner(name: str) -> None:
+    pytest.importorskip("sklearn")
+    from gpusage.devices.catalogue import builtin_catalogue  # noqa: PLC0415 - beside its one use
+    from gpusage_lab.learning.pairs import Pairs  # noqa: PLC0415 - as above
+
+    activity = np.linspace(0.05, 0.95, 10)
+    sums = 2.0 - 0.5 * (activity[:, np.newaxis] + activity)
+    np.fill_diagonal(sums, np.nan)
+    jobs = tuple((f"model {row}", 1, False) for row in range(10))
+    gpu = builtin_catalogue().find("v100")
+    features = np.tile(activity[:, np.newaxis], (1, 6))
+    pairs = Pairs(jobs=jobs, needs=(), features=features, sums=sums, parts=sums / 2, failed=(), gpu=gpu)
+    said = kace.learners()[f"KACE: {name}"](pairs, np.arange(10) != 4, 4)
+    assert said[0] > said[9]

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.lowering import forward_flop
+from gpusage_hooks.types import Workload
+from gpusage_lab.learning.pairs import Pairs
+from gpusage_lab.learning.profiled import Run as ProfiledRun
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds import ardagna, ardagna_layers, kace, kace_triples, regression, takayama, yeung
+from gpusage_lab.seeds.ardagna_runs import Run
+from gpusage_lab.seeds.command import command_of
+
+LAYER = {"w": 224, "h": 224, "c": 3, "n": 16, "k_filters": 64, "filter_w": 7, "filter_h": 7, "pad_w": 3, "pad_h": 3}
+LAYER |= {"stride_w": 2, "stride_h": 2, "application": "Vision"}
+
+
+def runs_of_a_line() -> list[Run]:
+    """Return steps of 10 ms + 2 ms a sample on a GPU of 10 TFLOP/s, and on two that are 2 and 4 times as fast."""
+    return [
+        Run("made up", "net", f"gpu {rate}", 1, batch, 10.0 * rate, (10 + 2 * batch) / 1e3 / rate, batch / 1e3 / rate)
+        for batch in (8, 16, 32, 64, 128)
+        for rate in (1, 2, 4)
+    ]
+
+
+def made_up_pairs() -> Pairs:
+    """Return jobs of three models, two batches each; the sum falls with both jobs' SM activity."""
+    jobs = tuple((name, batch, False) for name in "abc" for batch in (1, 2))
+    activity = np.array([0.1, 0.2, 0.4, 0.5, 0.8, 0.9])
+    sums = 2.0 - 0.5 * (activity[:, np.newaxis] + activity)
+    np.fill_diagonal(sums, np.nan)
+    features = np.tile(activity[:, np.newaxis], (1, 6))
+    gpu = builtin_catalogue().find("v100")
+    return Pairs(jobs=jobs, needs=(), features=features, sums=sums, parts=sums / 2, failed=(), gpu=gpu)
+
+
+def test_a_random_split_has_a_fifth_of_the_rows_on_the_testing_side() -> None:
+    fold = yeung.random_split(81, seed=3)
+    assert (len(fold.train), len(fold.test)) == (65, 16)
+    assert sorted([*fold.train, *fold.test]) == list(range(81))
+
+
+def test_no_type_of_network_is_drawn_more_often_than_it_may() -> None:
+    kinds = ["mlp"] * 50 + ["cnn"] * 3
+    drawn = [kinds[row] for row in yeung.some_of_each(kinds, 5)]
+    assert (drawn.count("mlp"), drawn.count("cnn")) == (5, 3)
+
+
+def test_utilization_is_learned_from_the_rows_that_teach() -> None:
+    pytest.importorskip("sklearn")
+    features = np.random.default_rng(0).random((60, 1))
+    made = yeung.Runs(features, features, 20 + 60 * features[:, 0], ("net",) * 60)
+    fold = yeung.random_split(60, seed=0)
+    names = ("constant", "Yeung's features, gradient boosting", "ours")
+    constant, boosting, ours = (yeung.error(made, yeung.methods()[name], [fold]) for name in names)
+    assert boosting < constant / 2
+    assert ours < constant
+
+
+def test_a_convolutions_complexity_is_that_of_the_papers_table() -> None:
+    outputs = 16 * 64 * 112 * 112  # (224 + 6 - 7) // 2 + 1 = 112
+    forward, backward = ardagna_layers.complexities(LAYER)
+    assert forward == 7 * 7 * 3 * outputs
+    assert backward == (2 * 7 * 7 * 3 + 1) * outputs
+    assert 16 * forward_flop(ardagna_layers.convolution(LAYER)) == 2 * forward
+
+
+def test_deepbenchs_vision_is_vgg_and_googlenet() -> None:
+    assert ardagna_layers.network_of(LAYER) == "GoogLeNet"
+    assert ardagna_layers.network_of(LAYER | {"filter_w": 3}) == "VGG"
+
+
+def test_layers_whose_time_is_a_line_over_their_complexity_are_told_from_another_networks() -> None:
+    first, second = (np.array(values)[:, np.newaxis] * [1.0, 2.0] for values in ([1.0, 2.0, 4.0], [3.0, 8.0]))
+    known, asked = (ardagna_layers.Layers(c, 0.1 + 0.5 * c, c) for c in (first, second))
+    assert ardagna_layers.network_error(asked, ardagna_layers.fitted(known, asked)) == pytest.approx(0.0, abs=1e-9)
+    assert ardagna_layers.network_error(known, ardagna_layers.left_out(known, known)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_terms_are_the_features_their_inverses_and_products_of_different_ones() -> None:
+    (row,) = regression.augmented(np.array([[2.0, 5.0]]))
+    assert sorted(row) == sorted([2.0, 5.0, 1 / 2, 1 / 5, 10.0, 2 / 5, 5 / 2, 1 / 10])
+
+
+def test_stepwise_selection_finds_the_one_term_that_counts() -> None:
+    pytest.importorskip("scipy")
+    generator = np.random.default_rng(0)
+    terms = generator.random((40, 5))
+    line = regression.fitted(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
+    assert line.terms[0] == 2
+    assert regression.predicted(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
+
+
+def test_a_regression_with_two_rows_says_their_mean() -> None:
+    line = regression.fitted(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
+    assert regression.predicted(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
+
+
+def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
+    pytest.importorskip("scipy")
+    question = ardagna.EXTRAPOLATIONS[0]
+    ((teach, test), *_) = ardagna.splits(question, runs_of_a_line())
+    assert ([run.batch_size for run in teach], [run.batch_size for run in test]) == ([8, 16, 32, 64], [128])
+    (found,) = ardagna.answer(question, teach, test)
+    assert found.regression == pytest.approx(0.266)
+    assert found.ours_with_line == pytest.approx(0.266)
+    assert found.rule == pytest.approx(2 * (0.010 + 0.128))
+
+
+def test_the_strongest_gpu_tests_the_extrapolation_of_compute_power() -> None:
+    pytest.importorskip("scipy")
+    made = ardagna.table(ardagna.EXTRAPOLATIONS[2], runs_of_a_line())
+    assert made.rows[0][:2] == ("made up: net", "5")
+    assert made.rows[0][3] == pytest.approx(0.0, abs=1e-9)  # the plain rule: inverse proportion
+
+
+def test_a_question_that_no_run_can_answer_has_no_table(tmp_path: Path) -> None:
+    assert ardagna.tables(DataFolder(tmp_path)) == []
+
+
+def test_the_best_partner_by_linear_regression_is_the_oracles_where_sums_are_linear() -> None:
+    pytest.importorskip("sklearn")
+    pairs = made_up_pairs()
+    policy = kace.learners()["KACE: linear regression"]
+    for held_out in ("workload", "model"):
+        assert kace.policy_scores(pairs, policy, held_out) == pytest.approx(100.0)
+
+
+def test_the_busiest_partner_is_the_worst_where_activity_only_harms() -> None:
+    pairs = made_up_pairs()
+    (busiest,) = (policy for name, policy in kace.rules().items() if name.startswith("SM%"))
+    reached = kace.policy_scores(pairs, busiest, "model")
+    assert reached[0] == pytest.approx(100 * (2 - 0.5 * 1.0) / (2 - 0.5 * 0.3))
+    assert (kace.by_chance(pairs) > reached).all()
+    assert kace.best_rule(dict.fromkeys(kace.rules(), reached)) == pytest.approx(reached)
+
+
+def test_pairs_that_were_not_drawn_teach_nothing() -> None:
+    pairs = made_up_pairs()
+    fewer = kace.some_of(pairs, 0.6, seed=0)
+    assert int((~np.isnan(fewer.sums)).sum()) == 2 * 9
+    assert np.array_equal(np.isnan(fewer.sums), np.isnan(fewer.parts))
+
+
+def measured_triples() -> list[ProfiledRun]:
+    """Return four jobs alone under MPS, at 10 steps a second, and all their triples; each takes by its batch size."""
+    batches = (1, 8, 64, 256)
+
+    def run(item: str, kind: str, batch: int, steps_per_s: float) -> ProfiledRun:
+        figures = {"steps_per_s": steps_per_s, "thread_percent": 100.0}
+        workload, gpu = Workload(batch_size=batch), builtin_catalogue().find("v100")
+        job, key = f"resnet18,batch={batch}", "gavel:resnet18@32"
+        return ProfiledRun(item, kind, "mps", job, f"{key}", "resnet", "made up", workload, gpu, figures)
+
+    alone = [run(f"alone {batch}", "share", batch, 10.0) for batch in batches]
+    threes = list(combinations(batches, 3))
+    return [*alone, *(run(str(t), "triple", batch, 10.0 - sum(t) / 50) for t in threes for batch in t)]
+
+
+def test_triples_are_read_against_each_job_alone() -> None:
+    triples = kace_triples.triples_of(measured_triples())
+    assert triples is not None
+    assert triples.sums[0] == pytest.approx(3 * (1 - (1 + 8 + 64) / 500))
+    assert sorted(triples.members[0]) == [0, 2, 3]  # the jobs by name: 1, 256, 64, 8
+    assert kace_triples.triples_of(measured_triples()[4:]) is None
+
+
+def test_the_triple_of_the_lightest_partners_is_the_oracles_where_large_batches_press_more() -> None:
+    triples = kace_triples.triples_of(measured_triples())
+    assert triples is not None
+    lightest = kace_triples.reached(triples, lambda given, _: given.sums)
+    assert lightest == pytest.approx(100.0)
+    heaviest = kace_triples.reached(triples, lambda given, _: -given.sums)
+    assert heaviest.max() < 100.0
+    assert len(kace_triples.ours(triples, np.ones(4, dtype=bool))) == 4
+
+
+def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:
+    ratio = np.array([0.5, 0.5, 0.5])
+    found = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))
+    assert found == pytest.approx([1.0, 1 / 1.5, 0.5])
+
+
+def test_two_gpus_that_take_from_either_end_of_the_list_meet() -> None:
+    old, new = np.array([4.0, 4.0]), np.array([2.0, 4.0])
+    # The first job is the new GPU's: after 2 hours the second one has 2 of 4 hours left, which both share.
+    assert takayama.makespan(old, new, [0, 1]) == pytest.approx(3.0)
+    # The second job first: after 4 hours the old GPU has just done the first.
+    assert takayama.makespan(old, new, [1, 0]) == pytest.approx(4.0)
+
+
+def test_the_nine_jobs_are_told_from_graphs_of_the_zoo_without_any_data() -> None:
+    pytest.importorskip("scipy")
+    result = CliRunner().invoke(command_of("takayama", takayama.tables, (), __file__), ["--json"])
+    assert result.exit_code == 0, result.output
+    ratios, correlations, _ = json.loads(result.output)["takayama"]
+    assert [row[0][:2] for row in ratios["rows"][:9]] == ["IC", "SS", "OD", "RM", "SA", "RT", "TL", "SR", "RF"]
+    assert ratios["rows"][0][1] == pytest.approx(0.664, abs=1e-3)
+    assert correlations["rows"][0][2] == pytest.approx(0.9)  # the paper's own: utilization goes with the gain
+
+
+def test_a_bench_without_its_data_says_so_in_one_sentence_and_ends_well(tmp_path: Path) -> None:
+    def experiment(_: DataFolder) -> list[ScoreTable]:
+        raise AssertionError
+
+    command = command_of("made up", experiment, ("runs.csv",), __file__)
+    result = CliRunner().invoke(command, ["--data", str(tmp_path)])
+    assert result.exit_code == 0
+    assert result.output.count("\n") == 1
+    assert "runs.csv" in result.output
+
+
+def test_a_bench_prints_its_tables_or_json(tmp_path: Path) -> None:
+    def experiment(_: DataFolder) -> list[ScoreTable]:
+        return [ScoreTable(title="Seed: figures", columns=("method", "RMSLE"), rows=(("ours", 0.125),))]
+
+    command = command_of("made up", experiment, (), __file__)
+    assert "0.125" in CliRunner().invoke(command, ["--data", str(tmp_path)]).output
+    document = json.loads(CliRunner().invoke(command, ["--data", str(tmp_path), "--json"]).output)
+    assert document["schema"] == "gpusage.experiment/1"
+    assert document["made up"][0]["rows"] == [["ours", 0.125]]

@@ -1,0 +1,144 @@
+"""`gpusage train` and `gpusage evaluate`, whole, on a few invented rows and a table of `gpusage profile`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+from gpusage_hooks.errors import RequestError
+from gpusage_lab.learning import profiled as profiled_tables
+from gpusage_lab.learning.profiled import WITHOUT_GPU, profiled
+from gpusage_lab.learning.targets import TARGETS
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.profiling.crew import Outcome
+from gpusage_lab.profiling.items import Item, Side
+from gpusage_lab.profiling.rows import rows_of
+from gpusage_lab.profiling.suites import TINY, job
+from gpusage_lab.profiling.table import COLUMNS, CsvTable
+from measurements import write_measurements
+
+pytest.importorskip("sklearn")
+
+NEVER_FITTED = {
+    "memory": {"profile lent infer, not fp32 with momentum"},
+    "activity": {"profile lent infer, DRAM activity", "profile lent train, DRAM activity"},
+}
+
+
+def invoked(*arguments: str | Path) -> str:
+    """Standard output of a command that went well."""
+    result = CliRunner().invoke(main, [str(word) for word in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def trial_on_the_cpu(path: Path) -> Path:
+    """Three networks alone, alone in a share, and in pairs, as a trial without a GPU writes them."""
+    sides = [Side(job=job(text)) for text in TINY]
+    items = [Item(kind="solo", sides=(side,), seconds=0.05) for side in sides]
+    items += [Item(kind="share", sides=(Side(job=side.job, percent=100),), seconds=0.05) for side in sides]
+    items += [Item(kind="pair", sides=(sides[0], other), seconds=0.05) for other in sides[1:]]
+    table = CsvTable(path, COLUMNS)
+    table.open()
+    for item in items:
+        answers = tuple({"status": "ok", "step_time_s": 0.001, "steps_per_s": 1000.0} for _ in item.sides)
+        table.append(rows_of(item, Outcome(answers=answers), "cpu", {"device": "cpu"}))
+    return path
+
+
+def made_to_look_like_a_gpus(source: Path, target: Path) -> Path:
+    """The same table with a GPU's name, invented readings of NVML, and invented times, which no load here changes."""
+    with source.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row |= {"device": "cuda", "gpu": "NVIDIA H200", "sharing": "none" if row["kind"] == "solo" else "mps"}
+        row |= {"step_time_s": "0.002", "steps_per_s": "300" if row["kind"] == "pair" else "500"}
+        row |= {"process_bytes": str(10**9), "gpu_utilization": "0.5", "sm_activity": "0.2", "dram_activity": "0.1"}
+    target.parent.mkdir(exist_ok=True)
+    with target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return target
+
+
+def test_a_cpus_table_teaches_nothing_and_made_to_look_like_a_gpus_it_is_learned_from_and_scored_as_a_campaign(
+    tmp_path: Path,
+) -> None:
+    data = write_measurements(tmp_path)
+    table = trial_on_the_cpu(tmp_path / "profile" / "cpu.csv")
+    found = profiled(DataFolder(data))
+    assert (found.runs, found.left_out) == ((), {WITHOUT_GPU: 3 + 3 + 2 * 2})
+    assert found.note == f"10 {WITHOUT_GPU}"
+
+    made_to_look_like_a_gpus(table, tmp_path / "profile" / "lent.csv")
+    table.unlink()
+    invoked("train", "--data", data, "--output", tmp_path / "artifacts")
+    for name in TARGETS:
+        card = json.loads((tmp_path / "artifacts" / f"{name}.json").read_text())["card"]
+        assert any(line.startswith("profile lent") for line in card["fitted_on"]), name
+
+    as_it_is = json.loads(invoked("evaluate", "--data", data, "--artifact", tmp_path / "artifacts", "--json"))
+    for name in TARGETS:
+        ours = [row for row in as_it_is["targets"][name][0]["rows"] if row[0].startswith("profile lent")]
+        assert ours, name
+        taught = {row[0]: row[-1] for row in ours}
+        assert {line for line, seen in taught.items() if seen == "no"} == NEVER_FITTED.get(name, set())
+
+    page = tmp_path / "report.html"
+    text = invoked("evaluate", "--data", data, "-o", page)
+    assert "profile lent train: h200-sxm5-141gb" in text  # as a GPU that no other row is of
+    assert "Memory: measured by gpusage profile" in text
+    html = page.read_text()
+    assert [html.count(f"<h2 id='{name}'>") for name in TARGETS] == [1] * len(TARGETS)
+
+
+def test_a_table_that_came_with_gpusage_and_lies_in_the_folder_too_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiled_tables, "SHIPPED", tmp_path / "shipped")
+    for folder in ("shipped", "profile"):
+        trial_on_the_cpu(tmp_path / folder / "lent.csv")
+    assert profiled(DataFolder(tmp_path)).left_out == {WITHOUT_GPU: 3 + 3 + 2 * 2}
+
+
+def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(tmp_path: Path) -> None:
+    data = write_measurements(tmp_path)
+    contents: list[dict[str, bytes]] = []
+    for name in ("first", "second"):
+        invoked("train", "--data", data, "--output", tmp_path / name)
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]
+    assert sorted(contents[0]) == sorted(f"{name}.json" for name in TARGETS)
+
+
+def refusal(*arguments: str | Path) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert result.exit_code == 1
+    found: dict[str, Any] = json.loads(result.stdout)["error"]
+    return found
+
+
+def test_a_file_that_is_missing_not_an_artifact_or_of_another_version_is_named(tmp_path: Path) -> None:
+    error = refusal("evaluate", "--data", tmp_path, "--target", "memory")
+    assert error["message"].startswith(f"Data folder '{tmp_path}' must have the file gpumemnet_timm_memory.csv; got no")
+    (tmp_path / "other.json").write_text("{}")
+    error = refusal("evaluate", "--data", tmp_path, "--artifact", tmp_path / "other.json")
+    assert "must be step_time.json, memory.json, activity.json, colocation.json" in error["message"]
+    older = tmp_path / "memory.json"
+    older.write_text('{"card": {"fitted_on": [], "ranges": {}}, "parameters": {}}')
+    error = refusal("evaluate", "--data", tmp_path, "--artifact", older)
+    assert error["message"].startswith(f"Artifact '{older}' must have the figures that this version of gpusage reads;")
+
+
+def test_a_table_in_the_folder_that_is_not_of_gpusage_profile_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "mine.csv").write_text("model,ms\nresnet50,12\n")
+    with pytest.raises(RequestError, match=r"Table '.*mine\.csv' must be one that 'gpusage profile'"):
+        profiled(DataFolder(tmp_path))

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Timer
+from time import monotonic
+
+import pytest
+
+from gpusage_lab.profiling.gate import Gate
+from gpusage_lab.profiling.serving import arrivals
+from gpusage_lab.profiling.timing import Pace, Window, quantile, step_ends, summary
+
+
+def test_only_steps_inside_the_window_count() -> None:
+    ends = [0.5, 1.0, 1.5, 2.0, 3.0, 4.5]
+    told = summary(ends, Window(start=1, end=3), batch_size=4)
+    # ends 1.0, 1.5, 2.0 and 3.0: three steps in 2 s
+    assert (told["steps"], told["steps_per_s"], told["samples_per_s"]) == (3, 1.5, 6.0)
+    assert (told["step_time_s"], told["step_time_p10_s"]) == (0.5, 0.5)
+
+
+def test_a_step_longer_than_the_window_is_seen_once() -> None:
+    told = summary([0.5, 4.0, 7.5], Window(start=1, end=2), batch_size=1)
+    assert (told["steps"], told["step_time_s"]) == (1, 3.5)
+
+
+def test_no_step_has_no_time() -> None:
+    assert summary([0.5], Window(start=1, end=2), batch_size=1) == {"steps": 0}
+
+
+def test_steps_run_before_and_after_the_window() -> None:
+    start = monotonic() + 0.02
+    window = Window(start=start, end=start + 0.03)
+    ends = step_ends(lambda: None, "cpu", window, Pace())
+    assert ends[0] < window.start
+    assert ends[-1] > window.end
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0, 1), (0.5, 2.5), (1, 4), (0.9, 3.7)])
+def test_a_quantile_lies_between_its_neighbours(level: float, expected: float) -> None:
+    assert quantile([4, 1, 3, 2], level) == pytest.approx(expected)
+
+
+def test_requests_arrive_at_the_rate_and_at_the_same_times_in_every_run() -> None:
+    window = Window(start=0, end=100)
+    times = list(arrivals(50, window, 0))
+    assert len(times) == pytest.approx(5000, rel=0.05)  # a Poisson process: 5000 +- 71
+    assert times == list(arrivals(50, window, 0))
+    assert times[-1] < 100
+
+
+def test_who_waits_at_a_gate_goes_on_when_it_opens(tmp_path: Path) -> None:
+    ours, theirs = Gate(tmp_path / "gate"), Gate(tmp_path / "gate")
+    theirs.wait()  # it is open
+    closed = ours.closed()
+    closed.__enter__()
+    began = monotonic()
+    Timer(0.05, closed.__exit__, (None, None, None)).start()
+    theirs.wait()
+    assert 0.04 < monotonic() - began < 0.9
