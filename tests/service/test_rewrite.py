@@ -22,7 +22,12 @@ GENEROUS = "[slurm]\nlimit_ms = 1000\n"  # what is tried here is not speed, and 
 @pytest.fixture(scope="module")
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster of two generations with gpusage installed and its daemon running."""
-    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2,1xh100:2")), release=slurm_release) as sandbox:
+    partitions = (
+        "PartitionName=whole Nodes=ALL OverSubscribe=EXCLUSIVE",
+        "PartitionName=own Nodes=ALL ExclusiveUser=YES",
+    )
+    plan = ClusterPlan(nodes=parse_nodes("1xv100:2,1xh100:2"), settings=partitions)
+    with start_sandbox(plan, release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", GENEROUS)
         yield sandbox
 
@@ -79,6 +84,16 @@ def test_what_cannot_safely_be_changed_is_kept_and_the_user_hears_why(
     assert "kept" in said
     assert reason in said
     assert "mps" not in str(job)
+
+
+def test_where_whole_nodes_are_given_gpus_stay_whole_and_jobs_run(sandbox: Sandbox) -> None:
+    """A share would wait there for ever, and no dry run tells; where only users are kept apart, shares run."""
+    for partition, request in [("whole", "gpu:1"), ("own", "mps:"), ("own,whole", "gpu:1")]:
+        said, job = submit(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
+        assert request in job["TresPerNode"], said
+        assert ("partition whole gives whole nodes" in said) == ("gpu:1" in request)
+        options = (f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
+        sandbox.run("sbatch", "--wait", *options, "--wrap=true", timeout_s=30)
 
 
 @pytest.mark.parametrize("comment", ["project=x", f"{LIGHT},gpusage=off", "gpusage: off"])
