@@ -145,11 +145,57 @@ def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idl
     idle.start()
     slow = idle.question(idle.card("sleep=1.2"))
     begun_s = time.monotonic()
-    assert idle.ask(slow) == {**KEPT, "overdue": "1"}
+    answer = idle.ask(slow)
     assert time.monotonic() - begun_s < 1.0
-    assert "longer than the limit of 400 ms" in idle.records()[0].decision.reasons[0]
+    assert (answer["code"], answer["overdue"]) == ("KEEP", "1")
+    assert set(answer) == {"v", "code", "message", "overdue", "mark"}
+    assert "longer than the limit of 400 ms" in answer["message"]
+    (record,) = idle.records()
+    assert (record.model, record.rendered.before, record.rendered.after) == ("tiny.onnx", "gres/gpu:1", "gres/gpu:1")
+    assert record.decision.reasons[0] == answer["message"]
     idle.wait(lambda: idle.ask(slow)["code"] == "REWRITE")
     assert idle.status()["asks"]["overdue"] >= 1
+
+
+def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_remembered_too(idle: Daemon) -> None:
+    """Nobody could read it in time; the judge comes to it when nobody waits any more."""
+    idle.configure(limit_ms=300)
+    idle.start()
+    behind = idle.question(idle.card("behind"), comment="model=behind.onnx")
+    with idle.connected() as connection:
+        connection.sendall(_line(idle.question(idle.card("sleep=1.5"), comment="model=slow.onnx")))
+        idle.wait(lambda: idle.status()["asks"]["asked"] == 1)
+        assert idle.ask(behind) == {**KEPT, "overdue": "1"}
+        assert idle.ask(idle.question(comment=""))["code"] == "KEEP"  # it says nothing to us, and nobody knew
+    idle.wait(lambda: len(idle.records()) == 3)
+    records = {record.model: record for record in idle.records()}
+    assert {record.rendered.after for record in records.values()} == {"gres/gpu:1"}
+    assert "longer than the limit" in records["slow.onnx"].decision.reasons[0]
+    assert "longer than the limit" in records["behind.onnx"].decision.reasons[0]
+    assert records[None].decision.code.value == "DECLINE"
+    assert idle.ask(behind)["code"] == "REWRITE"
+    assert idle.status()["asks"]["overdue"] == 3
+
+
+def test_an_answer_that_comes_after_the_clients_deadline_is_recorded_as_what_it_was(daemon: Daemon) -> None:
+    """On a busy machine a question is read when its client has gone; by another clock than ours nobody is late."""
+    assert daemon.ask()["code"] == "REWRITE"
+    assert daemon.ask({**daemon.question(), "until_s": time.time() - 0.01})["code"] == "KEEP"
+    daemon.wait(lambda: len(daemon.records()) == 2)
+    assert daemon.records()[0].decision.code.value == "KEEP"
+    assert "longer than the limit" in daemon.records()[0].decision.reasons[0]
+    for until_s in (time.time() + 1, time.time() - 3600, time.time() + 3600, 1e999, "soon"):
+        assert daemon.ask({**daemon.question(), "until_s": until_s})["code"] == "REWRITE"
+
+
+def test_jobs_that_got_no_answer_are_counted_when_the_client_tells_of_them(daemon: Daemon) -> None:
+    """The Lua in slurmctld knows of those that it did not ask about, and why."""
+    assert set(daemon.status()["missed"].values()) == {0}
+    daemon.ask({**daemon.question(), "missed": {"silent": 3, "rest": 40}})
+    daemon.ask({**daemon.question(), "missed": {"rest": 2, "else": 1, "strange": -1, "unreachable": True}})
+    daemon.ask({**daemon.question(), "missed": [1]})
+    assert daemon.status()["missed"] == {"silent": 3, "rest": 42, "unreachable": 0, "strange": 0}
+    assert "slurm: jobs before this one got no answer: silent 3, rest 40" in daemon.log()
 
 
 def test_an_adapter_that_can_wait_longer_says_so_and_gets_its_answer(idle: Daemon) -> None:

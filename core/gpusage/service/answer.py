@@ -70,20 +70,23 @@ class Judge:
         self._decisions: _Decisions = Memo(REMEMBERED_DECISIONS)
         self._snapshot: Snapshot | None = None
 
-    def verdict(self, ask: Ask, snapshot: Snapshot) -> Verdict:
-        """Return what to answer to *ask* and what to record of it."""
+    def verdict(self, ask: Ask, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
+        """Return what to answer to *ask* and what to record of it; *understood* hears early what is asked about."""
         fields = Traced(ask.fields)
         submission = Submission(manager=ask.manager, fields=fields, origin=origin(ask))
-        verdict = self._safe(submission, snapshot)
+        verdict = self._safe(submission, snapshot, understood)
         return replace(verdict, seen=None if verdict.failed else fields.seen())
 
-    def _safe(self, submission: Submission, snapshot: Snapshot) -> Verdict:
+    def _safe(self, submission: Submission, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
         if snapshot.killed is not None:
             return kept(submission, snapshot, snapshot.killed)
         job: Job | None = None
         try:
             job = snapshot.advisor.plugins.hook.parse_submission(submission=submission)
-            return Verdict(line=DECLINED, record=None) if job is None else self._considered(job, snapshot)
+            if job is None:
+                return Verdict(line=DECLINED, record=None)
+            understood(job)
+            return self._considered(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", submission.origin, error)
             return kept(submission, snapshot, str(error), job=job, failed=True)

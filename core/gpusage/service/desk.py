@@ -16,18 +16,21 @@ import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-from gpusage.service.answer import Judge, Verdict, kept, origin
+from gpusage.service.answer import Judge, Verdict, origin
+from gpusage.service.case import Case, overdue, time_left_s
 from gpusage.service.memo import Memo
 from gpusage.service.protocol import (
     ALIVE,
     KEPT,
     LATE,
+    MISSED,
     VERSION,
     Ask,
     Ping,
@@ -39,13 +42,15 @@ from gpusage.service.protocol import (
 )
 from gpusage.service.recorder import Recorder
 from gpusage.service.state import Snapshot, State
-from gpusage_hooks.types import Submission
+from gpusage_hooks.types import Code
 
 JUDGE_SHARE = 0.7
 """Of the limit on the whole exchange: what judging may take, so that reading, recording and sending fit as well."""
 STATUS_AGE_S = 1.0
 COMPLAINT_S = 60.0
 REMEMBERED_COMPLAINTS = 1000
+LATE_LIMIT = 256
+"""Jobs that were answered in the judge's place and are still to be judged, for their records and for the next alike."""
 
 _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
@@ -66,17 +71,6 @@ class Counts:
     malformed: int = 0
 
 
-@dataclass(slots=True)
-class Case:
-    """An ask on its way to the judge."""
-
-    ask: Ask
-    snapshot: Snapshot
-    reply: Reply
-    timer: asyncio.TimerHandle | None = None
-    answered: bool = False
-
-
 class Desk:
     """Answers lines.
 
@@ -88,6 +82,7 @@ class Desk:
 
     def __init__(self, state: State, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
         self.counts = Counts()
+        self.missed = dict.fromkeys(MISSED, 0)
         self._state = state
         self._recorder = recorder
         self._loop = loop
@@ -148,6 +143,7 @@ class Desk:
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **self._state.status(),
             "asks": asdict(self.counts),
+            "missed": dict(self.missed),
             "records": asdict(self._recorder.counts),
         }
 
@@ -178,23 +174,37 @@ class Desk:
 
     def _ask(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         self.counts.asked += 1
-        verdict: Verdict | None = snapshot.precedents.find(ask)
+        self._count_missed(ask)
+        case = Case(ask=ask, snapshot=snapshot, reply=reply)
+        left_s = time_left_s(case)
+        verdict: Verdict | None = snapshot.precedents.find(ask) if left_s > 0 else None
         if verdict is not None:
             self.counts.remembered += 1
             self._settle(verdict, ask, reply)
             return
-        case = Case(ask=ask, snapshot=snapshot, reply=reply)
-        case.timer = self._loop.call_later(_limit_s(case) * JUDGE_SHARE, self._overdue, case)
+        case.timer = self._loop.call_later(max(left_s, 0) * JUDGE_SHARE, self._overdue, case)
         self._cases.put(case)
 
+    def _count_missed(self, ask: Ask) -> None:
+        for why, count in ask.missed.items():
+            self.missed[why] += count
+        if ask.missed:
+            told = ", ".join(f"{why} {count}" for why, count in ask.missed.items())
+            _log.warning("%s: jobs before this one got no answer: %s", ask.manager, told)
+
     def _overdue(self, case: Case) -> None:
-        """Answer in the judge's place; the record tells what the job really got."""
+        """Answer in the judge's place; the record tells what the job really got.
+
+        Where the job is not understood yet, its record waits for the judge, and its user cannot be told.
+        """
         case.answered = True
         self.counts.overdue += 1
-        submission = Submission(manager=case.ask.manager, fields=case.ask.fields, origin=origin(case.ask))
-        reason = f"deciding took longer than the limit of {_limit_s(case) * 1000:g} ms allows"
-        verdict = replace(kept(submission, case.snapshot, reason), line=LATE)
-        self._settle(verdict, case.ask, case.reply)
+        wish = case.job.model_request if case.job else None
+        if wish is None or not wish.enabled:
+            case.reply(LATE)
+            return
+        case.recorded = True
+        self._settle(overdue(case), case.ask, case.reply)
 
     def _judged(self, case: Case, verdict: Verdict) -> None:
         if case.timer is not None:
@@ -204,8 +214,16 @@ class Desk:
         else:
             case.snapshot.precedents.add(case.ask, verdict.seen, verdict)
         if not case.answered:
-            case.answered = True
+            case.answered = case.recorded = True
             self._settle(verdict, case.ask, case.reply)
+        elif not case.recorded:
+            self._record_late(case, verdict)
+
+    def _record_late(self, case: Case, verdict: Verdict | None) -> None:
+        """Have recorded what a job got that was answered in the judge's place: no more than *verdict* gives it."""
+        case.recorded = True
+        unchanged = verdict is not None and not (verdict.record and verdict.record.decision.code is Code.REWRITE)
+        self._settle(verdict if verdict and unchanged else overdue(case), case.ask, _unheard)
 
     def _settle(self, verdict: Verdict, ask: Ask, reply: Reply) -> None:
         """Have *verdict* recorded, then send it."""
@@ -227,16 +245,27 @@ class Desk:
         return f"{int(now_s):08x}{self._number:04x}"
 
     def _judge(self) -> None:
-        """Judge case after case, in the judge's thread."""
+        """Judge case after case, in the judge's thread; those that nobody waits for any more come last."""
         judge = Judge()
-        while (case := self._cases.get()) is not None:
-            if case.answered and not self._cases.empty():
-                continue  # nobody waits for it any more, and somebody waits behind it
-            verdict = judge.verdict(case.ask, case.snapshot)
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._judged, case, verdict)
+        late: deque[Case] = deque()
+        while (case := self._next(late)) is not None:
+            if not case.answered or self._cases.empty():
+                verdict = judge.verdict(case.ask, case.snapshot, case.understood)
+                self._call(self._judged, case, verdict)
+            elif len(late) < LATE_LIMIT:
+                late.append(case)
+            else:
+                self._call(self._record_late, case, None)
+
+    def _next(self, late: deque[Case]) -> Case | None:
+        with suppress(queue.Empty):
+            return self._cases.get(block=not late)
+        return late.popleft()
+
+    def _call(self, act: Callable[[Case, Any], None], case: Case, verdict: Verdict | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(act, case, verdict)
 
 
-def _limit_s(case: Case) -> float:
-    """Return how long the whole exchange may take: what the adapter says, else what the configuration does."""
-    return case.ask.limit_s or case.snapshot.configuration.slurm.limit_ms / 1000
+def _unheard(_: bytes) -> None:
+    """Send nothing: the answer has left."""

@@ -10,15 +10,20 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 VERSION = "1"
 LINE_LIMIT_BYTES = 128 * 1024
 MOST_LIMIT_MS = 2000
 """The longest that an adapter may tell us to take for its question."""
+MAXIMUM_COUNT = 10**9
+MISSED = ("silent", "rest", "unreachable", "strange")
+"""Why a client left a job alone: no answer within its limit; not asked in the rest after that; nobody listened; an
+answer that was none."""
 _MANAGER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
@@ -33,11 +38,15 @@ class Ask:
     Attributes:
         fields: The job's fields in the manager's own words.
         limit_s: How long the adapter waits for the answer; ``None`` where it goes by the configuration.
+        until_s: When the client gives up, by the clock of this host; ``None`` where it does not say.
+        missed: How many jobs before this one got no answer, by one of `MISSED`.
     """
 
     manager: str
     fields: Mapping[str, str]
     limit_s: float | None = None
+    until_s: float | None = None
+    missed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,14 @@ def _ask(message: Mapping[str, Any]) -> Ask:
     if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
         reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
         raise ProtocolError(reason)
-    return Ask(manager=manager, fields=fields, limit_s=_limit_s(message.get("limit_ms")))
+    until_s = message.get("until_s")
+    return Ask(
+        manager=manager,
+        fields=fields,
+        limit_s=_limit_s(message.get("limit_ms")),
+        until_s=until_s if isinstance(until_s, float) and math.isfinite(until_s) else None,
+        missed=_counts(message.get("missed")),
+    )
 
 
 def _limit_s(limit_ms: object) -> float | None:
@@ -94,6 +110,12 @@ def _limit_s(limit_ms: object) -> float | None:
     if type(limit_ms) is not int or not 1 <= limit_ms <= MOST_LIMIT_MS:
         return None
     return limit_ms / 1000
+
+
+def _counts(missed: object) -> dict[str, int]:
+    """Return the counts that an adapter tells; what is none is left out."""
+    told = missed if isinstance(missed, dict) else {}
+    return {why: told[why] for why in MISSED if type(told.get(why)) is int and 0 < told[why] < MAXIMUM_COUNT}
 
 
 def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None = None) -> bytes:
@@ -119,6 +141,11 @@ def with_mark(line: bytes, start: str, rest: str) -> tuple[bytes, bytes]:
     return head, json.dumps(rest).encode()[1:] + b"}\n"
 
 
+def late(line: bytes) -> bytes:
+    """Return the answer *line*, or its beginning, where deciding took too long: who asks again may get a better one."""
+    return b'{"overdue":"1",' + line[1:]
+
+
 def printable(text: str) -> str:
     """Return *text* with a question mark for each control character: nothing of a user's may act on a terminal."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -130,7 +157,6 @@ def json_line(message: Mapping[str, Any]) -> bytes:
 
 
 KEPT = answer_line("KEEP")
-LATE = json_line({"v": VERSION, "code": "KEEP", "message": "", "overdue": "1"})
-"""As `KEPT`, where deciding took too long: whoever asks once more may get a better answer."""
+LATE = late(KEPT)
 DECLINED = answer_line("DECLINE")
 ALIVE = json_line({"v": VERSION, "code": "OK"})

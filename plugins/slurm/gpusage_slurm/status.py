@@ -6,6 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MANAGER = "slurm"
+_MISSED = {
+    "silent": "not answered within slurm.limit_ms",
+    "rest": "not asked, in the rest after several silent answers",
+    "unreachable": "while gpusaged was not there",
+    "strange": "with an answer that is none",
+}
 
 
 def describe(status: Mapping[str, Any]) -> str:
@@ -24,6 +30,8 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"configuration: {configuration.get('path')}{trouble}"
     yield "asked: " + ", ".join(f"{name} {count}" for name, count in asks.items())
+    missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
+    yield f"left alone without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
     yield from _cluster(status)
 

@@ -47,23 +47,28 @@ SUBMIT = """
 def server(path: Path, behaviour: Behaviour) -> Iterator[list[bytes]]:
     """Serve *behaviour* at *path*; the questions that came are in the list."""
     questions: list[bytes] = []
+    over = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
+        listener.settimeout(0.05)
 
         def serve() -> None:
-            with contextlib.suppress(OSError):
-                connection, _ = listener.accept()
-                with connection:
-                    question = b""
-                    while not question.endswith(b"\n"):
-                        question += connection.recv(65536)
-                    questions.append(question)
-                    behaviour(connection, question)
+            while not over.is_set():
+                with contextlib.suppress(OSError):
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.settimeout(5)
+                        question = b""
+                        while not question.endswith(b"\n"):
+                            question += connection.recv(65536)
+                        questions.append(question)
+                        behaviour(connection, question)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield questions
+        over.set()
         thread.join(5)
 
 
@@ -188,34 +193,89 @@ def test_the_limit_holds_for_the_whole_exchange(drive: Drive, tmp_path: Path, be
     assert 0.09 < float(report["seconds"]) < 0.5  # the dribbling answer would take 4 s
 
 
-SUBMIT_TWICE = """
+SUBMIT_OFTEN = """
   local gpusage = require("gpusage")
   local socket = require("socket")
   local real, shift = socket.gettime, 0
   socket.gettime = function() return real() + shift end
   gpusage.wrap{ socket = %s, limit_ms = 50 }
-  slurm_job_submit(job_of(), {}, 1000)
-  shift = %s
+  local function submit(times)
+    for _ = 1, times do slurm_job_submit(job_of(), {}, 1000) end
+  end
+  local function later(seconds) shift = shift + seconds end
+  %s
   local start, job = real(), job_of()
   slurm_job_submit(job, {}, 1000)
   return { seconds = real() - start, gres = job.tres_per_node }
 """
 
 
-def test_a_daemon_that_did_not_answer_in_time_is_left_in_peace_for_a_while(drive: Drive, tmp_path: Path) -> None:
+def often(path: Path, steps: str) -> str:
+    """Return what takes *steps* and then submits once more."""
+    return SUBMIT_OFTEN % (quoted(str(path)), steps)
+
+
+def test_a_daemon_that_was_silent_three_times_is_left_in_peace_for_a_moment(drive: Drive, tmp_path: Path) -> None:
     with server(tmp_path / "s", silent) as questions:
-        report = drive(SUBMIT_TWICE % (quoted(str(tmp_path / "s")), 0.5))
-    assert len(questions) == 1
+        report = drive(often(tmp_path / "s", "submit(3) later(0.5)"))
+    assert len(questions) == 3
     assert report["gres"] == "gres:gpu:1"
     assert float(report["seconds"]) < 0.04
-    assert "not asked again for 1 s" in report["logged"]
+    assert report["logged"].count("not asked again for 1 s") == 1
+    assert "is not asked for a moment" in report["logged"].splitlines()[-1]
+
+
+def test_two_silences_in_a_row_lead_to_no_rest(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", silent) as questions:
+        report = drive(often(tmp_path / "s", "submit(2)"))
+    assert len(questions) == 3
+    assert report["logged"].count("no answer within 50 ms") == 3
 
 
 @pytest.mark.parametrize("shift_s", [1.5, -3600], ids=["after its rest", "with the clock set back"])
 def test_the_daemon_is_asked_again(drive: Drive, tmp_path: Path, shift_s: float) -> None:
     with server(tmp_path / "s", silent):
-        report = drive(SUBMIT_TWICE % (quoted(str(tmp_path / "s")), shift_s))
-    assert report["logged"].count("job left as it is") == 2
+        report = drive(often(tmp_path / "s", f"submit(3) later({shift_s})"))
+    assert report["logged"].count("no answer within") == 4
+
+
+def test_a_rest_grows_to_four_seconds_and_no_longer(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", silent):
+        report = drive(often(tmp_path / "s", "submit(3) for _ = 1, 4 do later(10) submit(1) end"))
+    rests = [line.rpartition(" for ")[2] for line in report["logged"].splitlines() if "not asked again" in line]
+    assert rests == ["1 s", "2 s", "4 s", "4 s", "4 s"]
+
+
+def test_a_question_tells_its_limit_and_how_many_jobs_before_it_got_no_answer(drive: Drive, tmp_path: Path) -> None:
+    strange = answering(b"no answer\n")
+    answers = iter([silent, silent, strange, silent, silent, silent, answering(REWRITE), answering(REWRITE)])
+    begun_s = time.time()
+
+    def in_turn(connection: socket.socket, question: bytes) -> None:
+        next(answers)(connection, question)
+
+    with server(tmp_path / "s", in_turn) as questions:
+        drive(often(tmp_path / "s", "submit(8) later(1.5) submit(1)").replace("limit_ms = 50", "limit_ms = 200"))
+    asked = [json.loads(question) for question in questions]
+    assert [each.get("missed") for each in asked] == [
+        None,  # the first is silent
+        {"silent": 1},  # and so on, each told once
+        {"silent": 1},  # this answer is none
+        {"strange": 1},
+        {"silent": 1},
+        {"silent": 1},  # the third silence in a row: two jobs are not asked about
+        {"silent": 1, "rest": 2},
+        None,
+    ]
+    assert begun_s < asked[0]["until_s"] < begun_s + 30
+
+
+def test_a_daemon_that_is_not_there_needs_no_rest_and_its_jobs_are_told_of_later(drive: Drive, tmp_path: Path) -> None:
+    start = f"os.rename({quoted(str(tmp_path / 'later'))}, {quoted(str(tmp_path / 's'))})"
+    with server(tmp_path / "later", answering(REWRITE)) as questions:
+        report = drive(often(tmp_path / "s", f"submit(5) {start}").replace("limit_ms = 50", "limit_ms = 1000"))
+    assert json.loads(questions[0])["missed"] == {"unreachable": 5}
+    assert report["gres"] == "gres:mps:40"
 
 
 def test_a_megabyte_is_refused_at_64_kib(drive: Drive, tmp_path: Path) -> None:

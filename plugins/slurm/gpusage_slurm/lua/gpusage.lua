@@ -5,7 +5,7 @@
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
 -- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
 
-local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10, rest_s = 1 }
+local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10, rest_s = 1, silent_before_rest = 3 }
 
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
@@ -13,7 +13,7 @@ local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_ADMIN_COMMENT_BYTES = 1024 -- slurmctld's limit
 local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
 local MAXIMUM_LIMIT_MS = 1000
-local MAXIMUM_REST_S = 32
+local MAXIMUM_REST_S = 4
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
 local TEXTS = {
   "comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
@@ -142,8 +142,8 @@ local function variable(job, name)
   return type(value) == "string" and value or ""
 end
 
--- Return the daemon's question about `job` as one line.
-function M.question(job)
+-- Return the daemon's question about `job` as one line, with `more` after its fields.
+function M.question(job, more)
   local parts = {}
   local function add(name, text)
     parts[#parts + 1] = '"' .. name .. '":' .. M.encode_text(text)
@@ -160,7 +160,21 @@ function M.question(job)
   add("script", type(script) == "string" and script ~= "" and "1" or "0")
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
-  return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}}\n"
+  return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
+end
+
+-- What the daemon does not know of by itself: until when an answer is of use, and how many jobs got none, and why.
+local missed = {}
+
+local function miss(why)
+  missed[why] = (missed[why] or 0) + 1
+end
+
+function M.more(until_s)
+  local counts = {}
+  for why, count in pairs(missed) do counts[#counts + 1] = string.format('"%s":%.0f', why, count) end
+  local text = string.format(',"until_s":%.6f', until_s):gsub("(%d),(%d+)$", "%1.%2") -- a locale may write a comma
+  return text .. (#counts > 0 and ',"missed":{' .. table.concat(counts, ",") .. "}" or "")
 end
 
 -- The exchange ----------------------------------------------------------------------------------------------------
@@ -170,11 +184,13 @@ local function open_socket(unix)
   return make()
 end
 
--- Return the daemon's line for `question`, or nil and why not, within limit_ms in all.
-function M.exchange(question)
-  local socket, unix = require("socket"), require("socket.unix")
-  local limit = math.min(M.limit_ms, MAXIMUM_LIMIT_MS) / 1000
-  local deadline = socket.gettime() + limit
+local function limit_s()
+  return math.min(M.limit_ms, MAXIMUM_LIMIT_MS) / 1000
+end
+
+-- Return the daemon's line for `question`, or nil and why not, by `deadline`.
+function M.exchange(question, deadline)
+  local socket, unix, limit = require("socket"), require("socket.unix"), limit_s()
   local connection = assert(open_socket(unix))
 
   local function left()
@@ -189,6 +205,7 @@ function M.exchange(question)
     assert(connection:connect(M.socket))
     left()
     assert(connection:send(question))
+    missed = {} -- whoever reads the question counts them
     local parts, size = {}, 0
     while true do
       -- Wait for one byte, then take what has come: the answer's size stays bounded, and so does each wait.
@@ -258,17 +275,21 @@ function M.clean(job)
   if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end
 end
 
--- A daemon that did not answer in time is left in peace for a while, twice as long each time in a row: slurmctld holds
--- its locks while it waits, and jobs queue up behind one lock.
-local rest = { seconds = 0, over = nil }
+-- A daemon that was silent several times in a row is left in peace for a moment, twice as long each time: slurmctld
+-- holds its locks while it waits, and jobs queue up behind one lock. One that is not there costs nothing and needs none.
+local rest = { silent = 0, seconds = 0, over = nil }
 
 local function resting(now)
   return rest.over and now < rest.over and rest.over - now <= MAXIMUM_REST_S -- the clock may have been set back
 end
 
-local function give_rest(now)
+-- Return what a silence leads to, for the log.
+local function silence(now)
+  rest.silent = rest.silent + 1
+  if rest.silent < M.silent_before_rest then return "" end
   rest.seconds = math.min(math.max(rest.seconds * 2, M.rest_s), MAXIMUM_REST_S)
   rest.over = now + rest.seconds
+  return "; it is not asked again for " .. rest.seconds .. " s"
 end
 
 local told_once = {}
@@ -297,29 +318,43 @@ function M.concerns(job)
   return false
 end
 
+-- Return the daemon's answer about `job` as a table, or nil and why there is none.
+function M.ask(job)
+  local now = require("socket").gettime
+  if resting(now()) then
+    miss("rest")
+    return nil, "gpusaged is not asked for a moment, because it did not answer in time"
+  end
+  local deadline = now() + limit_s()
+  local asked, line, problem = pcall(M.exchange, M.question(job, M.more(deadline)), deadline)
+  problem = not asked and line or problem
+  if asked and line then
+    rest.silent, rest.seconds, rest.over = 0, 0, nil
+    local answer = M.decode(line)
+    if answer and answer.v == "1" then return answer end
+    miss("strange")
+    return nil, "the answer is not of the protocol"
+  end
+  problem = "gpusaged at " .. M.socket .. ": " .. tostring(problem)
+  if problem:find("no answer within", 1, true) or problem:find("timeout", 1, true) then
+    miss("silent")
+    return nil, problem .. silence(now())
+  end
+  miss("unreachable")
+  return nil, problem
+end
+
 -- Ask about `job` and apply the answer. Never fails.
 function M.submit(job)
   pcall(function()
-    local question = M.concerns(job) and M.question(job)
-    pcall(M.clean, job)
-    if not question then return end
+    if not M.concerns(job) then return pcall(M.clean, job) end
     if not (pcall(require, "socket") and pcall(require, "socket.unix")) then
+      pcall(M.clean, job)
       return log("LuaSocket is missing, so no job is changed; install lua-socket for slurmctld", true)
     end
-    local now = require("socket").gettime
-    if resting(now()) then return end
-    local asked, line, problem = pcall(M.exchange, question)
-    if asked and problem and problem:find("no answer within", 1, true) then
-      give_rest(now())
-      problem = problem .. "; it is not asked again for " .. rest.seconds .. " s"
-    elseif line then
-      rest.seconds, rest.over = 0, nil
-    end
-    if not asked or not line then
-      return log("job left as it is: gpusaged at " .. M.socket .. ": " .. tostring(asked and problem or line))
-    end
-    local answer = M.decode(line)
-    if not answer or answer.v ~= "1" then return log("job left as it is: the answer is not of the protocol") end
+    local asked, answer, problem = pcall(M.ask, job)
+    pcall(M.clean, job)
+    if not asked or not answer then return log("job left as it is: " .. tostring(asked and problem or answer)) end
     local applied, reason = M.apply(job, answer)
     if not applied then return log("job left as it is: " .. reason) end
     if answer.mark and answer.mark ~= "" then pcall(leave_mark, job, answer.mark) end
