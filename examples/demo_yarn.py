@@ -117,7 +117,7 @@ def show_nodes(cluster: Sandbox) -> None:
     table = Table("node", "label", "gpusage.io/share")
     for node in cluster.get("nodes")["nodes"]["node"]:
         state = parse_node(node)
-        table.add_row(state.name, state.label, str(state.share))
+        table.add_row(state.name, state.label, str(state.total.share))
     console.print(table)
 
 
@@ -209,7 +209,7 @@ def used(cluster: Sandbox) -> dict[str, int]:
     """Return the share that is given out, by label."""
     nodes = ((cluster.get("nodes") or {}).get("nodes") or {}).get("node") or []
     states = [parse_node(node) for node in nodes]
-    return {state.label: state.share - state.free_share for state in states}
+    return {state.label: state.total.share - state.free.share for state in states}
 
 
 def application(cluster: Sandbox, job: str) -> Any:  # noqa: ANN401 - JSON

@@ -47,7 +47,10 @@ def test_each_label_is_a_pool(documents: Documents) -> None:
     assert [
         (pool.site_type, pool.gpu_count, pool.free_gpu_count, pool.mps_per_gpu, pool.feature, pool.partitions)
         for pool in found.pools
-    ] == [(label, count, count, 100, label, ("default",)) for label, count in (("a100", 2), ("h100", 1), ("v100", 1))]
+    ] == [
+        (label, count, count, 100, label, ("default", "root.default"))
+        for label, count in (("a100", 2), ("h100", 1), ("v100", 1))
+    ]
     assert all(pool.gpu and pool.gpu.startswith(pool.site_type) for pool in found.pools)
     assert (found.version, found.default_partition, found.notes) == ("3.4.2", "default", ())
 
@@ -59,13 +62,13 @@ def test_the_resource_types_are_those_that_a_container_can_have(documents: Docum
 def test_a_share_that_is_given_out_is_not_free(documents: Documents) -> None:
     set_amount(node(documents, "a100")["availableResource"], "gpusage.io/share", 140)
     view = read_view(documents.get)
-    assert view.free_share("a100") == 100  # 140 on two GPUs: one of them may be free
+    assert view.room("a100") == 100  # 140 on two GPUs: one of them may be free
     assert cluster(documents).pools[0].free_gpu_count == 1
 
 
 def test_a_node_that_is_lost_has_no_room(documents: Documents) -> None:
     node(documents, "v100")["state"] = "LOST"
-    assert read_view(documents.get).free_share("v100") == 0
+    assert read_view(documents.get).room("v100") == 0
     assert cluster(documents).pools[2].free_gpu_count == 0
 
 

@@ -17,8 +17,9 @@ from gpusage.cli.admin import Finding
 from gpusage.configuration import Configuration, DaemonSettings
 from gpusage_yarn.cluster import cluster_of, read_view
 from gpusage_yarn.doctor import examine
-from gpusage_yarn.evidence import Daemon, Evidence
+from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CLASSES, PROCESSORS, RULES
+from gpusage_yarn.listeners import Daemon
 from gpusage_yarn.manager_user import ManagerUser, listener_uid, manager_user
 from gpusage_yarn.preflight import configured_classes
 from gpusage_yarn.status import describe
@@ -168,6 +169,6 @@ def test_status_tells_what_is_free(healthy: Evidence) -> None:
     assert healthy.view is not None
     assert healthy.cluster is not None
     lines = describe(healthy.view, healthy.cluster, None, "not there").splitlines()
-    assert lines[0] == "YARN 3.4.2: 3 nodes, queues default"
-    assert lines[1].endswith("2 of 2 GPUs free, room for a share of 100")
+    assert lines[0] == "YARN 3.4.2: 3 nodes, queues root.default"
+    assert lines[1].endswith("2 of 2 GPUs free, room for a share of 100 at most, by sums over GPUs")
     assert lines[-1] == "gpusaged: not there"

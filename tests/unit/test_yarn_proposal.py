@@ -14,13 +14,18 @@ from gpusage.configuration import Configuration, StoreSettings
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
-from gpusage_yarn.cluster import View, cluster_of, read_view
+from gpusage_yarn.cluster import NodeState, Size, View, read_view
+from gpusage_yarn.install import CLASSES, LISTENERS
+from gpusage_yarn.listeners import Daemon, with_told
 from gpusage_yarn.plan import SHARE
-from gpusage_yarn.proposal import Proposal, propose, record, require_ready, settled_view
+from gpusage_yarn.proposal import Proposal, master_label, propose, record
+from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
 
 ROOT = Path(__file__).parents[2]
 VIEW = read_view(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
 MODEL = str(ROOT / "examples/models/dlrm.onnx")
+LISTENER = frozenset({CLASSES[LISTENERS].rpartition(".")[2]})
+SIZE = Size(memory_mib=4096, vcores=1)
 WISH = ModelRequest(model=MODEL, workload=Workload(batch_size=8, mode="infer"))
 
 
@@ -43,12 +48,14 @@ def proposed(
 ) -> Proposal:
     job = advisor.plugins.hook.parse_submission(submission=Submission(manager="yarn", fields=fields, origin="alice"))
     job = replace(job, model_request=WISH if graph else None)
-    cluster = cluster_of(view, advisor.catalogue)
-    return propose(advisor, job, graph, cluster, view, configuration or Configuration())
+    return propose(advisor, job, graph, view, configuration or Configuration(), SIZE)
 
 
 def with_room(**free_shares: int) -> View:
-    nodes = tuple(replace(node, free_share=free_shares.get(node.label, node.free_share)) for node in VIEW.nodes)
+    nodes = tuple(
+        replace(node, free=replace(node.free, share=free_shares.get(node.label, node.free.share)))
+        for node in VIEW.nodes
+    )
     return replace(VIEW, nodes=nodes)
 
 
@@ -67,6 +74,78 @@ def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -
     made = proposed(advisor, graph, with_room(**{first: 5}))
     assert made.plan.labels[-1] == first
     assert made.plan.fallback_after_s == 30
+
+
+def test_a_generation_without_memory_for_a_container_comes_last(advisor: Advisor, graph: ModelGraph) -> None:
+    first = proposed(advisor, graph).plan.labels[0]
+    nodes = tuple(
+        replace(node, free=replace(node.free, memory_mib=1000)) if node.label == first else node for node in VIEW.nodes
+    )
+    assert proposed(advisor, graph, replace(VIEW, nodes=nodes)).plan.labels[-1] == first
+
+
+def test_a_free_share_that_is_spread_over_gpus_is_no_room(advisor: Advisor, graph: ModelGraph) -> None:
+    first = proposed(advisor, graph).plan.labels[0]
+    told = {node.name: Daemon(name=node.name, free=(10, 10)) for node in VIEW.of_label(first)}
+    assert proposed(advisor, graph, with_told(VIEW, told)).plan.labels[-1] == first
+
+
+CPU = NodeState(name="cpu:1", label="", usable=True, total=SIZE, free=SIZE)
+BARRED = replace(VIEW.queues[0], closed=frozenset({""}))
+
+
+@pytest.mark.parametrize(
+    ("view", "queue", "expected"),
+    [
+        (VIEW, "", "v100"),
+        (replace(VIEW, nodes=(*VIEW.nodes, CPU)), "", ""),
+        (replace(VIEW, nodes=(*VIEW.nodes, CPU), queues=(BARRED,)), "", "v100"),
+        (replace(VIEW, nodes=(*VIEW.nodes, replace(CPU, free=Size()))), "", "v100"),
+        (replace(VIEW, queues=(replace(VIEW.queues[0], crowded=frozenset({"v100"})),)), "root.default", "a100"),
+        (
+            replace(VIEW, nodes=tuple(replace(node, free=Size(share=100)) for node in VIEW.nodes)),
+            "",
+            "v100",
+        ),
+    ],
+    ids=["labels alone", "a node without", "out of reach", "full", "crowded", "all full"],
+)
+def test_a_master_goes_where_no_gpu_is_or_where_it_has_room(view: View, queue: str, expected: str) -> None:
+    assert master_label(view, queue, ("v100", "a100")) == expected
+
+
+def test_a_queue_that_yarn_may_make_is_left_to_it(advisor: Advisor, graph: ModelGraph) -> None:
+    view = replace(VIEW, makes_queues=True)
+    assert require_ready(view, Wanted(share=SHARE, queue="root.alice", size=SIZE)) == ("a100", "h100", "v100")
+    assert proposed(advisor, graph, view, queue="root.alice").plan.share < 100
+
+
+@pytest.mark.parametrize(
+    ("size", "sentence"),
+    [
+        (
+            Size(memory_mib=999_999, vcores=1),
+            "Container's --memory-mib must be at most 16384 MiB, the most that one has on a100; got 999999. Lower",
+        ),
+        (Size(memory_mib=1, vcores=999), "Container's --vcores must be at most 4 vcores, .* got 999. Lower --vcores."),
+    ],
+)
+def test_a_container_that_no_node_can_hold_is_refused(size: Size, sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        require_ready(VIEW, Wanted(share=SHARE, label="a100", size=size))
+
+
+def test_a_label_on_which_nothing_binds_containers_is_left_out() -> None:
+    told = {node.name: Daemon(name=node.name, classes=LISTENER) for node in VIEW.nodes}
+    assert require_listeners(VIEW, ("a100", "v100"), told) == (VIEW, [])
+    bare = {**told, **{node.name: Daemon(name=node.name) for node in VIEW.of_label("v100")}}
+    left, notes = require_listeners(VIEW, ("a100", "v100"), bare)
+    assert left.of_label("v100") == ()
+    assert notes == ["v100 is left out, for nothing binds containers to GPUs there"]
+    with pytest.raises(RequestError, match=r"^Nodes with the label v100 must run gpusage's listener"):
+        require_listeners(VIEW, ("v100",), bare)
+    _, notes = require_listeners(VIEW, ("v100",), {})
+    assert notes == ["no node with the label v100 has told whether it binds containers to GPUs"]
 
 
 def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
@@ -122,23 +201,24 @@ def test_a_store_that_cannot_be_written_costs_no_job(advisor: Advisor, graph: Mo
         (replace(VIEW, nodes=()), "", "", "must have nodes that offer"),
         (replace(VIEW, nodes=tuple(replace(node, label="") for node in VIEW.nodes)), "", "", "must have node labels"),
         (VIEW, "", "k80", "GPU 'k80' must be a node label"),
-        (VIEW, "nope", "", "Queue 'nope' must be one of the cluster's; there are default"),
+        (VIEW, "nope", "", "Queue 'nope' must be one of the cluster's; there are root.default"),
         (
             replace(VIEW, queues=(replace(VIEW.queues[0], labels=frozenset({"a100"})),)),
             "default",
             "h100",
-            "Queue 'default' must be open to the label h100",
+            "Queue 'root.default' must be open to the label h100",
         ),
     ],
     ids=["type", "nodes", "labels", "gpu", "queue", "access"],
 )
 def test_what_the_cluster_cannot_run_is_told_in_one_sentence(view: View, queue: str, label: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
-        require_ready(view, SHARE, queue, label)
+        require_ready(view, Wanted(share=SHARE, queue=queue, label=label, size=SIZE))
 
 
 def test_what_the_cluster_can_run_is_let_through() -> None:
-    require_ready(VIEW, SHARE, "root.default", "a100")
+    wanted = Wanted(share=SHARE, queue="root.default", label="a100", size=SIZE)
+    assert require_ready(VIEW, wanted) == ("a100",)
 
 
 def test_nodes_that_have_not_registered_yet_are_waited_for() -> None:

@@ -22,7 +22,7 @@ def test_another_manager_s_submission_is_not_ours() -> None:
 
 def test_a_container_asks_for_one_gpu() -> None:
     job = job_of(user="alice", queue="root.research", card="abc", comment="model=r.onnx,batch=64")
-    assert job.request == GpuRequest(gpu_count=1, partitions=("research",))
+    assert job.request == GpuRequest(gpu_count=1, partitions=("root.research",))
     assert job.request_text == "yarn.io/gpu: 1"
     assert job.card == "abc"
     assert job.model_request is not None

@@ -18,10 +18,10 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.plan import Plan, encode, encode_texts
+from gpusage_yarn.queues import MASTER_MIB
 
 MASTER = "org.gpusage.yarn.GpuShareApplicationMaster"
 TYPE = "GPUSAGE"
-MASTER_MIB = 512
 DEFAULT_CLASSPATH = ",".join(
     [
         "$HADOOP_CONF_DIR",
@@ -59,6 +59,7 @@ class Application:
         variables: The user's own, for the command.
         files: Names in the container's folder, each with ``URL bytes milliseconds``.
         queue: ``""`` leaves it to the site's rules.
+        master_label: Where the master goes, ``""`` for nodes without a label.
         classpath: The master's, entries separated by commas as Hadoop has it.
     """
 
@@ -66,6 +67,7 @@ class Application:
     plan: Plan
     name: str
     queue: str = ""
+    master_label: str = ""
     variables: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     classpath: str = DEFAULT_CLASSPATH
@@ -90,6 +92,7 @@ class Application:
             document["queue"] = self.queue
         if self.plan.labels:
             document["app-node-label-expression"] = self.plan.labels[0]
+            document["am-container-node-label-expression"] = self.master_label
         return document
 
     def environment(self, identity: str) -> dict[str, str]:

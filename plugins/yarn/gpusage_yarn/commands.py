@@ -140,12 +140,15 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     from gpusage_hooks.errors import GpuUsageError  # noqa: PLC0415 - as above
     from gpusage_yarn.address import require_addresses  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
+    from gpusage_yarn.listeners import MOST_NODES, NODES_LIMIT_S, ask_nodes, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.rest import ResourceManager  # noqa: PLC0415 - as above
     from gpusage_yarn.status import describe  # noqa: PLC0415 - as above
 
     configuration = load_configuration()
     manager = ResourceManager(require_addresses(configuration, addresses), patience_s=0)
     view = read_view(manager.get, configuration.yarn.share_resource)
+    sharing = [node for node in view.nodes if node.usable and node.total.share]
+    view = with_told(view, ask_nodes(sharing[:MOST_NODES], manager.address.partition(":")[0], NODES_LIMIT_S))
     cluster = cluster_of(view, advisor().catalogue)
     said, trouble = None, ""
     try:

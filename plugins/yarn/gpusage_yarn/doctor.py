@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
-from gpusage_yarn.evidence import Daemon, Evidence
+from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, LISTENERS, OLD_CALCULATORS, PROCESSORS, RULES
+from gpusage_yarn.listeners import Daemon
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
@@ -101,7 +102,7 @@ def _nodes(evidence: Evidence) -> Finding:
 
 def _labels(evidence: Evidence) -> Finding:
     name, view = "node labels", evidence.view
-    bare = [node.name for node in view.nodes if node.share and not node.label] if view else []
+    bare = [node.name for node in view.nodes if node.total.share and not node.label] if view else []
     if evidence.settings.get("yarn.node-labels.enabled", "true") != "true":
         todo = (
             "in yarn-site.xml: yarn.node-labels.enabled=true, yarn.node-labels.fs-store.root-dir=hdfs://.../labels; "
@@ -126,8 +127,8 @@ def _queues(evidence: Evidence) -> Finding:
     name, view = "queues", evidence.view
     if view is None:
         return warned(name, "they are not known", "mend the ResourceManager first")
-    labels = sorted({node.label for node in view.nodes if node.share and node.label})
-    closed = [(queue.name, label) for label in labels for queue in view.queues if not queue.opens(label)]
+    labels = sorted({node.label for node in view.nodes if node.total.share and node.label})
+    closed = [(queue.path, label) for label in labels for queue in view.queues if not queue.opens(label)]
     unreachable = [label for label in labels if not any(queue.opens(label) for queue in view.queues)]
     if unreachable:
         label = unreachable[0]

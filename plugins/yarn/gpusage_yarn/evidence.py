@@ -9,12 +9,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import requests
 
 from gpusage.configuration import Configuration, load_configuration
 from gpusage.service import client
@@ -24,6 +21,7 @@ from gpusage_yarn.address import require_addresses
 from gpusage_yarn.cluster import View, cluster_of, read_view
 from gpusage_yarn.hadoop_xml import conf_folder, read_settings
 from gpusage_yarn.install import CALCULATOR, PROCESSORS, RULES, SCHEDULER
+from gpusage_yarn.listeners import MOST_NODES, NODES_LIMIT_S, Daemon, ask_daemon, ask_nodes
 from gpusage_yarn.manager_user import ManagerUser, manager_user
 from gpusage_yarn.preflight import configured_classes, load_classes
 from gpusage_yarn.rest import ResourceManager
@@ -37,25 +35,6 @@ SETTINGS = (
     "gpusage.daemon.socket",
     "gpusage.switch-file",
 )
-MOST_NODES = 100
-"""So many NodeManagers are asked, no more: a doctor is no load test."""
-_BEAN = "/jmx?qry=org.gpusage:type=Metrics"
-_TIMEOUT_S = (3.05, 5.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    """What one daemon says of our classes in it.
-
-    Attributes:
-        version: Our jar's; ``""`` where nothing of ours has started there.
-        classes: Those that have.
-    """
-
-    name: str
-    version: str = ""
-    classes: frozenset[str] = frozenset()
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +101,9 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         told = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     except GpuUsageError as error:
         return {"trouble": str(error)}
-    sharing = [node for node in view.nodes if node.usable and node.share][:MOST_NODES]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        nodes = tuple(pool.map(lambda node: ask_daemon(node.name, f"http://{node.address}"), sharing))
+    sharing = [node for node in view.nodes if node.usable and node.total.share][:MOST_NODES]
+    answers = ask_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
+    nodes = tuple(answers.get(node.name, Daemon(name=node.name, trouble="no answer in time")) for node in sharing)
     return {
         "view": view,
         "cluster": cluster_of(view, advisor().catalogue),
@@ -133,21 +112,6 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         "user": manager_user(manager.address, configuration.daemon),
         "nodes": nodes,
     }
-
-
-def ask_daemon(name: str, url: str) -> Daemon:
-    """Return what the daemon at *url* says of our classes in it."""
-    session = requests.Session()
-    session.trust_env = False
-    try:
-        beans = session.get(url + _BEAN, timeout=_TIMEOUT_S).json()["beans"]
-    except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-        return Daemon(name=name, trouble=type(error).__name__)
-    if not beans:
-        return Daemon(name=name)
-    found = beans[0].get("Classes", "")
-    classes = found.replace(",", " ").split() if isinstance(found, str) else map(str, found)
-    return Daemon(name=name, version=str(beans[0].get("Version", "")), classes=frozenset(classes))
 
 
 def _loaded(folder: Path) -> tuple[Mapping[str, str] | None, str]:

@@ -9,25 +9,21 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster, Code, Decision, DecisionRecord, Job, ModelGraph, Rendered
+from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
 from gpusage_yarn.plan import WHOLE_GPU, Plan
+from gpusage_yarn.queues import DEFAULT, find_queue
 from gpusage_yarn.render import FALLBACK_AFTER_S, describe_plan, plan_labels
 from gpusage_yarn.request import MANAGER
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
     from gpusage.configuration import Configuration
-    from gpusage_yarn.cluster import View
-
-SETTLING_S = 15.0
-"""How long nodes may take to register after a ResourceManager's start: they ask for it every second or so."""
-_PAUSE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,64 +51,14 @@ class Proposal:
         return f"advice only, for {self.held_back}: {told}" if self.held_back else told
 
 
-def settled_view(look: Callable[[], View], share: str, label: str) -> View:
-    """Return what *look* shows; again after a while where nodes are missing, for a new ResourceManager has none yet."""
-    deadline_s = time.monotonic() + SETTLING_S
-    view = look()
-    while _may_come(view, share, label) and time.monotonic() < deadline_s:
-        time.sleep(_PAUSE_S)
-        view = look()
-    return view
-
-
-def require_ready(view: View, share: str, queue: str, label: str) -> None:
-    """Refuse what this cluster cannot run, before anything is sent.
-
-    Raises:
-        RequestError: It offers no shares, has no labels, or does not have what was named.
-    """
-    if share not in view.resource_types:
-        known = ", ".join(sorted(view.resource_types)) or "none"
-        message = f"Cluster must have the resource type {share!r}; it has {known}. See: gpusage yarn doctor."
-        raise RequestError(message)
-    shared = {node.label for node in view.nodes if node.share}
-    if not shared:
-        message = f"Cluster must have nodes that offer {share!r}; none does. See: gpusage yarn doctor."
-        raise RequestError(message)
-    labels = sorted(shared - {""})
-    if not labels:
-        message = "Nodes with GPUs must have node labels, one a GPU type; none has. See: gpusage yarn doctor."
-        raise RequestError(message)
-    if label and label not in labels:
-        message = f"GPU {label!r} must be a node label with shared GPUs; there are {', '.join(labels)}. Change --gpu."
-        raise RequestError(message)
-    queues = {each.name: each for each in view.queues}
-    name = queue.rpartition(".")[2]
-    if name and queues and name not in queues:
-        message = f"Queue {queue!r} must be one of the cluster's; there are {', '.join(queues)}. Change --queue."
-        raise RequestError(message)
-    reached = queues.get(name or "default")
-    if reached and not any(reached.opens(each) for each in ([label] if label else labels)):
-        message = (
-            f"Queue {reached.name!r} must be open to the label {label or ' or '.join(labels)}; it is not. "
-            "Change --queue, or see: gpusage yarn doctor."
-        )
-        raise RequestError(message)
-
-
-def _may_come(view: View, share: str, label: str) -> bool:
-    """Tell whether nodes that are known of by their labels or their resource type have not registered yet."""
-    there = {node.label for node in view.nodes}
-    return share in view.resource_types and (not there or (label in view.labels and label not in there))
-
-
 def propose(
-    advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster, view: View, configuration: Configuration
+    advisor: Advisor, job: Job, graph: ModelGraph | None, view: View, configuration: Configuration, size: Size
 ) -> Proposal:
-    """Return what to ask for; *view* tells which generations have room at once."""
+    """Return what to ask for; *view* tells which generations have room for a container of *size* at once."""
     from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - start-up time of those who only list commands
 
-    cluster = replace(cluster, pools=tuple(pool for pool in cluster.pools if pool.mps_per_gpu))
+    queue = find_queue(view.queues, job.submission.fields.get("queue") or DEFAULT)
+    cluster = _usable(cluster_of(view, advisor.catalogue), known=queue is not None)
     decision = advisor.decide(job, graph, cluster)
     decision, rendered = advisor.render(job, decision, cluster)
     mode = configuration.mode if "mode" in configuration.origins else "enforce"
@@ -123,18 +69,46 @@ def propose(
         )
     carried = replace(decision, request=job.request) if held_back else decision
     percent = carried.request.mps_thread_percent
+    size = replace(size, share=percent or WHOLE_GPU)
     labels = plan_labels(carried, cluster.within(job.request.partitions).pools)
-    labels = tuple(sorted(labels, key=lambda label: view.free_share(label) < (percent or WHOLE_GPU)))
-    cap_mib = 0 if held_back else int(rendered.fields.get("set.memory_cap_mib", "0"))
+    labels = tuple(sorted(labels, key=lambda label: not view.fits(label, size)))
     plan = Plan(
-        share=percent or WHOLE_GPU,
-        memory_cap_mib=cap_mib,
+        share=size.share,
+        memory_cap_mib=0 if held_back else int(rendered.fields.get("set.memory_cap_mib", "0")),
         labels=labels,
         fallback_after_s=FALLBACK_AFTER_S if len(labels) > 1 else 0,
+        memory_mib=size.memory_mib,
+        vcores=size.vcores,
     )
     if decision.code is Code.REWRITE and not held_back:
         rendered = replace(rendered, after=describe_plan(percent, labels))
     return Proposal(job=job, decision=decision, rendered=rendered, plan=plan, mode=mode, held_back=held_back)
+
+
+def master_label(view: View, queue: str, labels: tuple[str, ...]) -> str:
+    """Return where an application's master goes: nodes without a label where there are some, else where it has room.
+
+    Args:
+        view: What there is.
+        queue: The one that was named; where none was, any may be the one, so each must reach the nodes without a label.
+        labels: The plan's.
+    """
+    named = find_queue(view.queues, queue) if queue else None
+    queues = (named,) if named else view.queues
+    reached = ["", *labels] if all(each.opens("") for each in queues) else labels
+    there = [label for label in reached if any(_holds(node.total, MASTER) for node in view.of_label(label))]
+    free = [label for label in there if view.fits(label, MASTER) and not any(label in each.crowded for each in queues)]
+    return [*free, *there, *labels, ""][0]
+
+
+def _holds(total: Size, wanted: Size) -> bool:
+    return total.memory_mib >= wanted.memory_mib and total.vcores >= wanted.vcores
+
+
+def _usable(cluster: Cluster, *, known: bool) -> Cluster:
+    """Return the cluster's shared GPUs; a queue that YARN may make when it is named reaches what YARN lets it reach."""
+    pools = tuple(pool for pool in cluster.pools if pool.mps_per_gpu)
+    return replace(cluster, pools=pools if known else tuple(replace(pool, partitions=()) for pool in pools))
 
 
 def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -> str:

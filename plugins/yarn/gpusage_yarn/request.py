@@ -49,7 +49,7 @@ def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequ
         gpu_type=label or None,
         mps_thread_percent=plan.share if plan else None,
         obstacles=tuple(_obstacles(label)),
-        partitions=(queue.rpartition(".")[2],) if queue else (),
+        partitions=(queue,) if queue else (),
     )
 
 

@@ -76,7 +76,7 @@ class ResourceManager:
         self._session.headers["Accept"] = "application/json"
         self._session.trust_env = False  # a proxy is for the world outside
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-        self._session.auth = _kerberos()
+        self._session.auth = kerberos()
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=_ONCE_MORE))
 
@@ -280,7 +280,7 @@ def _reason(error: Exception) -> str:
     return next((word for word in words if word in text), type(error).__name__)
 
 
-def _kerberos() -> Any:  # noqa: ANN401 - an optional package's
+def kerberos() -> Any:  # noqa: ANN401 - an optional package's
     """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return None

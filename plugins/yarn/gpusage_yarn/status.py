@@ -15,12 +15,18 @@ def describe(view: View, cluster: Cluster, status: Mapping[str, Any] | None, tro
 
 
 def _cluster(view: View, cluster: Cluster) -> Iterator[str]:
-    yield f"YARN {cluster.version}: {len(view.nodes)} nodes, queues {', '.join(queue.name for queue in view.queues)}"
+    yield f"YARN {cluster.version}: {len(view.nodes)} nodes, queues {', '.join(queue.path for queue in view.queues)}"
     for pool in cluster.pools:
         free = f"{pool.free_gpu_count} of {pool.gpu_count} GPUs free"
-        room = f"room for a share of {view.free_share(pool.site_type)}" if pool.mps_per_gpu else "not shared"
+        room = _room(view, pool.site_type) if pool.mps_per_gpu else "not shared"
         yield f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}"
     yield from (f"  {note}" for note in cluster.notes)
+
+
+def _room(view: View, label: str) -> str:
+    """Return the largest share that has room; where no node tells of each of its GPUs, that is a guess by their sum."""
+    told = all(node.largest is not None for node in view.of_label(label) if node.usable and node.total.share)
+    return f"room for a share of {view.room(label)}{'' if told else ' at most, by sums over GPUs'}"
 
 
 def _daemon(status: Mapping[str, Any] | None, trouble: str) -> Iterator[str]:

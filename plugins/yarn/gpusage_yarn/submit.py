@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpusage.configuration import Configuration
     from gpusage_hooks.types import ModelRequest
     from gpusage_yarn.application import Application
+    from gpusage_yarn.cluster import View
     from gpusage_yarn.following import Outcome
     from gpusage_yarn.proposal import Proposal
     from gpusage_yarn.rest import ResourceManager
@@ -109,52 +110,71 @@ def _prepare(
 ) -> tuple[Proposal, Application]:
     """Return what to ask for, and the application that does; nothing is sent yet."""
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-    from gpusage_yarn.application import (  # noqa: PLC0415 - as above
-        DEFAULT_CLASSPATH,
-        Application,
-        describe_files,
-        parse_variables,
-    )
-    from gpusage_yarn.cluster import read_view  # noqa: PLC0415 - as above
-    from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings  # noqa: PLC0415 - as above
-    from gpusage_yarn.proposal import record, require_ready, settled_view  # noqa: PLC0415 - as above
+    from gpusage_yarn.application import Application, describe_files, parse_variables  # noqa: PLC0415 - as above
+    from gpusage_yarn.proposal import master_label, record  # noqa: PLC0415 - as above
 
     variables, files = parse_variables(wishes.env), describe_files(wishes.files)
-    share = configuration.yarn.share_resource
-    view = settled_view(lambda: read_view(manager.get, share, brief=not wishes.gpu), share, wishes.gpu)
-    require_ready(view, share, wishes.queue, wishes.gpu)
+    view, notes = _look(manager, configuration, wishes)
     advised = replace(advisor(), rules=configuration.rules)
     proposal = _decide(advised, configuration, wish, wishes, manager.user, view)
+    for note in notes:
+        _tell(f"note: {note}")
     trouble = record(advised, proposal, configuration)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
-    plan = replace(
-        proposal.plan, containers=wishes.containers, memory_mib=wishes.memory_mib, vcores=wishes.vcores
-    )  # fmt: skip
-    named = "yarn.application.classpath"
-    own = read_settings(conf_folder(configuration.yarn.conf_dir) / SITE).get(named)
-    classpath = manager.settings(named) or own or DEFAULT_CLASSPATH
+    plan = replace(proposal.plan, containers=wishes.containers)
     application = Application(
         command=line,
         plan=plan,
         name=wishes.name,
         queue=wishes.queue,
+        master_label=master_label(view, wishes.queue, plan.labels),
         variables=variables,
         files=files,
-        classpath=classpath,
+        classpath=_classpath(manager, configuration),
     )
     return replace(proposal, plan=plan), application
 
 
+def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes) -> tuple[View, list[str]]:
+    """Return the cluster as far as this application may run in it, and what the user should know of it."""
+    from gpusage_yarn.cluster import Size, read_view  # noqa: PLC0415 - as above
+    from gpusage_yarn.listeners import ask_nodes, sample, with_told  # noqa: PLC0415 - as above
+    from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view  # noqa: PLC0415 - as above
+
+    share = configuration.yarn.share_resource
+    size = Size(memory_mib=wishes.memory_mib, vcores=wishes.vcores)
+    wanted = Wanted(share=share, queue=wishes.queue, label=wishes.gpu, size=size)
+    view = settled_view(lambda: read_view(manager.get, share, brief=not wishes.gpu), share, wishes.gpu)
+    labels = require_ready(view, wanted)
+    told = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
+    bound, notes = require_listeners(view, labels, told)
+    return with_told(bound, told), notes
+
+
+def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
+    from gpusage_yarn.application import DEFAULT_CLASSPATH  # noqa: PLC0415 - as above
+    from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings  # noqa: PLC0415 - as above
+
+    named = "yarn.application.classpath"
+    own = read_settings(conf_folder(configuration.yarn.conf_dir) / SITE).get(named)
+    return manager.settings(named) or own or DEFAULT_CLASSPATH
+
+
 def _decide(
-    advisor: Advisor, configuration: Configuration, wish: ModelRequest | None, wishes: Wishes, user: str, view: Any  # noqa: ANN401 - View, imported late
-) -> Proposal:  # fmt: skip
+    advisor: Advisor,
+    configuration: Configuration,
+    wish: ModelRequest | None,
+    wishes: Wishes,
+    user: str,
+    view: View,
+) -> Proposal:
     """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
     from gpusage.cli.job_card import card_of  # noqa: PLC0415 - as above
     from gpusage.cli.remembered import remembering  # noqa: PLC0415 - as above
     from gpusage.graphs.card import decode  # noqa: PLC0415 - as above
     from gpusage_hooks.types import Submission  # noqa: PLC0415 - as above
-    from gpusage_yarn.cluster import cluster_of  # noqa: PLC0415 - as above
+    from gpusage_yarn.cluster import Size  # noqa: PLC0415 - as above
     from gpusage_yarn.proposal import propose  # noqa: PLC0415 - as above
 
     fields = {"user": user, "queue": wishes.queue, "label": wishes.gpu, "name": wishes.name}
@@ -162,9 +182,8 @@ def _decide(
     job = replace(advisor.plugins.hook.parse_submission(submission=submission), model_request=wish)
     card = card_of(wish) if wish else ""
     advisor = remembering(advisor, card)
-    return propose(
-        advisor, job, decode(card) if card else None, cluster_of(view, advisor.catalogue), view, configuration
-    )
+    size = Size(memory_mib=wishes.memory_mib, vcores=wishes.vcores)
+    return propose(advisor, job, decode(card) if card else None, view, configuration, size)
 
 
 def _follow(manager: ResourceManager, identity: str) -> Outcome:

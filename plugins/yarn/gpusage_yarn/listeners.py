@@ -1,0 +1,136 @@
+"""What NodeManagers and the ResourceManager say of our classes in them, by their /jmx.
+
+Invariants:
+
+1. Asking never fails, and is over within its limit: who has not answered by then is not in the answer.
+2. Threads that still wait for somebody keep nothing from ending.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from gpusage_yarn.install import CLASSES, LISTENERS
+from gpusage_yarn.rest import kerberos
+
+if TYPE_CHECKING:
+    from gpusage_yarn.cluster import NodeState, View
+
+MOST_ASKED = 16
+"""So many nodes does a submission ask, no more, however large the cluster is."""
+LIMIT_S = 1.0
+"""How long a submission waits for them, all together."""
+MOST_NODES = 100
+"""So many do `doctor` and `status` ask: they are no load test."""
+NODES_LIMIT_S = 15.0
+_AT_ONCE = 16
+_BEAN = "/jmx?qry=org.gpusage:type=Metrics"
+_LISTENER = CLASSES[LISTENERS].rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """What one daemon says of our classes in it.
+
+    Attributes:
+        version: Our jar's; ``""`` where nothing of ours has started there.
+        classes: Those that have.
+        failures: How many exceptions of ours were kept from it.
+        free: What is free of each of its GPUs, in hundredths; ``None`` where it does not tell.
+        troubles: What does not work there, a sentence each.
+        trouble: Why it said nothing.
+    """
+
+    name: str
+    version: str = ""
+    classes: frozenset[str] = frozenset()
+    failures: int = 0
+    free: tuple[int, ...] | None = None
+    troubles: tuple[str, ...] = ()
+    trouble: str = ""
+
+    @property
+    def binds(self) -> bool:
+        """Tell whether containers are bound to GPUs there."""
+        return _LISTENER in self.classes or CLASSES[LISTENERS] in self.classes
+
+
+def ask_nodes(
+    nodes: Iterable[NodeState], scheme: str = "http", limit_s: float = LIMIT_S
+) -> Mapping[str, Daemon]:  # fmt: skip
+    """Return what each of *nodes* says that answers in time, by its name."""
+    told: dict[str, Daemon] = {}
+    waiting = list(nodes)
+
+    def work() -> None:
+        while waiting:
+            try:
+                node = waiting.pop()
+            except IndexError:  # another thread was faster
+                return
+            told[node.name] = ask_daemon(node.name, f"{scheme}://{node.address}", limit_s)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in waiting[:_AT_ONCE]]
+    deadline_s = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline_s - time.monotonic(), 0))
+    return dict(told)
+
+
+def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> Daemon:
+    """Return what the daemon at *url* says of our classes in it."""
+    session = requests.Session()
+    session.trust_env = False
+    session.auth = kerberos()
+    try:
+        beans = session.get(url + _BEAN, timeout=limit_s).json()["beans"]
+        return parse_bean(name, beans[0]) if beans else Daemon(name=name)
+    except (requests.RequestException, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Daemon(name=name, trouble=type(error).__name__)
+
+
+def parse_bean(name: str, bean: Mapping[str, Any]) -> Daemon:
+    """Return what our MBean of the daemon *name* says; an older jar says less."""
+    found = bean.get("Classes", "")
+    free = bean.get("Free")
+    return Daemon(
+        name=name,
+        version=str(bean.get("Version", "")),
+        classes=frozenset(found.replace(",", " ").split() if isinstance(found, str) else map(str, found)),
+        failures=int(bean.get("FAILURES") or 0),
+        free=None if free is None else tuple(int(part.rpartition("=")[2]) for part in free.split(",") if part),
+        troubles=tuple(line for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
+    )
+
+
+def sample(view: View, labels: Iterable[str], most: int = MOST_ASKED) -> tuple[NodeState, ...]:
+    """Return nodes to ask: of each label in turn, those with the largest free shares first."""
+    ranks = [
+        (rank, node)
+        for label in labels
+        for rank, node in enumerate(sorted(_sharing(view, label), key=lambda node: -node.free.share))
+    ]
+    return tuple(node for _, node in sorted(ranks, key=lambda ranked: ranked[0])[:most])
+
+
+def with_told(view: View, told: Mapping[str, Daemon]) -> View:
+    """Return *view* with the largest free part of one GPU, for the nodes that have told it."""
+    largest = {name: max(daemon.free, default=0) for name, daemon in told.items() if daemon.free is not None}
+    return replace(view, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in view.nodes))
+
+
+def unbound(told: Mapping[str, Daemon]) -> tuple[str, ...]:
+    """Return the nodes that have answered, and bind no container to a GPU."""
+    return tuple(sorted(name for name, daemon in told.items() if not daemon.trouble and not daemon.binds))
+
+
+def _sharing(view: View, label: str) -> list[NodeState]:
+    return [node for node in view.of_label(label) if node.usable and node.total.share]
