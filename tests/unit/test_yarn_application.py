@@ -46,11 +46,15 @@ def test_the_plan_carries_the_application_s_id() -> None:
 
 
 def test_the_document_is_what_the_resource_manager_reads() -> None:
-    document = Application(command="true", plan=PLAN, name="n", queue="q").document("application_1_2")
+    application = Application(command="true", plan=PLAN, name="n", queue="q", master_label="h100")
+    document = application.document("application_1_2")
     assert document["app-node-label-expression"] == "a100"
+    assert document["am-container-node-label-expression"] == "h100"
     assert document["queue"] == "q"
     assert document["keep-containers-across-application-attempts"] is True
-    assert "queue" not in Application(command="true", plan=PLAN, name="n").document("i")
+    bare = Application(command="true", plan=PLAN, name="n").document("i")
+    assert "queue" not in bare
+    assert not [key for key in bare if key.endswith("node-label-expression")]
 
 
 def test_a_classpath_of_variables_is_filled_in_on_the_node() -> None:

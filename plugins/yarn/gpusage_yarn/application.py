@@ -90,7 +90,7 @@ class Application:
         }
         if self.queue:
             document["queue"] = self.queue
-        if self.plan.labels:
+        if self.plan.labels and self.master_label:  # else the plan alone says where the containers go
             document["app-node-label-expression"] = self.plan.labels[0]
             document["am-container-node-label-expression"] = self.master_label
         return document

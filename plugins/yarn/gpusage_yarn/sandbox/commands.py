@@ -1,12 +1,14 @@
-"""`gpusage yarn sandbox`: up, shell, down."""
+"""`gpusage yarn sandbox`: up, shell, restart, down."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import click
 
+from gpusage.configuration import SiteMode
 from gpusage.sandboxes.inside import enter
 from gpusage.sandboxes.progress import progress
 
@@ -17,6 +19,8 @@ _FOLDER = click.option(
     show_default=True,
     help="Where all of it lies.",
 )
+_USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
+"""YARN's own, so that what is tried here is what a site has."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -29,24 +33,35 @@ def sandbox() -> None:
 @_FOLDER
 @click.option(
     "--nodes",
-    default="1xv100:2,1xa100:2,1xh100:2",
+    default="1xv100:2,1xa100:2,1xh100:2,1xcpu:0",
     show_default=True,
     help="COUNTxTYPE:GPUS,... A type is a node label, unless it has 0 GPUs.",
 )
-@click.option("--jar", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Put on every classpath.")
+@click.option("--gpusage", "mode", type=click.Choice(get_args(SiteMode)), help="Switch gpusage on, in this mode.")
+@click.option(
+    "--jar",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Put on every classpath.  [default: with --gpusage, this checkout's own, built by Maven]",
+)
 @_JSON
-def up(folder: Path, nodes: str, jar: Path | None, *, as_json: bool) -> None:
+def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_json: bool) -> None:
     """Start a cluster: one ResourceManager, and a NodeManager a node.
 
     Hadoop is fetched with Maven on first use; nothing is installed on the host.
 
-    Example: gpusage yarn sandbox up --nodes 2xv100:4,1xh100:8,1xcpu:0
+    Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
     """
     from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox  # noqa: PLC0415 - --help stays quick
+    from gpusage_yarn.sandbox.jar import build_jar  # noqa: PLC0415 - as above
+    from gpusage_yarn.sandbox.trial import start_daemon, with_gpusage  # noqa: PLC0415 - as above
 
-    plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar)
+    plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
+    if mode:
+        plan = with_gpusage(plan, jar or build_jar(), mode)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
+    if mode:
+        start_daemon(cluster)
     if as_json:
         document = {
             "schema": "gpusage.yarn.sandbox/1",
@@ -56,13 +71,16 @@ def up(folder: Path, nodes: str, jar: Path | None, *, as_json: bool) -> None:
             "rm_url": cluster.rm_url,
             "hadoop_conf_dir": cluster.environment["HADOOP_CONF_DIR"],
             "nodes": {name: cluster.node_id(name) for name in cluster.nodes()},
+            "gpusage": mode,
         }
         click.echo(json.dumps(document, indent=1))
         return
     click.echo(f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.")
+    if mode:
+        click.echo(f"gpusage is switched on there in mode {mode}, and gpusaged runs.")
+    else:
+        click.echo("It is plain YARN; a sandbox with gpusage in it: gpusage yarn sandbox up --gpusage enforce")
     click.echo(f"Enter it: gpusage yarn sandbox shell --folder {folder}")
-    if jar is None:
-        click.echo("It is plain YARN; a sandbox with gpusage in it needs --jar, which docs/yarn.md says how to build.")
 
 
 @sandbox.command()
@@ -76,6 +94,26 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
     from gpusage_yarn.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
 
     enter(command, open_sandbox(folder).environment)
+
+
+@sandbox.command()
+@_FOLDER
+def restart(folder: Path) -> None:
+    """Restart every daemon, with the configuration as it is now; containers run on.
+
+    Inside, $HADOOP_CONF_DIR is what all of them read.
+
+    Example: gpusage yarn sandbox restart
+    """
+    from gpusage_yarn.sandbox import open_sandbox  # noqa: PLC0415 - --help stays quick
+    from gpusage_yarn.sandbox.trial import start_daemon, stop_daemon  # noqa: PLC0415 - as above
+
+    cluster = open_sandbox(folder)
+    runs = stop_daemon(cluster)
+    cluster.restart()
+    if runs:
+        start_daemon(cluster)
+    click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run anew.")
 
 
 @sandbox.command()

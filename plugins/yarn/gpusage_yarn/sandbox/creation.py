@@ -94,5 +94,5 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
         (layout.temporary / name).mkdir()
         for file, text in texts.items():
             (layout.conf(name) / file).write_text(text, encoding="utf-8")
-    (layout.etc / "gpusage.toml").write_text(render_gpusage_toml(layout), encoding="utf-8")
+    (layout.etc / "gpusage.toml").write_text(render_gpusage_toml(layout, plan.mode), encoding="utf-8")
     return record

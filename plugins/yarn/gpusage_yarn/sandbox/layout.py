@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpusage.configuration import SiteMode
 from gpusage.sandboxes.nodes import Node, read_nodes
 
 _MOST_NODES = 32
@@ -34,6 +35,7 @@ class ClusterPlan:
         node_settings: Further settings of the NodeManagers' yarn-site.xml.
         scheduler_settings: Further settings of capacity-scheduler.xml.
         java_options: Further options of every daemon's Java.
+        mode: What gpusage may do, by gpusage.toml; ``None`` leaves that out.
     """
 
     nodes: tuple[Node, ...]
@@ -48,6 +50,7 @@ class ClusterPlan:
     node_settings: Mapping[str, str] = field(default_factory=dict)
     scheduler_settings: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
+    mode: SiteMode | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from xml.sax.saxutils import escape
 
+from gpusage.configuration import SiteMode
 from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.nodes import Node
-from gpusage_yarn.sandbox.layout import ClusterPlan, Layout
+from gpusage_yarn.hadoop_xml import SITE
+from gpusage_yarn.install import RESOURCE_TYPES, SCHEDULER
+from gpusage_yarn.sandbox.layout import CLIENT, ClusterPlan, Layout
 
 MARK = "GPUSAGE_YARN_SANDBOX"
 """The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""
@@ -18,6 +22,7 @@ NODE_PORTS = ("", ".localizer", ".collector-service", ".webapp")
 _NODE_MEMORY_MIB = 16 * 1024
 _NODE_CORES = 32
 _PLAIN_CALCULATOR = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
+_END = "</configuration>\n"
 _LOG4J = """\
 log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -29,10 +34,12 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 def rm_files(plan: ClusterPlan, layout: Layout, ports: Sequence[int]) -> dict[str, str]:
     """Return the ResourceManager's configuration files by name."""
+    files = client_files(plan, layout, ports)
+    settings = {**_rm_settings(layout, ports), **_site_settings(plan, layout)}
     return {
         **_common_files(plan, layout),
-        "yarn-site.xml": render_configuration({**_rm_settings(layout, ports), **_site_settings(plan, layout)}),
-        "capacity-scheduler.xml": render_configuration(dict(_scheduler_settings(plan))),
+        **{name: _shared(files[name], layout, name) for name in (SCHEDULER, RESOURCE_TYPES)},
+        SITE: _shared(render_configuration(settings), layout, SITE),
     }
 
 
@@ -41,24 +48,33 @@ def node_files(
 ) -> dict[str, str]:
     """Return the configuration files of one NodeManager by name."""
     settings = {**client_settings(rm_ports), **_node_settings(plan, layout, node, ports)}
-    settings |= {**_site_settings(plan, layout), **plan.node_settings}
-    return {**_common_files(plan, layout), "yarn-site.xml": render_configuration(settings)}
+    settings |= _site_settings(plan, layout)
+    files = _common_files(plan, layout)
+    return {
+        **files,
+        RESOURCE_TYPES: _shared(files[RESOURCE_TYPES], layout, RESOURCE_TYPES),
+        SITE: _shared(render_configuration(settings), layout, SITE, plan.node_settings),
+    }
 
 
 def client_files(plan: ClusterPlan, layout: Layout, rm_ports: Sequence[int]) -> dict[str, str]:
-    """Return the configuration files of those who submit, by name; Hadoop's warnings only are shown to them."""
+    """Return the configuration files of those who submit, by name; Hadoop's warnings only are shown to them.
+
+    They are the site's own as well: what is changed in them, every daemon reads when it starts anew.
+    """
     settings = {**client_settings(rm_ports), **_site_settings(plan, layout)}
     return {
         **_common_files(plan, layout),
-        "yarn-site.xml": render_configuration(settings),
+        SITE: render_configuration(settings),
+        SCHEDULER: render_configuration(dict(_scheduler_settings(plan))),
         "log4j.properties": _LOG4J.replace("INFO", "WARN").replace("System.out", "System.err"),
     }
 
 
-def render_gpusage_toml(layout: Layout) -> str:
+def render_gpusage_toml(layout: Layout, mode: SiteMode | None = None) -> str:
     """Return gpusage's own configuration: nothing of it outside the folder."""
     return (
-        f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
+        (f'mode = "{mode}"\n' if mode else "") + f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
         f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
         f"allowed_users = {json.dumps(['root', user_name()])}\n"
         f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
@@ -67,11 +83,22 @@ def render_gpusage_toml(layout: Layout) -> str:
 
 def render_configuration(settings: Mapping[str, str]) -> str:
     """Return *settings* as Hadoop reads them."""
-    lines = [
+    return f'<?xml version="1.0"?>\n<configuration>\n{_lines(settings)}{_END}'
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in settings.items()
-    ]
-    return f'<?xml version="1.0"?>\n<configuration>\n{"".join(lines)}</configuration>\n'
+    )
+
+
+def _shared(text: str, layout: Layout, name: str, over: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a daemon's file *text* with the clients' file of that name in it, and *over* after that."""
+    included = (
+        f'  <xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{escape(str(layout.conf(CLIENT) / name))}"/>\n'
+    )
+    return text.replace(_END, f"{included}{_lines(over)}{_END}")
 
 
 def client_settings(rm_ports: Sequence[int]) -> dict[str, str]:
@@ -100,7 +127,7 @@ def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
         types[f"yarn.resource-types.{plan.share_type}.maximum-allocation"] = str(plan.share_per_gpu)
     return {
         "core-site.xml": render_configuration(core),
-        "resource-types.xml": render_configuration(types),
+        RESOURCE_TYPES: render_configuration(types),
         "log4j.properties": _LOG4J,
     }
 
@@ -108,7 +135,12 @@ def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
 def _site_settings(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
     """Return what every daemon and client has to know alike."""
     classpath = f"$HADOOP_CONF_DIR,{layout.lib}/*,$HADOOP_COMMON_HOME/share/hadoop/common/lib/*"
-    return {"yarn.application.classpath": classpath, **plan.site_settings}
+    return {
+        "yarn.application.classpath": classpath,
+        "gpusage.daemon.socket": str(layout.run / "gpusaged.sock"),
+        "gpusage.switch-file": str(layout.etc / "off"),
+        **plan.site_settings,
+    }
 
 
 def _rm_settings(layout: Layout, ports: Sequence[int]) -> dict[str, str]:
