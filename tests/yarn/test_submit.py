@@ -247,7 +247,7 @@ def has_seen_yarn(socket: Path) -> bool:
     ("words", "sentence"),
     [
         (("--gpu", "k80"), "GPU 'k80' must be a node label with shared GPUs; there are a100, v100."),
-        (("--queue", "nope"), "Queue 'nope' must be one of the cluster's; there are default."),
+        (("--queue", "nope"), "Queue 'nope' must be one of the cluster's; there are root.default."),
         (("--env", "1=2"), "Variable must be NAME=VALUE"),
         (("--file", "/none"), "File '/none' must exist"),
         (("--model", "/none.onnx"), "none.onnx"),
