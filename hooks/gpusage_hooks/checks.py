@@ -202,6 +202,25 @@ def check_observer(function: Hook) -> None:
     require(answer is None, f"observe_cluster must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
+def check_finder(function: Hook) -> None:
+    """Check an adapter's finder: an id that no manager could have given is left to others."""
+    for job_id in ("sample:1", "no such job"):
+        answer = sound_answer("find_jobs", function, job_id=job_id, user="")
+        require(answer is None, f"find_jobs must leave id {job_id!r} to others; got {answer!r:.80}")
+
+
+def check_sharers(function: Hook) -> None:
+    """Check an adapter's list of shared jobs: another manager is left to others."""
+    answer = sound_answer("shared_jobs", function, manager=samples.MANAGER, states=("waiting",))
+    require(answer is None, f"shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+
+
+def check_turning(function: Hook) -> None:
+    """Check an adapter's way back: another manager's job is left to others."""
+    answer = sound_answer("turn_back", function, job=samples.marked_job(), reason="it cannot start")
+    require(answer is None, f"turn_back must leave another manager's job to others; got {answer!r:.80}")
+
+
 def check_commands(function: Hook) -> None:
     """Check commands: each has a name of its own, as click's do."""
     names = [getattr(command, "name", None) for command in ask("add_commands", function) or ()]
@@ -262,6 +281,9 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "parse_submission": check_parser,
     "render_decision": check_renderer,
     "observe_cluster": check_observer,
+    "find_jobs": check_finder,
+    "shared_jobs": check_sharers,
+    "turn_back": check_turning,
     "add_commands": check_commands,
     "decision_made": check_listener,
 }

@@ -18,6 +18,7 @@ from gpusage_hooks.types import (
     GpuRequest,
     Interval,
     Job,
+    MarkedJob,
     ModelGraph,
     ModelRequest,
     Node,
@@ -192,6 +193,17 @@ def job() -> Job:
         request=GpuRequest(gpu_count=1),
         request_text="one GPU",
         model_request=ModelRequest(model="sample"),
+    )
+
+
+def marked_job() -> MarkedJob:
+    """Return a job of that manager that waits, with a mark."""
+    return MarkedJob(
+        job_id="sample:1",
+        manager=MANAGER,
+        user="ada",
+        state="waiting",
+        mark="gpusage 69215f4a0c3e REWRITE one GPU -> half a GPU | it needs no more",
     )
 
 

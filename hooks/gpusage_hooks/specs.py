@@ -21,6 +21,8 @@ from gpusage_hooks.types import (
     GpuNeed,
     Interval,
     Job,
+    JobState,
+    MarkedJob,
     ModelGraph,
     Rendered,
     Submission,
@@ -118,6 +120,44 @@ def observe_cluster(manager: str) -> Cluster | None:
 
     Raises:
         RequestError: The manager does not answer.
+    """
+
+
+@hookspec
+def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
+    """Find jobs of a workload manager, ended ones too, by id or by user; all answers count.
+
+    Args:
+        job_id: As a user types it; empty for any.
+        user: A login name; empty for anybody.
+
+    Returns:
+        Those that the caller may see, also where they carry no mark; ``None`` where the id is of no form that this
+        manager has, or there is no such manager here.
+
+    Raises:
+        RequestError: The manager does not answer.
+    """
+
+
+@hookspec(firstresult=True)
+def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+    """Find the jobs in one of *states* whose whole GPU became a share; may take seconds; first answer wins.
+
+    Raises:
+        RequestError: The manager does not answer.
+    """
+
+
+@hookspec(firstresult=True)
+def turn_back(job: MarkedJob, reason: str) -> bool | None:
+    """Give a waiting job the request again that its user made, and write *reason* into its mark; first answer wins.
+
+    Returns:
+        Whether it has it: ``False`` where this version of the manager can only be told why it should.
+
+    Raises:
+        RequestError: The manager refuses, or the job waits no more.
     """
 
 

@@ -23,6 +23,7 @@ Attribute = int | float | str | tuple[int, ...]
 Mode = Literal["train", "infer"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
+JobState = Literal["waiting", "running", "ended"]
 ElementType = Literal["float", "int64", "int32", "int8", "bool"]
 
 
@@ -426,3 +427,23 @@ class DecisionRecord:
     model: str | None = None
     workload: Workload | None = None
     number: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedJob:
+    """A job as its workload manager has it, with the mark that it carries.
+
+    Attributes:
+        job_id: In the manager's own form; tasks of an array that are alike may be one.
+        mark: The text that the manager keeps for us; others may have written there as well. Empty where there is none.
+        waits_for: Why it waits, in the manager's own word; empty where it does not.
+        stuck: Why it seems that it can never start as it is, one clause; empty where it can.
+    """
+
+    job_id: str
+    manager: str
+    user: str
+    state: JobState
+    mark: str = ""
+    waits_for: str = ""
+    stuck: str = ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpusage.sandboxes.host import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
@@ -121,6 +124,42 @@ def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_numbe
         log = sandbox.layout.log_file("slurmctld").read_text()
         assert log.count(f"gpusage: uid {os.getuid()}: {found[1]} {mark.split()[2]}") == 1
     assert admin_comment(sandbox, "--comment=project=x") == ""
+
+
+def test_decisions_tells_of_a_job_what_was_done_and_why(sandbox: Sandbox) -> None:
+    """By the job's mark, and by the record whose number the mark has; a task of an array is a job as well."""
+    options = ("--parsable", "--hold", "--gres=gpu:1", "--array=1-2", f"--comment={LIGHT}", "--wrap=true")
+    job = sandbox.run("sbatch", *options).stdout.strip()
+    whole = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--wrap=true").stdout.strip()
+    try:
+        (task,) = decisions(sandbox, f"{job}_2")
+        (last,) = decisions(sandbox, "--last", "1", "--user", user_name())
+        assert (task["job"]["id"], task["job"]["state"], task["job"]["user"]) == (f"{job}_2", "waiting", user_name())
+        assert (task["code"], task["before"], task["source"]) == ("REWRITE", "gres/gpu:1", "record")
+        assert task["after"].startswith("gres/mps:")
+        assert task["workload"]["batch_size"] == 8
+        assert task["need"]["sm_activity"]["value"] > 0
+        assert task["reasons"]
+        assert (last["code"], last["job"]) == ("DECLINE", None)
+        text = sandbox.run("gpusage", "decisions", job).stdout
+        assert f"  gres/gpu:1 -> {task['after']}: rewritten\n" in text
+        (unmarked,) = decisions(sandbox, whole)
+        assert (unmarked["code"], unmarked["job"]["id"]) == (None, whole)
+        store = sandbox.layout.etc / "gpusage.toml"
+        (marked,) = decisions(sandbox, f"{job}_1", environment={"GPUSAGE_CONFIG": f"{store}.none"})
+        assert (marked["source"], marked["code"], marked["number"]) == ("mark", "REWRITE", task["number"])
+        unknown = sandbox.run("gpusage", "decisions", "999999", check=False)
+        assert (unknown.returncode, "none does" in unknown.stderr) == (1, True)
+    finally:
+        sandbox.run("scancel", job, whole)
+
+
+def decisions(sandbox: Sandbox, *options: str, environment: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return what `gpusage decisions` answers."""
+    document = json.loads(sandbox.run("gpusage", "decisions", "--json", *options, environment=environment).stdout)
+    assert document["schema"] == "gpusage.decisions/1"
+    found: list[dict[str, Any]] = document["decisions"]
+    return found
 
 
 def admin_comment(sandbox: Sandbox, *options: str) -> str:

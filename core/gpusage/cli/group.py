@@ -22,6 +22,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "validate": "gpusage.cli.validate:command",
         "card": "gpusage.cli.card:command",
         "gpus": "gpusage.cli.gpus:command",
+        "decisions": "gpusage.cli.decisions:command",
         "job-card": "gpusage.cli.job_card:job_card",
     }
 )

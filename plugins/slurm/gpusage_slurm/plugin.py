@@ -8,11 +8,11 @@ from dataclasses import replace
 import click
 
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.types import Cluster, MarkedJob
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 
-__all__ = ["add_commands", "observe_cluster", "parse_submission", "render_decision"]
+__all__ = ["add_commands", "find_jobs", "observe_cluster", "parse_submission", "render_decision"]
 
 
 @hookimpl(trylast=True)
@@ -33,6 +33,18 @@ def observe_cluster(manager: str) -> Cluster | None:
     settings, partitions = scontrol.configuration(), scontrol.partitions()
     cluster = without_demands(read_cluster(), settings)
     return replace(cluster, unshared=joined(whole_node_partitions(partitions), losses(settings, partitions)))
+
+
+@hookimpl(trylast=True)
+def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
+    """Find jobs by `squeue`, and those that slurmctld has forgotten by `sacct`.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    from gpusage_slurm import jobs  # noqa: PLC0415 - only the admin's commands need it
+
+    return jobs.find_jobs(job_id, user)
 
 
 @hookimpl(trylast=True)

@@ -1,0 +1,128 @@
+"""One decision as JSON and as lines for people: from the record where there is one, else from the job's mark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from gpusage.advice import describe_need
+from gpusage.cli import documents
+from gpusage.mark import Mark, parse_mark
+from gpusage.service.protocol import printable
+from gpusage_hooks.types import DecisionRecord, MarkedJob, Workload
+
+_DONE = {"REWRITE": "rewritten", "KEEP": "kept as asked", "DECLINE": "left as it was", "BACK": "turned back"}
+
+
+def document(job: MarkedJob | None, record: DecisionRecord | None) -> dict[str, Any]:
+    """Return what became of a job; the code is ``None`` where it carries no mark.
+
+    The mark has the last word on what the job asks for now: a job that was turned back has ``BACK``.
+    """
+    mark = parse_mark(job.mark) if job else None
+    told = {**(_of_mark(mark) if mark else _NOTHING), **(_of_record(record) if record else {})}
+    if mark is not None and mark.code == "BACK":
+        told |= {"code": mark.code, "before": mark.before, "after": mark.after}
+        told["reasons"] = [mark.reasons, *told["reasons"]] if record else told["reasons"]
+    return {"job": _of_job(job) if job else None, **told}
+
+
+def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]:
+    """Yield what became of a job, for people."""
+    told = document(job, record)
+    for line in _title(job, told), *_body(told, record):
+        yield printable(line)
+
+
+def _title(job: MarkedJob | None, told: dict[str, Any]) -> str:
+    if job is None:
+        return f"{told['manager']}, {told['origin']}, {_when(told['decided_at_s'])}, record {told['number']}"
+    waiting = f", waits for {job.waits_for}" if job.waits_for else ""
+    return f"Job {job.job_id} of {job.user}: {job.state}{waiting}"
+
+
+def _body(told: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
+    if told["code"] is None:
+        yield "  It carries no mark of ours: it named no model or opted out, or gpusage was switched off or silent."
+        return
+    change = told["before"] or "its request"
+    change += f" -> {told['after']}" if told["after"] != told["before"] else ""
+    undone = "" if told["mode"] == "enforce" else f", mode {told['mode']}: only recorded"
+    yield f"  {change}: {_DONE[told['code']]}{undone}"
+    yield from (f"  - {reason}" for reason in told["reasons"] if reason)
+    if told["model"]:
+        yield f"  model {told['model']}" + (f", {_run(told['workload'])}" if told["workload"] else "")
+    if record and record.decision.need:
+        yield f"  predicted {describe_need(record.decision.need)}"
+    if told["source"] == "mark":
+        yield f"  record {told['number']}, {_when(told['decided_at_s'])}"
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _run(workload: dict[str, Any]) -> str:
+    words = [f"batch {workload['batch_size']}", workload["mode"], workload["precision"]]
+    return ", ".join(words + ([workload["optimizer"]] if workload["mode"] == "train" else []))
+
+
+_NOTHING: dict[str, Any] = {
+    "source": None,
+    "number": None,
+    "decided_at_s": None,
+    "manager": None,
+    "origin": None,
+    "mode": None,
+    "code": None,
+    "before": None,
+    "after": None,
+    "reasons": [],
+    "model": None,
+    "workload": None,
+    "need": None,
+}
+
+
+def _of_mark(mark: Mark) -> dict[str, Any]:
+    return _NOTHING | {
+        "source": "mark",
+        "number": mark.number,
+        "decided_at_s": int(mark.number[:8], 16),
+        "mode": mark.mode,
+        "code": mark.code,
+        "before": mark.before,
+        "after": mark.after,
+        "reasons": [mark.reasons] if mark.reasons else [],
+    }
+
+
+def _of_record(record: DecisionRecord) -> dict[str, Any]:
+    need = record.decision.need
+    return {
+        "source": "record",
+        "number": record.number or None,
+        "decided_at_s": record.decided_at_s,
+        "manager": record.manager,
+        "origin": record.origin,
+        "mode": record.mode,
+        "code": record.decision.code.value,
+        "before": record.rendered.before,
+        "after": record.rendered.after,
+        "reasons": list(record.decision.reasons),
+        "model": record.model,
+        "workload": _of_workload(record.workload) if record.workload else None,
+        "need": documents.need(need) if need else None,
+    }
+
+
+def _of_workload(workload: Workload) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(workload)
+    return found
+
+
+def _of_job(job: MarkedJob) -> dict[str, Any]:
+    return {"id": job.job_id, "manager": job.manager, "user": job.user, "state": job.state, "waits_for": job.waits_for}

@@ -1,0 +1,131 @@
+"""`gpusage decisions`: what was done to a job, and why.
+
+Two know something: the workload manager, whose job carries a mark, and the store, whose record has all. Each is asked
+as far as the caller may read it.
+"""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from gpusage.cli import tables
+from gpusage.cli.options import json_option
+from gpusage.mark import parse_mark
+from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.types import DecisionRecord, MarkedJob
+
+if TYPE_CHECKING:
+    from gpusage.store.decisions import DecisionStore
+
+SCHEMA = "gpusage.decisions/1"
+USUAL_COUNT = 20
+
+
+@click.command(name="decisions")
+@click.argument("job_id", metavar="[JOBID]", default="")
+@click.option("--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="The last N.  [default: 20]")
+@click.option("--user", metavar="NAME", default="", help="Only this user's.")
+@json_option
+def command(job_id: str, count: int | None, user: str, *, as_json: bool) -> None:
+    """Show what was done to a job, and why; without a job, what was decided last.
+
+    A job's own user sees the line that the job carries; who may read the daemon's store sees all that was decided.
+
+    Example: gpusage decisions 1234
+    """
+    from gpusage.cli.decision_lines import document, lines  # noqa: PLC0415 - start-up time
+
+    if job_id and (count or user):
+        message = "JOBID names one job; leave out --last and --user."
+        raise click.UsageError(message)
+    found = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
+    if as_json:
+        tables.print_json({"schema": SCHEMA, "decisions": [document(job, record) for job, record in found]})
+        return
+    if not found:
+        tables.show("No decision yet.")
+    for job, record in found:
+        tables.show(*lines(job, record))
+
+
+Found = tuple[MarkedJob | None, DecisionRecord | None]
+
+
+def of_job(job_id: str) -> tuple[Found, ...]:
+    """Return the jobs with this id, each with its record where the caller may read it.
+
+    Raises:
+        RequestError: No workload manager here knows the job.
+    """
+    jobs = _asked(job_id=job_id, user="")
+    if not jobs:
+        message = (
+            f"Job {job_id!r} must be one that a workload manager here remembers; none does. Check the id; for a job of "
+            "long ago, look into the store: gpusage decisions --last 1000."
+        )
+        raise RequestError(message)
+    return tuple(_with_records(jobs))
+
+
+def latest(count: int, user: str) -> tuple[Found, ...]:
+    """Return the last decisions, the newest first; of *user* alone where one is named.
+
+    Raises:
+        GpuUsageError: The store cannot be read, and the workload managers have nothing of the user's.
+    """
+    try:
+        with closing(_store()) as store:
+            return tuple((None, record) for record in store.latest(count, _origins(user) if user else ()))
+    except (GpuUsageError, OSError) as error:
+        jobs = [job for job in _asked(job_id="", user=user) if parse_mark(job.mark)] if user else []
+        if not jobs:
+            message = (
+                f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user, "
+                "or ask for one job: gpusage decisions JOBID."
+            )
+            raise RequestError(message) from error
+        return tuple((job, None) for job in jobs[-count:][::-1])
+
+
+def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
+    from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+
+    answers: Iterable[Sequence[MarkedJob]] = load_plugins().hook.find_jobs(job_id=job_id, user=user)
+    return [job for answer in answers for job in answer]
+
+
+def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:
+    """Yield each job with its record; one that cannot be had leaves the mark to tell."""
+    store: DecisionStore | None = None
+    with suppress(GpuUsageError):
+        store = _store()
+    for job in jobs:
+        mark, record = parse_mark(job.mark), None
+        if mark is not None and store is not None:
+            with suppress(GpuUsageError, OSError):
+                record = store.find(mark.number)
+        yield job, record
+    if store is not None:
+        store.close()
+
+
+def _store() -> DecisionStore:
+    from gpusage.configuration import load_configuration  # noqa: PLC0415 - start-up time
+    from gpusage.store.opening import open_store  # noqa: PLC0415 - as above
+
+    return open_store(load_configuration().store.url)
+
+
+def _origins(user: str) -> tuple[str, ...]:
+    """Return how records name *user*: by id where the manager told that, else by name."""
+    if user.isdigit():
+        return (f"uid {user}",)
+    try:
+        return user, f"uid {pwd.getpwnam(user).pw_uid}"
+    except KeyError:
+        return (user,)

@@ -1,0 +1,98 @@
+"""Jobs as Slurm has them, each with the mark in its AdminComment.
+
+`squeue` is asked for columns of fixed width: a user's words, in a job's name or comment, cannot be taken for ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import JobState, MarkedJob
+from gpusage_slurm import scontrol
+from gpusage_slurm.request import MANAGER
+
+JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
+_LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
+_COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
+_UNKNOWN = "Invalid job id"
+_WAITING = ("PD", "RD", "RF", "RH", "RQ", "SE")
+_RUNNING = ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST")
+
+Row = Mapping[str, str]
+
+
+def find_jobs(job_id: str, user: str) -> tuple[MarkedJob, ...] | None:
+    """Return the jobs with this id, an array's tasks each for itself, or of this user; see the hook.
+
+    Raises:
+        RequestError: Neither slurmctld nor the accounting answers.
+    """
+    if (job_id and not JOB_ID.fullmatch(job_id)) or not shutil.which("squeue"):
+        return None
+    which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",)
+    try:
+        found = tuple(map(marked_job, rows("--states=all", *which, columns=_COLUMNS)))
+    except RequestError as error:
+        if _UNKNOWN not in str(error):
+            raise
+        found = ()
+    return found or tuple(_accounted(job_id)) if job_id else found
+
+
+def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield each job that `squeue` lists with *options*: its *columns*, names and widths.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    form = ",".join(f"{name}:{width}" for name, width in columns)
+    text = scontrol.run("squeue", "--noheader", "--all", *options, f"--Format={form}")
+    return (row for row in map(MappingProxyType, parse_rows(text, columns)) if row["JobArrayID"])
+
+
+def parse_rows(text: str, columns: tuple[tuple[str, int], ...]) -> Iterator[dict[str, str]]:
+    """Yield the columns of each line that begins with a job's id; where a text has line breaks, others do not."""
+    for line in text.splitlines():
+        raw, row, begin = line.encode(), {}, 0
+        for name, width in columns:
+            row[name] = raw[begin : begin + width].decode("utf-8", "replace").strip()
+            begin += width
+        if _LISTED_ID.fullmatch(row["JobArrayID"]):
+            yield {name: "" if value == "(null)" else value for name, value in row.items()}
+
+
+def marked_job(row: Row, stuck: str = "") -> MarkedJob:
+    """Return the job in *row*."""
+    state = _state(row["StateCompact"])
+    return MarkedJob(
+        job_id=row["JobArrayID"],
+        manager=MANAGER,
+        user=row["UserName"],
+        state=state,
+        mark=row["admin_comment"],
+        waits_for=row["Reason"] if state == "waiting" else "",
+        stuck=stuck,
+    )
+
+
+def _state(code: str) -> JobState:
+    return "waiting" if code in _WAITING else "running" if code in _RUNNING else "ended"
+
+
+def _accounted(job_id: str) -> Iterator[MarkedJob]:
+    """Yield what slurmdbd remembers of a job that slurmctld has forgotten; nothing where there is no slurmdbd."""
+    fields = ("JobID", "User", "AdminComment")
+    options = ("--allocations", "--noheader", "--parsable2", f"--format={','.join(fields)}", "--starttime=1970-01-01")
+    try:
+        text = scontrol.run("sacct", f"--jobs={job_id}", *options)
+    except RequestError:
+        return
+    for line in text.splitlines():
+        found, _, rest = line.partition("|")
+        user, _, mark = rest.partition("|")
+        if _LISTED_ID.fullmatch(found):
+            yield MarkedJob(job_id=found, manager=MANAGER, user=user, state="ended", mark=mark)

@@ -1,0 +1,120 @@
+"""`gpusage decisions`: from a record, from a mark alone, from nothing; tests/service has it on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import decisions
+from gpusage.cli.decision_lines import document, lines
+from gpusage.mark import mark_of
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import MarkedJob
+from records import RECORD
+
+NUMBERED = replace(RECORD, number="69215f4a0c3e")
+JOB = MarkedJob(
+    job_id="12_3",
+    manager="slurm",
+    user="ada",
+    state="waiting",
+    mark=f"site; {mark_of(NUMBERED)}",
+    waits_for="Resources",
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Return what runs the command where one workload manager has one job, and the store one record."""
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/d.db"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record_all([NUMBERED, replace(NUMBERED, number="69215f4a0c3f", origin="uid 7")])
+
+    def known(*, job_id: str, user: str) -> list[MarkedJob]:
+        return [JOB] if job_id == JOB.job_id or user == JOB.user else []
+
+    monkeypatch.setattr(decisions, "_asked", known)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(decisions.command, [*arguments, "--json"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        answer: dict[str, Any] = json.loads(done.output)
+        return answer
+
+    return run
+
+
+def test_a_job_is_told_of_by_its_record(asked: Callable[..., dict[str, Any]]) -> None:
+    (found,) = asked("12_3")["decisions"]
+    assert found["job"] == {
+        "id": "12_3", "manager": "slurm", "user": "ada", "state": "waiting", "waits_for": "Resources",
+    }  # fmt: skip
+    assert (found["source"], found["number"], found["code"]) == ("record", "69215f4a0c3e", "REWRITE")
+    assert (found["reasons"], found["model"]) == (["one reason", "another"], "resnet50.onnx")
+    assert found["workload"]["batch_size"] == 64
+    assert found["need"]["gpu"] == "v100-sxm2-16gb"
+
+
+def test_the_last_decisions_are_the_stores(asked: Callable[..., dict[str, Any]]) -> None:
+    assert [found["number"] for found in asked("--last", "5")["decisions"]] == ["69215f4a0c3f", "69215f4a0c3e"]
+    assert [found["number"] for found in asked("--user", "7")["decisions"]] == ["69215f4a0c3f"]
+
+
+def test_who_may_not_read_the_store_gets_the_marks(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """A folder in the store's place is as unreadable for root as a private one for a user."""
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}"\n')
+    for (found,) in (asked("12_3")["decisions"], asked("--user", "ada")["decisions"]):
+        assert (found["source"], found["before"], found["after"]) == ("mark", "gres/gpu:1", "gres/mps:40")
+        assert (found["reasons"], found["mode"]) == (["one reason; another"], "enforce")
+        assert found["decided_at_s"] == 0x69215F4A
+    if os.geteuid():
+        return
+    done = CliRunner().invoke(decisions.command, ["--last", "5"])
+    assert "must be readable" in str(done.exception)
+
+
+def test_a_job_that_nobody_knows_is_one_sentence(asked: Callable[..., dict[str, Any]]) -> None:
+    assert asked
+    done = CliRunner().invoke(decisions.command, ["99"])
+    assert "Job '99' must be one that a workload manager here remembers" in str(done.exception)
+
+
+def test_a_job_is_told_of_in_plain_words() -> None:
+    assert list(lines(JOB, NUMBERED)) == [
+        "Job 12_3 of ada: waiting, waits for Resources",
+        "  gres/gpu:1 -> gres/mps:40: rewritten",
+        "  - one reason",
+        "  - another",
+        "  model resnet50.onnx, batch 64, infer, fp32",
+        "  predicted on v100-sxm2-16gb: SM activity 50 % (25-75), 0.0 GiB (0.0-0.0)",
+    ]
+    bare = replace(JOB, mark="", waits_for="")
+    assert "no mark of ours" in list(lines(bare, None))[1]
+
+
+def test_what_was_only_recorded_says_so() -> None:
+    observed = replace(NUMBERED, mode="observe")
+    shown = list(lines(replace(JOB, mark=str(mark_of(observed))), None))
+    assert shown[1] == "  gres/gpu:1 -> gres/mps:40: rewritten, mode observe: only recorded"
+    assert shown[-1].startswith("  record 69215f4a0c3e, 2025-11-2")
+
+
+def test_a_job_that_was_turned_back_says_so_whatever_its_record_has() -> None:
+    mark = replace(mark_of(NUMBERED), code="BACK", before="gres/mps:40", after="gres/gpu:1", reasons="it never started")
+    found = document(replace(JOB, mark=str(mark)), NUMBERED)
+    assert (found["code"], found["before"], found["after"]) == ("BACK", "gres/mps:40", "gres/gpu:1")
+    assert found["reasons"] == ["it never started", "one reason", "another"]
+
+
+def test_a_users_text_cannot_act_on_the_terminal() -> None:
+    hostile = replace(NUMBERED, model="\x1b]0;owned\x07")
+    assert "\x1b" not in "".join(lines(JOB, hostile))
