@@ -33,6 +33,7 @@ from gpusage_hooks.types import (
 )
 
 NO_CARD = "no description of the model came with the job ('gpusage validate SCRIPT' tells more)"
+NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
 STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
 
 
@@ -124,7 +125,7 @@ class Advisor:
                 raise PluginError(message, plugin="unknown", hook="render_decision")
             rendered = Rendered(before=job.request_text, after=job.request_text, fields={})
         if decision.code is Code.REWRITE and not rendered.fields:
-            reason = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
+            reason = rendered.trouble or NO_WORDS
             decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
         return decision, rendered
 

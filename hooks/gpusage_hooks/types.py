@@ -222,6 +222,7 @@ class GpuPool:
         site_type: The site's own name of the type (Slurm GRES type, YARN node label).
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
         feature: What a job must ask for to be sent here (a Slurm feature), ``None`` where there is none.
+        exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         partitions: Those that reach it; none means that all do.
     """
 
@@ -231,6 +232,7 @@ class GpuPool:
     free_gpu_count: int
     mps_per_gpu: int | None = None
     feature: str | None = None
+    exact_feature: str | None = None
     partitions: tuple[str, ...] = ()
 
 
@@ -403,11 +405,13 @@ class Rendered:
         before: The request as asked, one line.
         after: The request as decided, one line.
         fields: What to set in the job, by the manager's own field names.
+        trouble: Why there are none, one clause, where they cannot express the decision and the adapter can say.
     """
 
     before: str
     after: str
     fields: Mapping[str, str]
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,38 @@ def test_taking_the_gpus_out_leaves_everything_else_and_is_done_once(text: str) 
     assert without_gpus(left) == left
 
 
+CONSTRAINTS = st.sampled_from(
+    ["", "intel", "intel&ib", "intel|amd", "v100", "a&b|c", "[r1|r2]", "n*2", " ", "x" * 1020]
+)
+
+
+@given(st.sampled_from(PLACES), CONSTRAINTS, st.sampled_from(["", "intel"]), st.booleans())
+def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside_all_that_was_asked(
+    place: str,
+    constraint: str,
+    prefer: str,
+    exact: bool,  # noqa: FBT001 - drawn
+) -> None:
+    fields = {place: "gres/gpu:v100:1", "features": constraint, "prefer": prefer}
+    job = parse_submission(Submission(manager="slurm", fields=fields))
+    assert job is not None
+    pools = tuple(dataclasses.replace(pool, exact_feature="v100" if exact else None) for pool in CLUSTER.pools)
+    request = dataclasses.replace(job.request, mps_thread_percent=40)
+    decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
+    rendered = render_decision(job, decision, dataclasses.replace(CLUSTER, pools=pools))
+    assert rendered is not None
+    if not rendered.fields:
+        assert rendered.trouble
+        return
+    (share,) = parse_list(rendered.fields["set.gres"])
+    assert share.kind is None
+    held = rendered.fields.get("set.features", constraint)
+    assert "v100" in held.split("&")
+    assert constraint.strip() in held
+    assert not prefer
+    assert len(held.encode()) <= 1024
+
+
 @given(st.dictionaries(st.sampled_from(PLACES), LISTS), st.integers(min_value=1, max_value=100))
 def test_a_rewritten_job_asks_for_one_share_no_gpu_and_all_else_that_it_asked_for(
     fields: dict[str, str], percent: int

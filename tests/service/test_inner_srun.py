@@ -25,19 +25,32 @@ from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandb
 
 pytestmark = pytest.mark.slurm
 
-POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
+POOL = GpuPool(
+    gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100", exact_feature="v100"
+)
 CLUSTER = Cluster(manager="slurm", version="any", pools=(POOL,))
-SCRIPT = """#!/bin/sh
+SHOW = "show='echo $0 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE device=$CUDA_VISIBLE_DEVICES mark=$GPUSAGE_DECISION'"
+SCRIPT = f"""#!/bin/sh
 #SBATCH --comment=model=r.onnx,batch=4
-show='echo $0 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE device=$CUDA_VISIBLE_DEVICES mark=$GPUSAGE_DECISION'
+{SHOW}
 sh -c "$show" batch
 srun sh -c "$show" plain
 srun --gres=gpu:1 sh -c "$show" gres
 srun --gpus=1 sh -c "$show" gpus
 srun --gpus-per-node=1 sh -c "$show" per-node
 srun --gpus-per-task=1 sh -c "$show" per-task
+srun --gpus=1 --mem-per-gpu=100M sh -c "$show" memory
+srun --gpus=1 --gpu-bind=none sh -c "$show" unbound
+srun --gpus=1 --gpu-bind=closest sh -c "$show" closest
+srun --overcommit -n2 --gpus=1 --gpu-bind=single:1 sh -c "$show" two-tasks
+srun --overlap --exact --gpus=1 sh -c "$show" overlap
 srun --gres=none sh -c "$show" none
+echo visible percent=$SLURM_GPUS$SLURM_GPUS_PER_NODE$SLURM_GPUS_PER_TASK$SLURM_TRES_PER_TASK
 env | grep -E '^(SLURM_|GPUSAGE_|CUDA_)' | sort
+"""
+NEWER = """
+srun --tres-per-task=gres/gpu:1 sh -c "$show" tres-per-task
+srun --tres-per-task=cpu:1,gres/gpu:1 sh -c "$show" cpu-and-gpu
 """
 
 
@@ -63,7 +76,10 @@ class Handler(socketserver.StreamRequestHandler):
         decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
         rendered = render_decision(job, decision, CLUSTER)
         assert rendered is not None
-        self.wfile.write(answer_line("REWRITE", f"{rendered.before} -> {rendered.after}", rendered.fields))
+        code = "REWRITE" if rendered.fields else "KEEP"
+        self.wfile.write(
+            answer_line(code, rendered.trouble or f"{rendered.before} -> {rendered.after}", rendered.fields)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -100,25 +116,32 @@ def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str,
 SHARE = "percent=40 device=0 mark=mps:40"
 
 
-@pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
-def test_every_inner_srun_gets_the_share(sandbox: Sandbox, option: str) -> None:
-    said, steps = run_job(sandbox, option, "--ntasks=1")
+@pytest.mark.parametrize(
+    ("option", "visible"),
+    [("--gres=gpu:1", ""), ("--gpus=1", "1"), ("--gpus-per-node=1", "1"), ("--gpus-per-task=1", "1")],
+)
+def test_every_inner_srun_gets_the_share_and_the_request_stays_visible(
+    sandbox: Sandbox, option: str, visible: str
+) -> None:
+    newer = NEWER if sandbox.installation.major_minor >= (23, 11) else ""
+    said, steps = run_job(sandbox, option, "--ntasks=1", script=SCRIPT + newer)
     assert "gpusage: gres/gpu:1 -> gres/mps:40" in said
-    assert steps == {
-        "batch": SHARE,
-        "plain": SHARE,
-        "gres": SHARE,
-        "gpus": SHARE,
-        "per-node": SHARE,
-        "per-task": SHARE,
-        "none": "percent= device= mark=mps:40",
-    }
+    shown = {"percent=", "percent=gres/gpu=1"} if not visible else {"percent=1", "percent=gres/gpu=1"}
+    assert steps.pop("visible") in shown
+    assert steps.pop("none") == "percent= device= mark=mps:40"
+    assert set(steps.values()) == {SHARE}
+    assert len(steps) == (13 if newer else 11)
 
 
-def test_a_type_that_the_user_named_stays_in_the_share(sandbox: Sandbox) -> None:
-    said, steps = run_job(sandbox, "--gres=gpu:v100:1")
-    assert "gres/gpu:v100:1 -> gres/mps:v100:40" in said
-    assert set(steps.values()) == {SHARE.replace("mps:40", "mps:v100:40"), "percent= device= mark=mps:v100:40"}
+def test_a_type_that_the_user_named_is_held_by_its_feature_and_inner_sruns_run(sandbox: Sandbox) -> None:
+    script = f'#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{SHOW}\nsh -c "$show" batch\nsrun sh -c "$show" plain\n'
+    for option in ("--gres=gpu:v100:1", "--gpus=v100:1", "--gpus-per-task=v100:1"):
+        said, steps = run_job(sandbox, option, "--ntasks=1", script=script)
+        assert "gres/gpu:v100:1 -> gres/mps:40, constraint v100" in said
+        assert steps == {"batch": SHARE, "plain": SHARE}
+    said, steps = run_job(sandbox, "--gres=gpu:v100:1", "--prefer=v100", script=script)
+    assert "--prefer would stand in place" in said
+    assert steps["plain"] == "percent= device=0 mark="
 
 
 def test_cpus_that_a_task_asks_for_beside_its_gpu_stay(sandbox: Sandbox) -> None:
@@ -137,8 +160,8 @@ def test_a_job_that_a_shared_job_submits_gets_the_whole_gpu_that_it_asks_for(san
     assert "gres/mps:40" in said
     lines = output.read_text().splitlines()
     steps = {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
-    whole = {name: text for name, text in steps.items() if name != "none"}
-    assert set(whole) == {"batch", "plain", "gres", "gpus", "per-node", "per-task"}
+    whole = {name: text for name, text in steps.items() if name not in ("none", "visible")}
+    assert len(whole) == 11
     assert all(text.endswith("mark=") and "percent= " in text and "device= " not in text for text in whole.values())
     assert not [line for line in lines if line.startswith(("GPUSAGE_DECISION", "GPUSAGE_CARD", "CUDA_MPS_"))]
 
@@ -161,6 +184,19 @@ def test_what_a_share_would_break_runs_as_it_was_written(sandbox: Sandbox, optio
     assert steps["batch"] == "percent=none"
 
 
+def test_a_script_with_an_srun_that_no_share_could_carry_keeps_its_gpu_and_runs(sandbox: Sandbox) -> None:
+    line = f'{SHOW}\nsrun --gpus=1 --cpus-per-gpu=1 sh -c "$show" counted\n'
+    said, steps = run_job(sandbox, "--gres=gpu:1", script=f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{line}")
+    assert "--cpus-per-gpu for an srun" in said
+    assert steps == {"counted": "percent= device=0 mark="}
+
+
+def test_what_salloc_inside_a_share_gets_is_a_whole_gpu_of_its_own(sandbox: Sandbox) -> None:
+    line = f'{SHOW}\nsalloc -Q --gres=gpu:1 srun --gpus=1 sh -c "$show" inside\n'
+    _, steps = run_job(sandbox, "--gres=gpu:1", script=f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{line}")
+    assert steps["inside"].endswith("device=1 mark=")
+
+
 def test_a_direct_srun_keeps_its_gpu(sandbox: Sandbox) -> None:
     done = sandbox.run("srun", "--gres=gpu:1", "--comment=model=r.onnx", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert done.stdout == "0\n"
@@ -169,4 +205,4 @@ def test_a_direct_srun_keeps_its_gpu(sandbox: Sandbox) -> None:
 def test_export_none_reaches_the_share_as_well(sandbox: Sandbox) -> None:
     said, steps = run_job(sandbox, "--gres=gpu:1", "--export=NONE")
     assert "gres/mps:40" in said
-    assert {name for name, text in steps.items() if "percent=40 device=0" in text} == set(steps) - {"none"}
+    assert {name for name, text in steps.items() if "percent=40 device=0" in text} == set(steps) - {"none", "visible"}

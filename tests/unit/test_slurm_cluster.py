@@ -60,6 +60,24 @@ def test_a_feature_named_after_the_type_leads_to_its_pool_only_where_every_node_
     assert pools_of(one, advisor().catalogue)[0].feature is None
 
 
+@pytest.mark.parametrize(
+    ("other", "exact"),
+    [
+        (("n2", "gpu:h100:1", ("h100",)), "v100"),
+        (("n2", "", ("v100",)), None),  # a job held by the feature alone could land there, on no GPU
+        (("n2", "gpu:h100:1", ("V100",)), None),
+        (("n2", "gpu:v100:1,gpu:h100:1", ("v100",)), None),  # the feature does not tell which of the two
+        (("n2", "gpu:v100:1", ()), None),
+    ],
+)
+def test_a_feature_holds_a_job_to_a_type_where_it_is_on_exactly_that_types_nodes(
+    other: tuple[str, str, tuple[str, ...]], exact: str | None
+) -> None:
+    name, gres, features = other
+    nodes = [node("n1", "gpu:v100:2", features=("v100", "ib")), node(name, gres, features=features)]
+    assert pools_of(nodes, advisor().catalogue)[0].exact_feature == exact
+
+
 def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:
     (pool,) = pools_of([node("n1", "gpu:2", features=("a100",))], advisor().catalogue)
     assert pool.gpu is not None

@@ -266,32 +266,24 @@ def test_a_forged_job_file_leads_nowhere(node: Node, tmp_path: Path) -> None:
 
 
 OURS = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
-UNSET = [
-    "unset SLURM_GPUS",
-    "unset SLURM_GPUS_PER_NODE",
-    "unset SLURM_GPUS_PER_SOCKET",
-    "unset SLURM_GPUS_PER_TASK",
-    "unset SLURM_NTASKS_PER_GPU",
-    "unset SLURM_TRES_BIND",
-]
 
 
-def test_the_task_prolog_takes_out_the_request_that_the_user_wrote(node: Node) -> None:
-    assert node.run("task_prolog.sh", 7, **OURS) == [*UNSET, "unset SLURM_TRES_PER_TASK"]
+def test_the_task_prolog_leaves_the_request_that_the_user_wrote_but_for_its_binding(node: Node) -> None:
+    asked = {"SLURM_GPUS": "1", "SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
+    said = node.run("task_prolog.sh", 7, **OURS, **asked, CUDA_VISIBLE_DEVICES="1")
+    assert said == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("gres/gpu=1", "unset SLURM_TRES_PER_TASK"),
-        ("gres:gpu:v100:1", "unset SLURM_TRES_PER_TASK"),
-        ("cpu=4,gres/gpu=1", "export SLURM_TRES_PER_TASK=cpu=4"),
-        ("gres/gpu:1,cpu:4,gres/nvme:*", "export SLURM_TRES_PER_TASK=cpu:4,gres/nvme:*"),
-        ("gres/gpumem=4", "export SLURM_TRES_PER_TASK=gres/gpumem=4"),
-    ],
-)
-def test_what_a_task_asks_for_beside_gpus_stays(node: Node, text: str, line: str) -> None:
-    assert node.run("task_prolog.sh", 7, **OURS, SLURM_TRES_PER_TASK=text)[-1] == line
+def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
+    said = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
+    assert said[-1] == "export CUDA_VISIBLE_DEVICES=1"
+
+
+def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Node) -> None:
+    said = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="6", CUDA_MPS_PIPE_DIRECTORY="/run/x")
+    assert said[0] == "unset GPUSAGE_DECISION"
+    assert {"unset GPUSAGE_JOB", "unset CUDA_MPS_PIPE_DIRECTORY"} < {*said}
+    assert all(line.startswith("unset ") for line in said)
 
 
 @pytest.mark.parametrize("missing", sorted(OURS))
@@ -314,4 +306,4 @@ def test_the_task_prolog_leads_to_the_daemon_that_the_prolog_started(node: Node)
         "export CUDA_VISIBLE_DEVICES=0",
     ]
     node.epilog(7)
-    assert node.run("task_prolog.sh", 7, **OURS)[-1] == "unset SLURM_TRES_PER_TASK"
+    assert not [line for line in node.run("task_prolog.sh", 7, **OURS) if "CUDA_MPS" in line]

@@ -8,11 +8,20 @@ import pytest
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered, Submission
 from gpusage_hooks.units import GIB
-from gpusage_slurm.render import mps_units, prefer_expression, render_decision
+from gpusage_slurm.constraint import preferring_expression
+from gpusage_slurm.render import mps_units, render_decision
 from gpusage_slurm.request import parse_submission
 
 POOLS = (
-    GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=8, free_gpu_count=3, mps_per_gpu=100, feature="v100"),
+    GpuPool(
+        gpu="v100-sxm2-16gb",
+        site_type="v100",
+        gpu_count=8,
+        free_gpu_count=3,
+        mps_per_gpu=100,
+        feature="v100",
+        exact_feature="v100",
+    ),
     GpuPool(gpu="h100-sxm5-80gb", site_type="h100", gpu_count=4, free_gpu_count=0, mps_per_gpu=100, feature="hopper"),
 )
 ODD = GpuPool(gpu=None, site_type="odd", gpu_count=1, free_gpu_count=1)
@@ -73,7 +82,7 @@ def test_a_percentage_becomes_the_sites_own_units(percent: int, units: int, expe
 def test_where_pools_count_differently_no_pool_gives_less_than_was_decided() -> None:
     pools = (POOLS[0], dataclasses.replace(POOLS[1], mps_per_gpu=200))
     assert mps_units(40, pools, None) == 80
-    assert mps_units(40, pools, "V100") == 40
+    assert mps_units(40, pools, "v100") == 40
     assert mps_units(60, pools, None) is None  # 120 units are more than a V100 has
 
 
@@ -90,11 +99,47 @@ def test_a_pool_that_cannot_be_shared_keeps_the_gpu_whole_unless_the_job_avoids_
     assert mps_units(40, (*POOLS, dataclasses.replace(ODD, gpu_count=0)), None) == 40
 
 
-def test_the_type_that_the_user_named_is_kept_in_the_share() -> None:
-    found = rendered(job_of(tres_per_node="gres:gpu:v100:1"), mps_thread_percent=40, preferred_gpus=("h100",))
-    assert found.fields["set.gres"] == "mps:v100:40"
-    assert found.fields["env.GPUSAGE_DECISION"] == "mps:v100:40"
+TYPED = "gres:gpu:v100:1"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "held"),
+    [
+        ("", "v100"),
+        ("intel", "v100&intel"),
+        ("intel&ib", "v100&intel&ib"),
+        ("intel|amd", "v100&(intel|amd)"),
+    ],
+)
+def test_the_type_that_the_user_named_is_held_by_its_feature_never_by_the_share(constraint: str, held: str) -> None:
+    job = job_of(tres_per_node=TYPED, features=constraint)
+    found = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",))
+    assert found.after == f"gres/mps:40, constraint {held}"
+    assert found.fields["set.gres"] == found.fields["env.GPUSAGE_DECISION"] == "mps:40"
+    assert found.fields["set.features"] == held
     assert "set.prefer" not in found.fields
+
+
+def test_a_constraint_that_holds_the_type_already_stays_as_it_is() -> None:
+    found = rendered(job_of(tres_per_node=TYPED, features="intel&v100"), mps_thread_percent=40)
+    assert found.after == "gres/mps:40, constraint intel&v100"
+    assert "set.features" not in found.fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "trouble"),
+    [
+        ({"tres_per_node": "gres:gpu:h100:1"}, "no feature is on all of its nodes and on no others"),
+        ({"tres_per_node": TYPED, "prefer": "intel"}, "--prefer would stand in place of its feature v100"),
+        ({"tres_per_node": TYPED, "features": "[rack1|rack2]"}, "cannot be joined to --constraint=[rack1|rack2]"),
+        ({"tres_per_node": TYPED, "features": "a&b|c"}, "cannot be joined"),
+        ({"tres_per_node": TYPED, "features": "x" * 1020}, "cannot be joined"),
+    ],
+)
+def test_where_no_feature_can_hold_the_type_the_gpu_stays_whole(fields: dict[str, str], trouble: str) -> None:
+    found = rendered(job_of(**fields), mps_thread_percent=40)
+    assert (found.fields, found.after) == ({}, found.before)
+    assert trouble in (found.trouble or "")
 
 
 def test_where_no_gpu_can_be_shared_nothing_changes() -> None:
@@ -125,6 +170,9 @@ def test_a_generation_alone_leaves_the_gpu_whole_and_unmarked() -> None:
         ((), "intel", None),
         (("h100",), "[rack1|rack2]", None),
         (("h100",), "intel*2", None),
+        (("h100",), "intel&gold|amd", None),  # which of the two binds closer?
+        (("h100",), "v100", None),  # the generation is named: preferring another would contradict it
+        (("h100",), "intel&hopper", None),
         (("h100",), "\N{SNOWMAN}", None),
         (("h100",), "x" * 1024, None),
     ],
@@ -133,7 +181,7 @@ def test_prefer_repeats_the_jobs_own_constraint(
     preferred: tuple[str, ...], constraint: str, expression: str | None
 ) -> None:
     request = dataclasses.replace(job_of().request, preferred_gpus=preferred)
-    assert prefer_expression(request, (*POOLS, ODD), constraint) == expression
+    assert preferring_expression(request, (*POOLS, ODD), constraint) == expression
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ def test_gpus_are_counted_over_nodes_sockets_and_tasks(fields: dict[str, str], g
     ("fields", "clause"),
     [
         ({"script": "0"}, "only batch jobs"),
+        ({"script_options": "cpus-per-gpu"}, "its script or environment has --cpus-per-gpu"),
+        ({"script_options": "unread"}, "too long"),
         ({"het": "1"}, "heterogeneous"),
         ({"cpus_per_tres": "gres:gpu:4"}, "--cpus-per-gpu"),
         ({"mem_per_tres": "gres:gpu:4096"}, "--mem-per-gpu"),

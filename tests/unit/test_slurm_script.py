@@ -59,6 +59,7 @@ def test_directives_end_where_the_commands_begin() -> None:
     assert read_script("#!/bin/sh\n\n# words\n#SBATCH -n 2\necho\n#SBATCH --gres=gpu:1\n") == {
         "script": "1",
         "het": "0",
+        "script_options": "",
         "num_tasks": "2",
     }
 
@@ -91,3 +92,16 @@ def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
     assert job.model_request is not None
     assert job.submission.fields["partition"] == "gpu"
     assert job.submission.origin == "train.sh"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("srun --gpus=1 --cpus-per-gpu=4 python x", "cpus-per-gpu"),
+        ("export SLURM_CPUS_PER_GPU=4", "cpus-per-gpu"),
+        ("srun --gpus=1 --mem-per-gpu=4G --cpus-per-task=2 python x", ""),
+        ("x" * 262_144, "unread"),
+    ],
+)
+def test_srun_lines_that_a_share_could_not_carry_are_found_as_job_submit_finds_them(line: str, found: str) -> None:
+    assert read_script(f"#!/bin/sh\n{line}\n")["script_options"] == found

@@ -1,8 +1,8 @@
 """The cluster that `gpusage validate` decides for: from a file, from the manager itself, or an example.
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
-``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature`` and
-``partitions``; a table ``unshared`` has the partitions whose GPUs stay whole, each with why. What
+``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature``,
+``exact_feature`` and ``partitions``; a table ``unshared`` has the partitions whose GPUs stay whole, each with why. What
 `gpusage slurm status --json` prints is such a file, too.
 """
 
@@ -30,7 +30,7 @@ else:
 Origin = Literal["file", "local", "example"]
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
-KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "partitions")
+KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "exact_feature", "partitions")
 
 
 def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, Origin]:
@@ -61,6 +61,7 @@ def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
             free_gpu_count=count,
             mps_per_gpu=100,
             feature=name,
+            exact_feature=name,
         )
         for name, count in EXAMPLE_POOLS
     ]
@@ -126,6 +127,7 @@ def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN4
         _refuse(origin, "gpu_count", "a whole number of GPUs", None)
     free = _count(row, "free_gpu_count", origin)
     feature = row.get("feature", site_type)
+    exact = row.get("exact_feature", feature)
     return GpuPool(
         gpu=_gpu(row.get("gpu", site_type), catalogue, named="gpu" in row),
         site_type=site_type,
@@ -133,6 +135,7 @@ def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN4
         free_gpu_count=count if free is None else free,
         mps_per_gpu=_count(row, "mps_per_gpu", origin),
         feature=None if feature is None else str(feature),
+        exact_feature=None if exact is None else str(exact),
         partitions=_names(row, "partitions", origin),
     )
 

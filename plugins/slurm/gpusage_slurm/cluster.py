@@ -9,7 +9,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -65,11 +65,13 @@ def read_cluster() -> Cluster:
 
 def pools_of(nodes: Iterable[NodeState], catalogue: Catalogue) -> tuple[GpuPool, ...]:
     """Return one pool for each GPU type of *nodes*, in the order in which they are met."""
+    nodes = tuple(nodes)
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
     for node in nodes:
         for kind, count in _counts(node.gres, "gpu").items():
             grouped.setdefault(kind, []).append((node, count))
-    return tuple(_pool(kind, members, catalogue) for kind, members in grouped.items())
+    pools = (_pool(kind, members, catalogue) for kind, members in grouped.items())
+    return tuple(replace(pool, exact_feature=_exact(pool, nodes)) for pool in pools)
 
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
@@ -134,6 +136,13 @@ def _feature(site_type: str, features: Iterable[str]) -> str | None:
     """Return the feature that all nodes of a type have and that is named after it."""
     plain = site_type.lower().replace("-", "_")
     return next((word for word in sorted(features) if word.lower().replace("-", "_") == plain), None)
+
+
+def _exact(pool: GpuPool, nodes: tuple[NodeState, ...]) -> str | None:
+    """Return the feature of *pool* where it holds a job to that GPU type, whatever else *nodes* are."""
+    wanted = (pool.feature or "").casefold()
+    there = (_counts(node.gres, "gpu").keys() for node in nodes if wanted in map(str.casefold, node.features))
+    return pool.feature if wanted and all(kinds == {pool.site_type} for kinds in there) else None
 
 
 def _counts(gres: str, name: str) -> dict[str, int]:

@@ -3,30 +3,41 @@
 Invariants:
 
 1. Keys are ``set.X``, a field of job_submit's job description, or ``env.X``, a variable of the job. Nothing else.
-2. What the job asks for beside GPUs stays as it was: other resources, its constraint, its own `--prefer`.
+2. What the job asks for beside GPUs stays as it was: other resources, its own `--prefer`, its constraint; only a GPU
+   type that it named is held by a feature, added to the constraint, for a share cannot name a type.
 3. A decision that cannot be put into this site's words changes nothing: no fields, and ``after`` equals ``before``.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
+from gpusage_slurm.constraint import exact_feature, holding_constraint, preferring_expression
 from gpusage_slurm.request import MANAGER, PLACES
 from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
+
+_NAMELESS = "a share cannot name its GPU type"
+_NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
 
 MARK = "GPUSAGE_DECISION"
 """The variable by which the node side and an inner srun know a job whose GPU became a share."""
 
-_MAXIMUM_FIELD_BYTES = 1024  # slurmctld's limit on what a plugin leaves behind, facts 4
 _WHOLE = 100  # percent
-_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*")
-_CONSTRAINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*(?:[&|][A-Za-z0-9_][A-Za-z0-9_.:=-]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What to set, and the request as it then is, for people; or why nothing can be set."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
+    trouble: str | None = None
 
 
 @hookimpl(trylast=True)
@@ -36,11 +47,11 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
         return None
     before = job.request_text
     reachable = cluster.within(job.request.partitions)
-    fields, after = _changes(job.submission.fields, decision.request, reachable)
-    if decision.code is not Code.REWRITE or not fields:
-        return Rendered(before=before, after=before, fields=MappingProxyType({}))
-    after = after if after.startswith("gres/") else f"{before}, {after}"
-    return Rendered(before=before, after=after, fields=MappingProxyType(fields))
+    change = _change(job.submission.fields, decision.request, reachable)
+    if decision.code is not Code.REWRITE or not change.fields:
+        return Rendered(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
+    after = change.after if change.after.startswith("gres/") else f"{before}, {change.after}"
+    return Rendered(before=before, after=after, fields=MappingProxyType({**change.fields}))
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) -> int | None:
@@ -50,48 +61,48 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) ->
     what else (memory, a constraint, a node's name) ties the job to that very pool is not for us to know.
     ``None``, too, where less than a GPU would be all of its units.
     """
-    named = (gpu_type or "").casefold()
-    counts = [
-        pool.mps_per_gpu or 0 for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())
-    ]
+    counts = [pool.mps_per_gpu or 0 for pool in pools if pool.gpu_count > 0 and gpu_type in (None, pool.site_type)]
     units = max(math.ceil(percent * max(counts, default=0) / 100), 1)
     # Where a GPU counts few units, a part of it rounds up to the whole: nothing would be left for others.
     return units if counts and units < min(counts) + (percent >= _WHOLE) else None
 
 
-def prefer_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:
-    """Return the features to prefer, *constraint* repeated inside, for `prefer` replaces it while it is tried.
+def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    if request.mps_thread_percent is None:
+        return _preference(fields, request, cluster)
+    units = mps_units(request.mps_thread_percent, cluster.pools, request.gpu_type)
+    if units is None:
+        return _Change()
+    share = f"mps:{units}"
+    place = (
+        _preference(fields, request, cluster) if request.gpu_type is None else _held(fields, request.gpu_type, cluster)
+    )
+    if request.gpu_type is not None and place.trouble:
+        return place
+    after = ", ".join(filter(None, (f"gres/{share}", place.after)))
+    return _Change(fields={**_share_fields(fields, share, request.memory_cap_bytes), **place.fields}, after=after)
 
-    ``None`` where there is nothing to prefer, or *constraint* is of a form (counts, brackets) that cannot be joined.
-    """
-    features = {pool.site_type: pool.feature for pool in pools if pool.feature and _FEATURE.fullmatch(pool.feature)}
-    wanted = [features[name] for name in request.preferred_gpus if name in features]
-    wished = "|".join(dict.fromkeys(wanted))
-    constraint = constraint.strip()
-    if not wished or (constraint and not _CONSTRAINT.fullmatch(constraint)):
-        return None
-    if constraint:
-        wished = f"{_grouped(wished)}&{_grouped(constraint)}"
-    return wished if len(wished.encode()) <= _MAXIMUM_FIELD_BYTES else None
+
+def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    """Return the change that makes the job prefer the GPUs of *request*, an empty one where it cannot."""
+    wished = preferring_expression(request, cluster.pools, fields.get("features", ""))
+    if not wished or request.gpu_type is not None or not _may_prefer(fields):
+        return _Change(trouble=_NO_ROOM)
+    return _Change(fields={"set.prefer": wished}, after=f"prefer {wished}")
 
 
-def _changes(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> tuple[dict[str, str], str]:
-    """Return what to set, and the request as it then is, for people."""
-    changes: dict[str, str] = {}
-    after = []
-    percent = request.mps_thread_percent
-    units = None if percent is None else mps_units(percent, cluster.pools, request.gpu_type)
-    if percent is not None and units is None:
-        return {}, ""
-    if units is not None:
-        share = f"mps:{request.gpu_type}:{units}" if request.gpu_type else f"mps:{units}"
-        changes |= _share_fields(fields, share, request.memory_cap_bytes)
-        after.append(f"gres/{share}")
-    wished = prefer_expression(request, cluster.pools, fields.get("features", ""))
-    if wished and request.gpu_type is None and _may_prefer(fields):
-        changes["set.prefer"] = wished
-        after.append(f"prefer {wished}")
-    return changes, ", ".join(after)
+def _held(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
+    """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
+    constraint = fields.get("features", "")
+    exact = exact_feature(gpu_type, cluster.pools)
+    if exact is None:
+        return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
+    if fields.get("prefer"):
+        return _Change(trouble=f"{_NAMELESS}, and the job's --prefer would stand in place of its feature {exact}")
+    held = holding_constraint(exact, constraint)
+    if held is None:
+        return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
+    return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
 
 
 def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int | None) -> dict[str, str]:
@@ -121,7 +132,3 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
     named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
     resources = [item for place in PLACES for item in parse_list(fields.get(place, ""))]
     return not named and all(is_gpu(item) for item in resources if item.generic)
-
-
-def _grouped(expression: str) -> str:
-    return f"({expression})" if re.search(r"[&|]", expression) else expression

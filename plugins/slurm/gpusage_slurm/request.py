@@ -29,6 +29,10 @@ _OPTIONS = {
     "ntasks_per_tres": "--ntasks-per-gpu counts whole GPUs",
     "tres_freq": "--gpu-freq needs a GPU of its own",
 }
+_SCRIPT_OPTIONS = {
+    "cpus-per-gpu": "its script or environment has --cpus-per-gpu for an srun, which counts whole GPUs",
+    "unread": "its script is too long to look for srun lines that need a whole GPU",
+}
 
 
 @hookimpl(trylast=True)
@@ -121,6 +125,8 @@ def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: s
     for name, clause in _OPTIONS.items():
         if fields.get(name, "") not in ("", "0", "(null)"):
             yield clause
+    if fields.get("script_options", "") in _SCRIPT_OPTIONS:
+        yield _SCRIPT_OPTIONS[fields["script_options"]]
     if not _binding_is_implied(fields):
         yield "--gpu-bind needs a GPU of its own"
 

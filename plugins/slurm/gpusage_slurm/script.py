@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
 _COUNT = re.compile(r"[0-9]{1,9}")
+_MAXIMUM_BYTES = 256 * 1024
+_UNCARRIED = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
 _SHORT = MappingProxyType(
     {
@@ -55,7 +57,7 @@ _GPUS = MappingProxyType(
 
 def read_script(text: str) -> dict[str, str]:
     """Return the fields that the directives of *text* set, by job_submit's names; what is not ours is left out."""
-    fields = {"script": "1", "het": "0"}
+    fields = {"script": "1", "het": "0", "script_options": script_options(text)}
     options: dict[str, str] = {}
     for name, value in read_directives(text):
         if name in _HET:
@@ -69,6 +71,13 @@ def read_script(text: str) -> dict[str, str]:
     if "num_tasks" not in fields and _COUNT.fullmatch(tasks) and _COUNT.fullmatch(nodes):
         fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
     return fields
+
+
+def script_options(text: str) -> str:
+    """Return what gpusage.lua says of the srun lines in *text* that a share could not carry."""
+    if len(text.encode("utf-8", "replace")) > _MAXIMUM_BYTES:
+        return "unread"
+    return "cpus-per-gpu" if _UNCARRIED.search(text) else ""
 
 
 def read_directives(text: str) -> Iterator[tuple[str, str]]:

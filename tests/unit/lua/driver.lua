@@ -9,7 +9,7 @@ function slurm.log_user(...) told[#told + 1] = string.format(...) end
 -- A job description as slurmctld hands it over: reading anything is allowed, writing what is not there is an error.
 function job_of(fields)
   local store = { tres_per_node = "gres:gpu:1", script = "#!/bin/sh\n", user_id = 1000, environment = {} }
-  for _, name in ipairs({ "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "prefer", "admin_comment" }) do
+  for _, name in ipairs({ "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer", "admin_comment" }) do
     store[name] = ""
   end
   for name, value in pairs(fields or {}) do store[name] = value end

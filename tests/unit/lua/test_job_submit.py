@@ -38,6 +38,7 @@ SUBMIT = """
     seconds = socket.gettime() - start, verdict = verdict, gres = job.tres_per_node, prefer = job.prefer,
     per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.GPUSAGE_CARD,
     cap = job.environment.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, export = job.environment.SLURM_EXPORT_ENV,
+    owner = job.environment.GPUSAGE_JOB, pipe = job.environment.CUDA_MPS_PIPE_DIRECTORY,
     preload = job.environment.LD_PRELOAD, priority = job.priority, partition = job.partition,
   }
 """
@@ -135,6 +136,23 @@ def test_a_direct_srun_and_a_heterogeneous_component_are_told_apart(drive: Drive
         drive(submit(tmp_path / "s", "{ script = '', het_job_offset = 0 }"))
     fields = json.loads(questions[0])["fields"]
     assert (fields["script"], fields["het"]) == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [
+        ("script = '#!/bin/sh\\nsrun --gpus=1 --mem-per-gpu=1G x\\n'", ""),
+        ("script = '#!/bin/sh\\nsrun --cpus-per-gpu 4 x\\n'", "cpus-per-gpu"),
+        ("script = '#!/bin/sh\\nexport SLURM_CPUS_PER_GPU=4\\n'", "cpus-per-gpu"),
+        ("environment = { SLURM_CPUS_PER_GPU = '4' }", "cpus-per-gpu"),
+        ("script = string.rep('x', 262145)", "unread"),
+        ("script = ''", ""),
+    ],
+)
+def test_srun_lines_that_a_share_could_not_carry_are_found(drive: Drive, tmp_path: Path, job: str, found: str) -> None:
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", f"{{ {job} }}"))
+    assert json.loads(questions[0])["fields"]["script_options"] == found
 
 
 @pytest.mark.parametrize(
@@ -366,11 +384,13 @@ def test_a_job_without_a_gpu_is_not_even_asked_about(drive: Drive, tmp_path: Pat
 
 def test_the_marks_of_an_enclosing_job_are_emptied(drive: Drive, tmp_path: Path) -> None:
     environment = (
-        "environment = { GPUSAGE_DECISION = 'mps:40', CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = '0=1M',"
+        "environment = { GPUSAGE_DECISION = 'mps:40', CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = '0=1M', GPUSAGE_JOB = '6',"
+        " CUDA_MPS_PIPE_DIRECTORY = '/run/x',"
         " SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD', GPUSAGE_CARD = 'QUJD' }"
     )
     report = drive(submit(tmp_path / "missing", f"{{ {environment} }}"))
     assert (report["mark"], report["cap"], report["card"], report["export"]) == ("", "", "", "ALL")
+    assert (report["owner"], report["pipe"]) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ local MAXIMUM_FIELD_BYTES = 8192
 local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_ADMIN_COMMENT_BYTES = 1024 -- slurmctld's limit
 local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
+local MAXIMUM_SCRIPT_BYTES = 262144
 local MAXIMUM_LIMIT_MS = 1000
 local MAXIMUM_REST_S = 4
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
@@ -21,9 +22,13 @@ local TEXTS = {
   "req_nodes", "exc_nodes",
 }
 local NUMBERS = { "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres" }
-local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "prefer" }
+local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer" }
 local READ_AS = { gres = "tres_per_node" } -- gres is another name of tres_per_node that adds the version's own prefix
 local VARIABLES = { GPUSAGE_DECISION = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true }
+local INHERITED = {
+  "GPUSAGE_DECISION", "GPUSAGE_JOB", "GPUSAGE_DEVICE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+  "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
+}
 
 -- JSON, as much of it as the protocol needs -----------------------------------------------------------------------
 
@@ -142,6 +147,14 @@ local function variable(job, name)
   return type(value) == "string" and value or ""
 end
 
+-- Return what of the job's own srun lines a share could not carry: --cpus-per-gpu, which cli_filter cannot take back.
+function M.script_options(job, script)
+  if variable(job, "SLURM_CPUS_PER_GPU") ~= "" then return "cpus-per-gpu" end
+  if #script > MAXIMUM_SCRIPT_BYTES then return "unread" end
+  local found = script:find("--cpus-per-g", 1, true) or script:find("SLURM_CPUS_PER_GPU", 1, true)
+  return found and "cpus-per-gpu" or ""
+end
+
 -- Return the daemon's question about `job` as one line, with `more` after its fields.
 function M.question(job, more)
   local parts = {}
@@ -157,7 +170,9 @@ function M.question(job, more)
   end
   local user, script, card = read(job, "user_id"), read(job, "script"), variable(job, "GPUSAGE_CARD")
   add("user_id", type(user) == "number" and string.format("%.0f", user) or "")
-  add("script", type(script) == "string" and script ~= "" and "1" or "0")
+  script = type(script) == "string" and script or ""
+  add("script", script ~= "" and "1" or "0")
+  add("script_options", M.script_options(job, script))
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
   return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
@@ -265,7 +280,7 @@ end
 -- Take out what an enclosing job of ours or the card's journey left in the job's environment: it would mislead this one.
 function M.clean(job)
   if variable(job, "GPUSAGE_DECISION") ~= "" then
-    for _, name in ipairs({ "GPUSAGE_DECISION", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" }) do
+    for _, name in ipairs(INHERITED) do
       if variable(job, name) ~= "" then job.environment[name] = "" end
     end
   end

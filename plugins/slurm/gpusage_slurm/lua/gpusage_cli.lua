@@ -8,7 +8,7 @@ local M = { command = "gpusage", limit_s = 10 }
 
 local MAXIMUM_CARD_BYTES = 16384
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
-local EMPTIED = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gpu-bind" }
+local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
 local SUFFIXES = { "%.onnx$", "%.pt2$", "%.card%.json$", "config%.json$" }
 local PREFIXES = { "^timm:", "^torchvision:", "^hf:", "^model=" }
 
@@ -60,18 +60,18 @@ function M.sbatch(options)
   if card then M.send(options, card) end
 end
 
--- Return the resources of the list `gres` that are not GPUs, and how many GPUs it names.
-local function without_gpus(gres)
+-- Return the list `text` without its GPUs, and how many it names; `text` itself where it names none.
+local function without_gpus(text)
   local others, gpus = {}, 0
-  for word in gres:gmatch("[^,]+") do
+  for word in text:gmatch("[^,]+") do
     local plain = word:gsub("^gres[:/]", "")
     if plain == "gpu" or plain:find("^gpu[:=]") then
       gpus = gpus + (tonumber(plain:match("[:=](%d+)$")) or 1)
     else
-      others[#others + 1] = plain
+      others[#others + 1] = word
     end
   end
-  return others, gpus
+  return table.concat(others, ","), gpus
 end
 
 -- Return how many GPUs an option such as --gpus=v100:1 names.
@@ -83,23 +83,72 @@ local function count_of(value)
   return gpus
 end
 
--- An srun inside a job of ours: where it asks for one GPU, give it the share that the job holds.
-function M.srun(options)
-  local share = os.getenv("GPUSAGE_DECISION") or ""
-  local own = os.getenv("SLURM_JOB_ID") or ""
-  -- Slurm itself sets the percentage in a job that holds a share: the mark alone may be another job's.
-  local percentage = os.getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or ""
-  if not share:find("^mps:[%w_.:-]+$") or own == "" or percentage == "" then return end
-  local other = read(options, "jobid")
-  if other:find("^%d+$") and other ~= own then return end
-  local others, gpus = without_gpus(read(options, "gres"))
+-- Return the share that this job holds, nil where it holds none of ours.
+local function own_share()
+  local share, job = os.getenv("GPUSAGE_DECISION") or "", os.getenv("SLURM_JOB_ID") or ""
+  local owner = os.getenv("GPUSAGE_JOB") or job -- the task prolog's; another's where salloc took the mark along
+  local percentage = os.getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "" -- Slurm's own, where a share is held
+  return job ~= "" and owner == job and percentage ~= "" and share:match("^mps:%d+$") or nil
+end
+
+-- Tell whether the option `name`, a text or a number, was given.
+local function is_given(options, name)
+  local value = read(options, name)
+  return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
+end
+
+-- Tell whether a GPU is asked for each task: Slurm then binds each task to its own.
+local function asks_per_task(options)
+  local _, gpus = without_gpus(read(options, "tres-per-task"))
+  return gpus > 0 or is_given(options, "gpus-per-task") or is_given(options, "ntasks-per-gpu")
+end
+
+-- Take out every GPU that the options name, and return how many that were. Beside the command line's they hold what
+-- srun read from SLURM_GPUS and its like, which still tell the script what its user asked for.
+local function take_gpus(options, gres)
+  local _, gpus = without_gpus(gres)
+  local per_task, task_gpus = without_gpus(read(options, "tres-per-task"))
+  gpus = math.max(gpus, task_gpus)
   for _, name in ipairs(GPU_OPTIONS) do gpus = math.max(gpus, count_of(read(options, name))) end
-  if gpus ~= 1 then return end
-  table.insert(others, 1, share)
-  for _, name in ipairs(EMPTIED) do
+  for _, name in ipairs({ "mem-per-gpu", "ntasks-per-gpu" }) do
+    if is_given(options, name) then gpus = math.max(gpus, 1) end
+  end
+  if gpus ~= 1 then return gpus end
+  for _, name in ipairs(GPU_OPTIONS) do
     if read(options, name) ~= "" then options[name] = "" end
   end
-  options["gres"] = table.concat(others, ",")
+  if task_gpus > 0 then options["tres-per-task"] = per_task end
+  return gpus
+end
+
+-- Take out what would be counted for each GPU: the share is one GPU's, and no GPU is asked for any more.
+local function take_counts(options)
+  if is_given(options, "mem-per-gpu") then options["mem-per-gpu"] = "0" end
+  if is_given(options, "ntasks-per-gpu") then
+    options["ntasks"] = read(options, "ntasks-per-gpu")
+    options["ntasks-per-gpu"] = NO_VALUE
+  end
+end
+
+-- Take out a binding to GPUs, which would hide the only device of a share from several tasks. 22.05 knows no binding of
+-- other resources, and where "none" is asked for its slurmstepd crashes: there the task prolog shows the device again.
+local function unbind(options)
+  options["tres-bind"] = "gres/mps:none"
+  if read(options, "tres-bind") == "" then options["gpu-bind"] = "closest" end
+end
+
+-- An srun inside a job of ours: where it asks for one GPU, give it the share that the job holds.
+function M.srun(options)
+  local share, other = own_share(), read(options, "jobid")
+  if not share or (other:find("^%d+$") and other ~= os.getenv("SLURM_JOB_ID")) then return end
+  local gres = read(options, "gres")
+  local bound = is_given(options, "gpu-bind") or read(options, "tres-bind") ~= "" or asks_per_task(options)
+  local gpus = take_gpus(options, gres)
+  if bound and gpus <= 1 then unbind(options) end
+  if gpus ~= 1 then return end
+  take_counts(options)
+  local others = without_gpus(gres):gsub("gres[:/]", "")
+  if others ~= "none" then options["gres"] = others == "" and share or share .. "," .. others end
 end
 
 -- Do our part for the command at hand. Never fails.

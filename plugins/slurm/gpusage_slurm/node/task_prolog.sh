@@ -2,38 +2,35 @@
 # gpusage's TaskProlog: runs as the user before every task, the batch script too. slurmd acts on the "export" and "unset"
 # lines that it prints. It says nothing in a job that is not ours, and never fails.
 
-# An enclosing job's mark, emptied by job_submit, or the card's empty remainder: away with it.
-for name in GPUSAGE_DECISION GPUSAGE_CARD CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; do
+# What an salloc inside a job of ours took along is about that job.
+if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
+    for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
+        CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+        echo "unset $name"
+    done
+    exit 0
+fi
+
+# What an sbatch inside one took along, emptied by job_submit, or the card's empty remainder: away with it.
+for name in GPUSAGE_DECISION GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
     eval "empty=\${$name-given}" # "given" where there is no such variable
     [ -z "$empty" ] && echo "unset $name"
 done
 
-# Slurm itself sets the percentage in a job that holds a share: the mark alone may be another job's.
+# Slurm itself sets the percentage where a share is held: a step may hold none.
 [ -n "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 
-# sbatch exported the request as the user wrote it, before it became a share; an inner srun would ask for it again.
-for name in SLURM_GPUS SLURM_GPUS_PER_NODE SLURM_GPUS_PER_SOCKET SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_TRES_BIND
-do
-    echo "unset $name"
-done
+# cli_filter lets an inner srun ask for the share by this. What sbatch exported of the request stays, for scripts read it;
+# only the binding that --gpus-per-task implies goes: it would hide the device from every step.
+echo "export GPUSAGE_JOB=${SLURM_JOB_ID:-}"
+echo "unset SLURM_TRES_BIND"
 
-# From 23.11 on SLURM_TRES_PER_TASK also counts CPUs: only its GPUs go.
-others=
-old_ifs=$IFS
-IFS=,
-set -f
-for word in ${SLURM_TRES_PER_TASK:-}; do
-    case $word in
-        gres[:/]gpu | gres[:/]gpu[:=]*) ;;
-        *) others=${others:+$others,}$word ;;
-    esac
-done
-set +f
-IFS=$old_ifs
-if [ -n "$others" ]; then
-    echo "export SLURM_TRES_PER_TASK=$others"
-else
-    echo "unset SLURM_TRES_PER_TASK"
+# The batch script's device is the job's only one. Slurm hides it from several tasks that it should bind to GPUs.
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    echo "export GPUSAGE_DEVICE=$CUDA_VISIBLE_DEVICES"
+elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
+    echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
 fi
 
 # The prolog wrote where this job's MPS daemon listens, if it could start one. Its only device is number 0.
