@@ -1,7 +1,8 @@
 """The words that a user writes to us: `model=resnet50.onnx,batch=64`, in a job's comment or on a command line.
 
-A comment is ours when it is a model alone, when it begins with `model=` or `gpusage=`, or from a word `gpusage:` up to
-the next `;`. Any other comment belongs to somebody else.
+A comment is ours when it begins with a model or one of our keys and names a model, and from a word `gpusage:` on, each
+time up to the next `;`. Any other comment belongs to somebody else. What was clearly meant for us and is not of this
+form is refused in one sentence, never silently left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = ("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate", "gpusage")
 
 _MAXIMUM_COUNT = 10**9
-_OURS = re.compile(r"(?:^|[\s;,])gpusage:\s*([^;]*)")
+_OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
+_ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
+_CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
+_SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
 _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
@@ -35,11 +39,56 @@ def parse_comment(text: str) -> ModelRequest | None:
     """
     marked = _OURS.search(text)
     if marked:
-        return parse_model(marked.group(1))
+        return parse_model(_clause(text[marked.end() :]))
     stripped = text.strip()
-    if stripped.startswith(("model=", "gpusage=")) or looks_like_model(stripped):
-        return parse_model(stripped)
+    if _is_ours(stripped):
+        return parse_model(_clause(stripped))
+    _refuse_slips(stripped)
     return None
+
+
+def _is_ours(text: str) -> bool:
+    """Tell whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
+    first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
+    model_later = re.search(r"(?:^|,)\s*model=", rest)
+    begins = looks_like_model(first) and (not rest or _key(rest) in KEYS)
+    return text.startswith(("model=", "gpusage=")) or begins or (_key(first) in KEYS and model_later is not None)
+
+
+def _key(text: str) -> str | None:
+    """Return the key that *text* begins with."""
+    key, found, _ = text.strip().partition("=")
+    return key if found else None
+
+
+def _clause(text: str) -> str:
+    """Return *text* up to its first ``;`` outside quotes.
+
+    Raises:
+        RequestError: One of our keys follows it, where the user expects it to count.
+    """
+    match = _CLAUSE.match(text)
+    clause = match[0] if match else ""
+    for part in text[len(clause) + 1 :].split(";"):
+        if _key(part) in KEYS:
+            whole = f"{clause.strip()},{part.strip()}"
+            message = (
+                f"Comment {text.strip()!r} must join its keys by ','; got ';' before {part.strip()!r}. Write {whole!r}."
+            )
+            raise RequestError(message)
+    return clause
+
+
+def _refuse_slips(text: str) -> None:
+    """Refuse a comment that misses our form by a letter."""
+    key, _, value = re.split(r"[,;]", text, maxsplit=1)[0].partition("=")
+    close = difflib.SequenceMatcher(None, key.lower(), "model").ratio() >= _SLIP_RATIO
+    if close and len(key) <= len("model") + 1 and looks_like_model(value):
+        message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {key!r}. Did you mean 'model'?"
+        raise RequestError(message)
+    if _ALMOST_OURS.search(text):
+        message = f"Comment {text!r} must have a ':' after 'gpusage'; got none. Write 'gpusage: model=PATH,batch=N'."
+        raise RequestError(message)
 
 
 def looks_like_model(word: str) -> bool:

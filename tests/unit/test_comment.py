@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpusage.comment import parse_comment, parse_model
@@ -18,6 +20,11 @@ from gpusage_hooks.types import ModelRequest, Slo, Workload
         ('model="a,b.onnx"', "a,b.onnx"),
         ("/data/lr=0.1/x.onnx", "/data/lr=0.1/x.onnx"),
         ("project=x; gpusage: model=r.onnx,batch=64; y", "r.onnx"),
+        ("project=x; Gpusage: model='a;b.onnx',batch=64; y", "a;b.onnx"),
+        ("model=r.onnx,batch=64; project=x", "r.onnx"),
+        ("r.onnx,batch=64", "r.onnx"),
+        ("timm:resnet50, batch=64", "timm:resnet50"),
+        ("batch=64,model=r.onnx", "r.onnx"),
     ],
 )
 def test_a_comment_addressed_to_us_names_its_model(text: str, model: str) -> None:
@@ -26,9 +33,41 @@ def test_a_comment_addressed_to_us_names_its_model(text: str, model: str) -> Non
     assert request.model == model
 
 
-@pytest.mark.parametrize("text", ["", "hello", "project=x", "mymodel=r.onnx", "see gpusage docs", "a.onnx and more"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "project=x",
+        "mymodel=r.onnx",
+        "see gpusage docs",
+        "a.onnx and more",
+        "a.onnx,b.onnx",
+        "mode=debug",
+        "models=5",
+        "a;b",
+        "project=x,model=T",
+    ],
+)
 def test_any_other_comment_belongs_to_somebody_else(text: str) -> None:
     assert parse_comment(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model=x;batch=8", "must join its keys by ','; got ';' before 'batch=8'. Write 'model=x,batch=8'"),
+        ("x.onnx; batch=8", "Write 'x.onnx,batch=8'"),
+        ("a=1; gpusage: model=x; batch=8,mode=infer", "Write 'model=x,batch=8,mode=infer'"),
+        ("modle=x.onnx,batch=8", "Did you mean 'model'"),
+        ("Model=timm:resnet50", "Did you mean 'model'"),
+        ("modl=x.onnx", "Did you mean 'model'"),
+        ("gpusage model=x.onnx", "must have a ':' after 'gpusage'"),
+    ],
+)
+def test_what_was_clearly_meant_for_us_is_never_silently_left_out(text: str, sentence: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(sentence)):
+        parse_comment(text)
 
 
 def test_every_key_arrives() -> None:
