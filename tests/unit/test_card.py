@@ -125,6 +125,13 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded() -> None:
         pytest.param({"inputs": [["x", [10**9, 10**9]]]}, r"at most 2\^48 elements", id="huge"),
         pytest.param({"kinds": [{"op": "a b", "in": [], "out": []}]}, "unlikely word", id="odd-operator"),
         pytest.param({"kinds": [{"op": "A", "in": [], "out": [], "par": [[-1]]}]}, "'par' follows", id="by-batch"),
+        pytest.param(
+            {"kinds": [{"op": "A", "in": [], "out": [], "attr": {f"a{n}": 1 for n in range(65)}}]},
+            "'attr' is not an object of at most 64",
+            id="attributes",
+        ),
+        pytest.param({"kinds": [{"op": "A", "out": []}] * 2001}, "'kinds' is not a list of at most 2000", id="kinds"),
+        pytest.param({"notes": [[0] * 200_001]}, "at most 200000 figures", id="figures"),
     ],
 )
 def test_a_forged_field_is_refused_in_one_sentence(changes: dict[str, object], rule: str) -> None:
@@ -137,6 +144,13 @@ def test_a_graph_too_irregular_for_a_card_is_refused() -> None:
     scattered = tuple(replace(RELU, inputs=((7919 * i * i % 104_729, i),)) for i in range(1, 3000))
     graph = replace(GRAPH, nodes=scattered, producers=tuple((-1,) for _ in scattered))
     with pytest.raises(GraphError, match="must be at most 4096 bytes"):
+        card.encode(graph)
+
+
+def test_a_graph_of_more_kinds_than_a_card_may_have_is_refused() -> None:
+    nodes = tuple(replace(RELU, inputs=((i, 1),), outputs=((i, 1),)) for i in range(1, 2002))
+    graph = replace(GRAPH, nodes=nodes, producers=tuple((-1,) for _ in nodes))
+    with pytest.raises(GraphError, match="at most 2000 kinds of nodes; got 2001"):
         card.encode(graph)
 
 

@@ -16,6 +16,7 @@ from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Shape
 VERSION = 1
 MAXIMUM_COUNT = 2**48
 MAXIMUM_LIST = 4096
+MAXIMUM_ATTRIBUTES = 64
 
 _LONGEST_WORD, _LONGEST_ATTRIBUTE = 80, 160
 _WORD = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_WORD}}}")
@@ -28,24 +29,29 @@ class _FieldError(Exception):
     """Say which rule a field breaks."""
 
 
-def check_document(document: object, subject: str) -> ModelGraph:
+def check_document(document: object, subject: str, most_kinds: int = MAXIMUM_NODES) -> ModelGraph:
     """Return the graph that *document* describes.
+
+    Args:
+        document: What JSON says.
+        subject: What errors are about.
+        most_kinds: How many kinds of nodes it may list; to predict for one takes longer than to read it.
 
     Raises:
         GraphError: It does not describe one.
     """
     try:
-        return _graph(_mapping(document, "the document"), subject)
+        return _graph(_mapping(document, "the document"), subject, most_kinds)
     except _FieldError as error:
         message = f"{subject} must be as 'gpusage card' writes it; {error}. Make it anew."
         raise GraphError(message) from error
 
 
-def _graph(document: dict[str, Any], subject: str) -> ModelGraph:
+def _graph(document: dict[str, Any], subject: str, most_kinds: int) -> ModelGraph:
     version = document.get("gpusage_card")
     _require(version == VERSION, f"'gpusage_card' is not {VERSION}")
     shapes = _Shapes(subject)
-    rows = [_mapping(kind, "kinds") for kind in _list(document.get("kinds"), "kinds", MAXIMUM_NODES)]
+    rows = [_mapping(kind, "kinds") for kind in _list(document.get("kinds"), "kinds", most_kinds)]
     kinds = [_node_fields(kind, shapes) for kind in rows]
     sequence = _integers(document.get("nodes"), "nodes", 0, len(kinds) - 1, MAXIMUM_NODES)
     inputs = tuple(
@@ -97,6 +103,7 @@ def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
     parameters = shapes.read(kind["par"], "par") if "par" in kind else ()
     _require(min(chain.from_iterable(parameters), default=0) >= 0, "'par' follows the batch")
     attributes = _mapping(kind["attr"], "attr") if "attr" in kind else {}
+    _require(len(attributes) <= MAXIMUM_ATTRIBUTES, f"'attr' is not an object of at most {MAXIMUM_ATTRIBUTES}")
     fields = {
         "op_type": _word(kind.get("op"), "op"),
         "outputs": shapes.read(kind.get("out"), "out"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.predictors.activity_features import features_with
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.pretrained import load
@@ -69,7 +69,7 @@ def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu])
     return _activities(Identity(timing), Identity(graph), workload)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _activities(
     timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload
 ) -> tuple[Activity, ...]:

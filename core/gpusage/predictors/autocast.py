@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
-from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.operators import OperatorClass, rule_of
 from gpusage.predictors.structure import Role, Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Node
@@ -26,7 +25,7 @@ def widened(graph: ModelGraph) -> Structure:
     return _widened(Identity(graph))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _widened(identity: Identity[ModelGraph]) -> Structure:
     graph = identity.value
     structure = structure_of(graph)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.pretrained import load
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
@@ -53,7 +53,7 @@ def _limits() -> Mapping[str, Any]:
     return {**card["ranges"], **{name: frozenset(names) for name, names in card.get("known", {}).items()}}
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _run_notes(graph: Identity[ModelGraph], workload: Workload, limits: Identity[Mapping[str, Any]]) -> tuple[str, ...]:
     return (*_model_doubts(graph.value, limits.value), *_run_doubts(graph.value, workload, limits.value))
 

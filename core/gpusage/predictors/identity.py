@@ -1,10 +1,15 @@
-"""A key that stands for one object, so that caches need not compare or hash large values."""
+"""A key that stands for one object, so that caches need not compare or hash large values, and those caches."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Generic, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
+P = ParamSpec("P")
+_REMEMBERED = 512
+_forget: list[Callable[[], None]] = []
 
 
 class Identity(Generic[T]):
@@ -20,3 +25,16 @@ class Identity(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Identity) and other.value is self.value
+
+
+def remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """Let *function*, whose first argument is an `Identity`, remember its latest results until `forget` is called."""
+    cached = lru_cache(maxsize=_REMEMBERED)(function)
+    _forget.append(cached.cache_clear)
+    return cast("Callable[P, T]", cached)
+
+
+def forget() -> None:
+    """Forget every graph that predictors have seen, and what they worked out for it."""
+    for clear in _forget:
+        clear()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
@@ -116,7 +115,7 @@ def kernels_of(graph: ModelGraph, workload: Workload) -> Kernels:
     return _kernels(Identity(lower(graph, workload)), workload.precision, workload.optimizer)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels:
     lowering = key.value
     count, passes = len(lowering.flop), 2 if lowering.train else 1

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import compress
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.operators import (
     CLASS_OF_NUMBER,
     RULE_OF_NUMBER,
@@ -130,7 +129,7 @@ def kinds_of(structure: Structure, batch_size: int) -> Kinds:
     return _kinds(Identity(structure), batch_size)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _kinds(key: Identity[Structure], batch_size: int) -> Kinds:
     structure, sizes = key.value, Sizes(batch_size)
     nodes, operators, roles = structure.kinds, structure.operators, structure.roles

@@ -10,13 +10,12 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.autocast import widened
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.kinds import kinds_of
 from gpusage.predictors.operators import element_count
 from gpusage.predictors.structure import Structure, structure_of
@@ -91,7 +90,7 @@ def forward_flop(graph: ModelGraph) -> float:
     return float(lowering.flop @ lowering.structure.counts) / (graph.fixed_batch_size or 1)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision: str) -> Lowering:
     graph = identity.value
     float_bytes = FLOAT_BYTES[precision]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.intervals import spread
 from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
@@ -88,7 +88,7 @@ def _interval(tensors: Interval, generation: str) -> Interval:
     )
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload: Workload) -> Interval:
     """Return what a process takes beside the context."""
     lowering = key.value

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
 from gpusage_hooks.types import ModelGraph, Node
 
@@ -86,7 +85,7 @@ def structure_of(graph: ModelGraph) -> Structure:
     return _structure(Identity(graph))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _structure(identity: Identity[ModelGraph]) -> Structure:
     graph = identity.value
     node_count = len(graph.nodes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, shipped
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.operators import OperatorClass
@@ -105,7 +105,7 @@ def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Tim
     return _timing(Identity(kernels), tuple(map(Identity, gpus)), workload.precision)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: Precision) -> Timing:
     return timing_with(shipped(), key.value, [gpu.value for gpu in gpus], precision)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
-from gpusage.graphs.card import decode
+from gpusage.graphs.card import graph_of, unpacked
 from gpusage.mark import START, mark_of
+from gpusage.predictors.identity import forget
 from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
 from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line, with_mark
@@ -35,8 +36,11 @@ from gpusage_hooks.types import (
     Submission,
 )
 
-REMEMBERED_PARTS = 100_000
-REMEMBERED_DECISIONS = 2_048
+REMEMBERED_BYTES = 3_000_000
+"""Of cards as they are when unpacked; what is kept of one takes up to 20 times as much."""
+LARGEST_REMEMBERED_BYTES = 64 * 1024
+"""DenseNet-121 has 27,000."""
+REMEMBERED_CHARACTERS = 4_000_000
 
 _log = logging.getLogger(__name__)
 _Decisions = Memo[tuple[str, str | None, str | None, GpuRequest, ModelRequest | None], Decision]
@@ -66,8 +70,9 @@ class Judge:
     """Gives verdicts, in one thread; remembers graphs by card, and decisions for as long as a snapshot lives."""
 
     def __init__(self) -> None:
-        self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_PARTS)
-        self._decisions: _Decisions = Memo(REMEMBERED_DECISIONS)
+        self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_BYTES)
+        self._read_bytes = 0
+        self._decisions: _Decisions = Memo(REMEMBERED_CHARACTERS)
         self._snapshot: Snapshot | None = None
 
     def verdict(self, ask: Ask, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
@@ -112,27 +117,31 @@ class Judge:
     def _decided(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
         """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""
         if snapshot is not self._snapshot:
-            self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_DECISIONS)
+            self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_CHARACTERS)
         key = (job.submission.manager, job.card, job.card_trouble, job.request, job.model_request)
         decision = self._decisions.get(key)
         if decision is None:
             graph = self._graph(job.card) if job.card and job.model_request is not None else None
             decision = snapshot.advisor.decide(job, graph, cluster)
-            self._decisions.put(key, decision)
+            self._decisions.put(key, decision, weight=2000 + len(job.card or ""))
         return decision
 
     def _graph(self, card: str) -> ModelGraph:
         graph = self._graphs.get(card)
         if graph is None:
-            graph = decode(card)
-            self._graphs.put(card, graph, weight=part_count(graph))
+            content = unpacked(card)
+            self._make_room(len(content))
+            graph = graph_of(content)
+            if len(content) <= LARGEST_REMEMBERED_BYTES:
+                self._graphs.put(card, graph, weight=len(content))
         return graph
 
-
-def part_count(graph: ModelGraph) -> int:
-    """Return how many nodes, edges and names *graph* has: what it takes to remember it, also where it was forged."""
-    lists = (graph.nodes, graph.inputs, graph.unknown_op_types, graph.notes, *graph.producers)
-    return 1 + sum(map(len, lists))
+    def _make_room(self, content_bytes: int) -> None:
+        """Have predictors forget the graphs that they saw, before they hold more than is kept here."""
+        self._read_bytes += content_bytes
+        if self._read_bytes > REMEMBERED_BYTES:
+            forget()
+            self._read_bytes = content_bytes
 
 
 def origin(ask: Ask) -> str:
