@@ -47,16 +47,16 @@ def encode(graph: ModelGraph) -> str:
         GraphError: The graph is too irregular to be said in so few bytes.
     """
     document = document_of(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
-    if (kinds := len(document["kinds"])) > MAXIMUM_KINDS:
-        message = (
-            f"Card of model {shown(graph.name)} must have at most {MAXIMUM_KINDS} kinds of nodes; got {kinds}. "
-            "Export a simpler graph; without a card a job stays as it is."
-        )
-        raise GraphError(message)
     text = base64.b64encode(pack(_dumped(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
             f"Card of model {shown(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
+            "Export a simpler graph; without a card a job stays as it is."
+        )
+        raise GraphError(message)
+    if (kinds := len(document["kinds"])) > MAXIMUM_KINDS:
+        message = (
+            f"Card of model {shown(graph.name)} must have at most {MAXIMUM_KINDS} kinds of nodes; got {kinds}. "
             "Export a simpler graph; without a card a job stays as it is."
         )
         raise GraphError(message)
