@@ -58,9 +58,12 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
     script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 --comment=here.onnx\n")
     here = sandbox.layout.jobs / "here.onnx"
     here.write_bytes((MODELS / "resnet18.onnx").read_bytes())
-    said = sandbox.run("sbatch", "--test-only", str(script)).stderr
-    assert "gres/gpu:1 -> " in said or "gres/gpu:1 kept" in said
-    assert "no description of the model" not in said
+    elsewhere = sandbox.layout.jobs / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "there.onnx").write_bytes(here.read_bytes())
+    for options in ((), (f"--chdir={elsewhere}", "--comment=there.onnx"), ("-D", "elsewhere", "--comment=there.onnx")):
+        said = sandbox.run("sbatch", "--test-only", *options, str(script)).stderr
+        assert "gres/gpu:1 -> " in said or "gres/gpu:1 kept | on" in said, said
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) -> None:

@@ -124,6 +124,23 @@ def test_a_submission_becomes_a_job_with_model_and_card() -> None:
     assert job.submission.fields["features"] == "intel"
 
 
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        ("-D /run/here --comment=model=r.onnx", "/run/here/r.onnx"),
+        ("--chdir=sub --comment=r.onnx", "sub/r.onnx"),
+        ("--chdir=/x --comment=/data/r.onnx", "/data/r.onnx"),
+        ("--chdir=/x --comment=timm:resnet50", "timm:resnet50"),
+        ("--comment=r.onnx", "r.onnx"),
+    ],
+)
+def test_a_scripts_model_is_looked_up_from_its_folder(line: str, model: str) -> None:
+    job = parse_submission(Submission(manager="slurm", script=f"#!/bin/sh\n#SBATCH {line}\n"))
+    assert job is not None
+    assert job.model_request is not None
+    assert job.model_request.model == model
+
+
 def test_a_card_beyond_any_reason_is_dropped() -> None:
     job = parse_submission(Submission(manager="slurm", fields={"card": "A" * 65537}))
     assert job is not None

@@ -7,13 +7,14 @@ is an obstacle, not an error: Slurm itself tells the user.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpusage.comment import parse_comment
+from gpusage.comment import MODEL_PREFIXES, parse_comment
 from gpusage.graphs.trouble import MARK, decode_trouble
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import GpuRequest, Job, Submission
+from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
@@ -51,10 +52,16 @@ def parse_submission(submission: Submission) -> Job | None:
         submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
         request_text=describe_request(fields),
-        model_request=parse_comment(fields.get("comment", "")),
+        model_request=_found_from(fields.get("work_dir", ""), parse_comment(fields.get("comment", ""))),
         card=card if fits else None,
         card_trouble=decode_trouble(card),
     )
+
+
+def _found_from(folder: str, wish: ModelRequest | None) -> ModelRequest | None:
+    """Return *wish*, its path from the *folder* that a script's `--chdir` names, where sbatch looks for it as well."""
+    is_name = wish is None or wish.model.startswith((*MODEL_PREFIXES, "~"))
+    return wish if wish is None or is_name else replace(wish, model=os.path.join(folder, wish.model))  # noqa: PTH118 - any text
 
 
 def read_request(fields: Mapping[str, str]) -> GpuRequest:

@@ -24,11 +24,14 @@ _SHORT = MappingProxyType(
         "-p": "partition",
         "-w": "nodelist",
         "-x": "exclude",
+        "-D": "chdir",
     }
 )
 _PLAIN = MappingProxyType(
     {
         "comment": "comment",
+        "chdir": "work_dir",
+        "workdir": "work_dir",
         "constraint": "features",
         "prefer": "prefer",
         "partition": "partition",

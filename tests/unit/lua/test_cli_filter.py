@@ -148,6 +148,17 @@ def test_sbatch_sends_the_card_in_the_environment(drive: Drive, tmp_path: Path) 
     assert command.with_name("gpusage.seen").read_text() == f"job-card|--|{comment}"
 
 
+@pytest.mark.parametrize(("folder", "seen"), [("", "."), ("it's here", "it's here"), ("not here", ".")])
+def test_a_relative_path_is_looked_up_where_the_job_will_run(
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, seen: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it's here").mkdir()
+    command = stand_in(tmp_path, 'pwd >"$0.seen"')
+    drive(sbatch(command, f"{{ type = 'sbatch', comment = 'r.onnx', chdir = {quoted(folder)} }}"), CDPATH=str(tmp_path))
+    assert command.with_name("gpusage.seen").read_text().strip() == str((tmp_path / seen).resolve())
+
+
 @pytest.mark.parametrize(
     ("export", "expected"),
     [
@@ -184,6 +195,9 @@ def test_where_there_is_no_card_sbatch_goes_on(drive: Drive, tmp_path: Path, bod
         ("hf:bert-base-uncased", True),
         ("/models/bert/config.json", True),
         ("project=x; gpusage: model=r", True),
+        ("Gpusage: model=r", True),
+        ("r.onnx,batch=2", True),
+        ("batch=2, model=r", True),
         ("", False),
         ("project=x", False),
         ("r.onnx is my model", False),

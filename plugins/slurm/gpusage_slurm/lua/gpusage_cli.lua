@@ -9,8 +9,9 @@ local M = { command = "gpusage", limit_s = 10 }
 local MAXIMUM_CARD_BYTES = 16384
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
 local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
-local SUFFIXES = { "%.onnx$", "%.pt2$", "%.card%.json$", "config%.json$" }
-local PREFIXES = { "^timm:", "^torchvision:", "^hf:", "^model=" }
+local MODELS = {
+  "%.onnx;", "%.pt2;", "%.card%.json;", "config%.json;", "^timm:", "^torchvision:", "^hf:", "^model=", ";%s*model=",
+}
 
 local function read(options, name)
   local done, value = pcall(function() return options[name] end)
@@ -19,10 +20,9 @@ end
 
 -- Tell whether `comment` may be addressed to us; gpusage.comment has the last word.
 function M.concerns(comment)
-  if comment:find("gpusage", 1, true) then return true end
-  local trimmed = comment:match("^%s*(.-)%s*$")
-  for _, pattern in ipairs(SUFFIXES) do if trimmed:find(pattern) then return true end end
-  for _, pattern in ipairs(PREFIXES) do if trimmed:find(pattern) then return true end end
+  if comment:lower():find("gpusage", 1, true) then return true end
+  local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
+  for _, pattern in ipairs(MODELS) do if words:find(pattern) then return true end end
   return false
 end
 
@@ -31,11 +31,13 @@ function M.quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
--- Return the card of the model that `comment` names, nil where there is none within the limit.
-function M.card(comment)
+-- Return the card of the model that `comment` names, nil where there is none within the limit. A relative path is looked
+-- up from `folder`, where the job will run; where that is not here, from where sbatch was called.
+function M.card(comment, folder)
   local limit = string.format("%.3f", M.limit_s)
+  local from = "cd -- " .. M.quoted(folder) .. " >/dev/null 2>&1; "
   local command = "exec timeout -k 1 " .. limit .. " " .. M.quoted(M.command) .. " job-card -- " .. M.quoted(comment)
-  local pipe = io.popen(command .. " </dev/null 2>/dev/null", "r")
+  local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null", "r")
   if not pipe then return nil end
   local card = pipe:read(MAXIMUM_CARD_BYTES + 2) or ""
   pipe:close()
@@ -56,7 +58,7 @@ end
 function M.sbatch(options)
   local comment = read(options, "comment")
   if comment == "" or not M.concerns(comment) then return end
-  local card = M.card(comment)
+  local card = M.card(comment, read(options, "chdir"))
   if card then M.send(options, card) end
 end
 
