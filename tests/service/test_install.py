@@ -93,11 +93,12 @@ def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
     assert local["decisions"][0]["code"] == "DECLINE"
 
 
-def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared(bare: Sandbox) -> None:
+def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_in_that_partition(bare: Sandbox) -> None:
     conf = bare.layout.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))
     install_plugin(bare)
-    assert "1 of 1 free, not shared" in bare.run("gpusage", "slurm", "status").stdout
+    status = bare.run("gpusage", "slurm", "status").stdout
+    assert "not shared: a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=2)" in status
     assert doctor(bare)["defaults per GPU"] == "warn"
 
 

@@ -28,6 +28,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     partitions = (
         "PartitionName=whole Nodes=ALL OverSubscribe=EXCLUSIVE",
         "PartitionName=own Nodes=ALL ExclusiveUser=YES",
+        "PartitionName=counted Nodes=ALL DefCpuPerGPU=2",
     )
     plan = ClusterPlan(nodes=parse_nodes("1xv100:2,1xh100:2"), settings=partitions)
     with start_sandbox(plan, release=slurm_release) as sandbox:
@@ -100,6 +101,25 @@ def test_where_whole_nodes_are_given_gpus_stay_whole_and_jobs_run(sandbox: Sandb
         assert ("partition whole gives whole nodes" in said) == ("gpu:1" in request)
         options = (f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
         sandbox.run("sbatch", "--wait", *options, "--wrap=true", timeout_s=30)
+
+
+def test_defaults_for_each_gpu_keep_gpus_whole_in_their_partition_alone(sandbox: Sandbox) -> None:
+    said, job = submit(sandbox, "--partition=counted", "--gres=gpu:1", f"--comment={LIGHT}")
+    assert "a share would lose what partition counted gives for each GPU (DefCpuPerGPU=2)" in said
+    assert "gpu:1" in job["TresPerNode"]
+    assert "mps:" in submit(sandbox, "--partition=own", "--gres=gpu:1", f"--comment={LIGHT}")[1]["TresPerNode"]
+
+
+def test_a_type_that_the_user_named_and_a_constraint_hold_where_the_job_runs(sandbox: Sandbox) -> None:
+    """Both nodes could run each job; only one has the features that it must have."""
+    said, job = submit(sandbox, "--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}")
+    assert "gres/gpu:h100:1 -> gres/mps:" in said
+    assert (job["Features"], "h100" in job["TresPerNode"]) == ("h100&(h100|v100)", False)
+    said, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100", f"--comment={LIGHT}")
+    assert (job["Features"], job.get("Prefer", "(null)")) == ("h100", "(null)"), said
+    options = ("--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}", "--output=where")
+    sandbox.run("sbatch", "--wait", *options, "--wrap=srun --gpus=1 printenv SLURMD_NODENAME", timeout_s=30)
+    assert (sandbox.layout.jobs / "where").read_text() == "h100-1\n"
 
 
 @pytest.mark.parametrize("comment", ["project=x", f"{LIGHT},gpusage=off", "gpusage: off"])

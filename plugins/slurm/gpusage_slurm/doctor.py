@@ -133,7 +133,7 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
     name = "defaults per GPU"
     used = sorted({word for word in ("DefMemPerGPU", "DefCpuPerGPU") if _mentions(evidence, word)})
     if used:
-        found = f"a share would lose {' and '.join(used)}, so no GPU is shared"
+        found = f"a share would lose {' and '.join(used)}, so GPUs stay whole in the partitions to which it applies"
         return warned(name, found, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
     return passed(name, "none that a share would lose")
 
