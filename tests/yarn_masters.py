@@ -63,6 +63,12 @@ def outputs(sandbox: Sandbox, identity: str) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in found if runs_a_command(path.parent)}
 
 
+def places(sandbox: Sandbox, identity: str) -> set[str]:
+    """Return the nodes on which an application's containers ran, its masters left out."""
+    found = sandbox.logs.glob(f"containers/*/{identity}/*/stdout")
+    return {path.parts[-4] for path in found if runs_a_command(path.parent)}
+
+
 def runs_a_command(container: Path) -> bool:
     """Tell whether a container runs a user's command, by the script that YARN wrote for it; a master's does not."""
     script = container / "launch_container.sh"

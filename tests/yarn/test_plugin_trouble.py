@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbo
 pytestmark = pytest.mark.yarn
 
 OURS = masters.PACKAGE
+LISTENERS = "yarn.nodemanager.container-state-transition-listener.classes"
 FAULTS = f"{OURS}.Faults$"
 ANSWER = {"v": "1", "code": "REWRITE", "message": "gpu -> share 40", "set.share": "40", "set.labels": "h100,v100"}
 CARD = {"GPUSAGE_CARD": "QUJD", "GPUSAGE_COMMENT": "batch=64"}
@@ -45,9 +47,7 @@ def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar
     site = {
         "yarn.scheduler.queue-placement-rules": names("RuleStart", "RulePlace") + ",user-group",
         "yarn.resourcemanager.application-master-service.processors": processors,
-        "yarn.nodemanager.container-state-transition-listener.classes": names(
-            "ListenerInit", "ListenerPre", "ListenerPost"
-        ),
+        LISTENERS: names("ListenerPost"),
         aux: "gpusage_mps",
         f"{aux}.gpusage_mps.class": f"{FAULTS}Mps",
         "gpusage.am.heartbeat-ms": "200",
@@ -72,11 +72,30 @@ def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar
         assert masters.node_metrics(sandbox, "v100-1")["FAILURES"] > 4
         sandbox.kill_rm()
         sandbox.start_rm()
-        sandbox.stop_nm("v100-1")
-        sandbox.start_nm("v100-1")
-        again = masters.submit(sandbox, plan=masters.plan(), **{"app-node-label-expression": "v100"})
-        (report,) = masters.wait_for_end(sandbox, again)
-        assert report["finalStatus"] == "SUCCEEDED"
+        for broken in ("ListenerPre", "ListenerInit"):
+            refuses_shares_and_runs_the_rest(sandbox, broken)
+
+
+def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
+    """Give the node with a GPU another listener: what cannot be bound is not run, and says why."""
+    settings = sandbox.layout.conf("v100-1") / "yarn-site.xml"
+    settings.write_text(re.sub(r"Faults\$Listener\w+", f"Faults${broken}", settings.read_text()))
+    sandbox.stop_nm("v100-1")
+    sandbox.start_nm("v100-1")
+    fields = {"app-node-label-expression": "v100"}
+    unbound = masters.submit(sandbox, plan=masters.plan(), **fields)
+    plain = apps.submit(sandbox, "exit 3", **fields)
+    (report,) = masters.wait_for_end(sandbox, plain)
+    assert "exitCode: 3" in report["diagnostics"]
+    logs = sandbox.layout.container_logs("v100-1") / unbound
+    reason = "gpusage: no GPU of this node is given out"
+    apps.wait_until(
+        sandbox, lambda: any(reason in path.read_text() for path in logs.glob("*/prelaunch.err")), "it is refused"
+    )
+    assert masters.outputs(sandbox, unbound) == {}
+    apps.kill(sandbox, unbound)
+    troubles = masters.bean(masters.node_url(sandbox, "v100-1"))["Troubles"]
+    assert ("listener: could not start" in troubles) == (broken == "ListenerInit")
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +114,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
             "gpusage.daemon.limit-ms": "200",
             "gpusage.am.heartbeat-ms": "200",
             "gpusage.share.for-whole-gpus": "true",
+            "gpusage.share.default-label": "h100",
         },
         scheduler_settings={"yarn.scheduler.capacity.resource-calculator": f"{OURS}.GpuShareResourceCalculator"},
     )
@@ -151,7 +171,7 @@ def test_a_card_alone_gets_share_and_label_from_the_daemon(plugged: Sandbox, dae
     with daemon(daemon_socket, lambda _: line(**answer)) as heard:
         app = masters.submit(plugged, environment=CARD)
     (report,) = masters.wait_for_end(plugged, app)
-    assert (report["finalStatus"], report["appNodeLabelExpression"]) == ("SUCCEEDED", "h100")
+    assert (report["finalStatus"], masters.places(plugged, app)) == ("SUCCEEDED", {"h100-1"})
     (output,) = masters.outputs(plugged, app).values()
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "40"
     (asked,) = [json.loads(each) for each in heard]
@@ -181,10 +201,26 @@ def test_a_whole_gpu_that_is_kept_is_all_of_one_where_nodes_offer_shares_only(
             plugged,
             "env",
             *("-num_containers", "1", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
-            *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1", "-node_label_expression", "h100"),
+            *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
         )
-    assert len(heard) == 1
+    assert len(heard) == 1  # that was an answer
     assert [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said if "CUDA" in text] == ["100"]
+
+
+def test_an_application_whose_question_was_not_answered_is_asked_for_again(
+    plugged: Sandbox, daemon_socket: Path
+) -> None:
+    """Its master does not wait for ever for a GPU that nobody offers as yarn.io/gpu."""
+    answers = iter([None, line(), line()])
+    with daemon(daemon_socket, lambda _: next(answers)) as heard:
+        said = apps.run_distributed_shell(
+            plugged,
+            "env",
+            *("-num_containers", "1", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
+            *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
+        )
+    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said]
+    assert (len(heard), [*filter(None, percentages)]) == (2, ["40"])
 
 
 TROUBLE: dict[str, Callable[[bytes], bytes | None]] = {
@@ -220,7 +256,7 @@ def test_without_a_daemon_a_card_changes_nothing(plugged: Sandbox, daemon_socket
     assert masters.metrics(plugged.rm_url)["DAEMON_SILENT"] == before + 1
 
 
-def test_the_switch_file_turns_everything_off_and_on(plugged: Sandbox, daemon_socket: Path) -> None:
+def test_the_switch_file_ends_rewriting_and_never_binding(plugged: Sandbox, daemon_socket: Path) -> None:
     switch = daemon_socket.with_name("off")
     switch.touch()
     time.sleep(1.1)
@@ -237,7 +273,7 @@ def test_the_switch_file_turns_everything_off_and_on(plugged: Sandbox, daemon_so
         for output in masters.outputs(plugged, app).values()
     ]
     assert report["finalStatus"] == "SUCCEEDED"
-    assert seen == ["", "35"]
+    assert seen == ["33", "35"]  # what is asked for is not put on the site's steps, and what is given out is bound
 
 
 def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) -> None:

@@ -2,13 +2,17 @@ package org.gpusage.yarn;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiFunction;
 import java.util.function.ToIntFunction;
-import java.util.function.UnaryOperator;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
@@ -28,12 +32,25 @@ final class Asks {
     private long sinceNs;
   }
 
+  private static final int MOST_KEYS = 10_000;
+
   final Plan plan;
   private final boolean planned;
+  private final boolean shared;
   private final boolean every;
   private final String share;
   private final Map<SchedulerRequestKey, Open> open = new HashMap<>();
-  private final Map<SchedulerRequestKey, Long> gpusAsked = new HashMap<>();
+  private final Map<SchedulerRequestKey, Long> gpusAsked =
+      new LinkedHashMap<SchedulerRequestKey, Long>(16, 0.75f, true) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<SchedulerRequestKey, Long> eldest) {
+          return size() > MOST_KEYS; // a master may number its requests as it likes
+        }
+      };
+
+  /** Keys of which no container is wanted any more; what was allocated before comes with the answer to that request at the latest. */
+  private final Set<SchedulerRequestKey> leaving = new HashSet<>();
+
   private String label;
 
   /**
@@ -43,28 +60,36 @@ final class Asks {
    * @param label the generation that it begins on; null where that is not for us to choose
    */
   Asks(Plan plan, boolean every, String share, String label) {
-    this(plan, true, every, share, label);
+    this(plan, true, true, every, share, label);
   }
 
-  private Asks(Plan plan, boolean planned, boolean every, String share, String label) {
+  private Asks(Plan plan, boolean planned, boolean shared, boolean every, String share, String label) {
     this.plan = plan;
     this.planned = planned;
+    this.shared = shared;
     this.every = every;
     this.share = share;
     this.label = label;
   }
 
-  /** Return those of an application without a plan, where nodes offer shares only: one yarn.io/gpu is a share of 100, and nothing else changes. */
-  static Asks forWholeGpus(String share) {
-    return new Asks(Plan.wholeGpu(), false, false, share, null);
+  /**
+   * Return those of an application without a plan.
+   *
+   * @param shared whether one yarn.io/gpu is to be a share of 100, for nodes offer shares only
+   * @param label where its requests for GPUs go that name no label; null where that is not for us to say
+   */
+  static Asks unplanned(String share, boolean shared, String label) {
+    return new Asks(Plan.wholeGpu(), false, shared, false, share, label);
   }
 
   /** Return what the scheduler is to see for {@code asked}, of which a container can have {@code most}. */
   List<ResourceRequest> change(List<ResourceRequest> asked, Resource most, long nowNs) {
     List<ResourceRequest> changed = new ArrayList<>(asked.size());
+    gpusAsked.keySet().removeAll(leaving);
+    leaving.clear();
     for (ResourceRequest ask : asked) {
       if (isForGpu(ask, most)) {
-        ResourceRequest ours = withShare(ask, most);
+        ResourceRequest ours = changed(ask, most);
         note(ask, ours, nowNs);
         changed.add(ours);
       } else {
@@ -78,14 +103,16 @@ final class Asks {
    * Return the requests that go to the next generation because one of them has waited too long; none where none has.
    *
    * @param left how many containers the scheduler still owes for a request
-   * @param next the generation after a given one; the same where there is no other
+   * @param next the generation after a given one, for a container of the given size; the same where there is no other
    */
-  List<ResourceRequest> moved(ToIntFunction<SchedulerRequestKey> left, UnaryOperator<String> next, long nowNs) {
+  List<ResourceRequest> moved(
+      ToIntFunction<SchedulerRequestKey> left, BiFunction<String, Resource, String> next, long nowNs) {
     List<ResourceRequest> moved = new ArrayList<>();
-    if (label == null || plan.fallbackAfterS == 0 || !isOverdue(left, nowNs)) {
+    Resource overdue = label == null || plan.fallbackAfterS == 0 ? null : overdue(left, nowNs);
+    if (overdue == null) {
       return moved;
     }
-    String following = next.apply(label);
+    String following = next.apply(label, overdue);
     for (Open request : open.values()) {
       request.sinceNs = nowNs;
       if (!following.equals(label)) {
@@ -126,17 +153,44 @@ final class Asks {
     return copy;
   }
 
+  int keysRemembered() {
+    return gpusAsked.size();
+  }
+
   private boolean isForGpu(ResourceRequest ask, Resource most) {
     Resource capability = ask.getCapability();
-    if (capability == null || amount(most, share) == 0) {
+    if (capability == null || isOpportunistic(ask)) {
       return false;
     }
     long gpus = amount(capability, Settings.GPU_RESOURCE);
+    if (!shared || amount(most, share) == 0) {
+      return !shared && gpus > 0;
+    }
     return gpus == 1 || planned && gpus == 0 && (every || amount(capability, share) > 0);
   }
 
-  private ResourceRequest withShare(ResourceRequest ask, Resource most) {
-    Resource capability = Resource.newInstance(ask.getCapability());
+  /** Tell whether {@code ask} is for containers that run where something is left over; nobody is to wait for what they have of a GPU. */
+  private static boolean isOpportunistic(ResourceRequest ask) {
+    return ask.getExecutionTypeRequest() != null
+        && ask.getExecutionTypeRequest().getExecutionType() == ExecutionType.OPPORTUNISTIC;
+  }
+
+  private ResourceRequest changed(ResourceRequest ask, Resource most) {
+    Resource capability = shared ? withShare(ask.getCapability(), most) : ask.getCapability();
+    ResourceRequest ours = copy(ask, capability, ask.getNumContainers());
+    if (ResourceRequest.isAnyLocation(ask.getResourceName())) {
+      String named = ask.getNodeLabelExpression();
+      if (every && plan.labels.contains(named)) { // as our master says by itself, for it knows no better
+        ours.setNodeLabelExpression(label);
+      } else if (label != null && (named == null || named.isEmpty())) {
+        ours.setNodeLabelExpression(label);
+      }
+    }
+    return ours;
+  }
+
+  private Resource withShare(Resource asked, Resource most) {
+    Resource capability = Resource.newInstance(asked);
     long wanted = Math.max(plan.share, amount(capability, share));
     capability.setResourceValue(share, Math.min(wanted, amount(most, share)));
     long memory = Math.min(plan.memoryMib, most.getMemorySize());
@@ -144,23 +198,22 @@ final class Asks {
     if (amount(capability, Settings.GPU_RESOURCE) > 0) {
       capability.setResourceValue(Settings.GPU_RESOURCE, 0);
     }
-    ResourceRequest ours = copy(ask, capability, ask.getNumContainers());
-    String named = ask.getNodeLabelExpression();
-    boolean unnamed = named == null || named.isEmpty();
-    if (label != null && unnamed && ResourceRequest.isAnyLocation(ask.getResourceName())) {
-      ours.setNodeLabelExpression(label);
-    }
-    return ours;
+    return capability;
   }
 
   private void note(ResourceRequest ask, ResourceRequest ours, long nowNs) {
     SchedulerRequestKey key = SchedulerRequestKey.create(ours);
     long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
-    if (gpus > 0) {
+    if (shared && gpus > 0 && ours.getNumContainers() > 0) {
       gpusAsked.put(key, gpus);
     }
     if (!ResourceRequest.isAnyLocation(ours.getResourceName())) {
       return;
+    }
+    if (ours.getNumContainers() == 0) {
+      leaving.add(key);
+    } else {
+      leaving.remove(key);
     }
     if (ours.getNumContainers() == 0 || label == null || !label.equals(ours.getNodeLabelExpression())) {
       open.remove(key);
@@ -174,8 +227,9 @@ final class Asks {
     request.left = ours.getNumContainers();
   }
 
-  private boolean isOverdue(ToIntFunction<SchedulerRequestKey> left, long nowNs) {
-    boolean overdue = false;
+  /** Return the size of a container that has been waited for too long; null where there is none. */
+  private Resource overdue(ToIntFunction<SchedulerRequestKey> left, long nowNs) {
+    Resource overdue = null;
     for (Iterator<Map.Entry<SchedulerRequestKey, Open>> each = open.entrySet().iterator(); each.hasNext(); ) {
       Map.Entry<SchedulerRequestKey, Open> entry = each.next();
       Open request = entry.getValue();
@@ -188,7 +242,9 @@ final class Asks {
         request.left = now;
         request.sinceNs = nowNs;
       }
-      overdue |= nowNs - request.sinceNs >= TimeUnit.SECONDS.toNanos(plan.fallbackAfterS);
+      if (nowNs - request.sinceNs >= TimeUnit.SECONDS.toNanos(plan.fallbackAfterS)) {
+        overdue = request.ask.getCapability();
+      }
     }
     return overdue;
   }

@@ -11,23 +11,34 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
 
 /**
  * Which container has how much of which GPU of this node: best fit, and never more than a whole GPU.
  *
- * <p>Each change goes to the journal, so that a NodeManager that starts again knows what its containers still use: a line a container, moved
- * into place whole. A line that cannot be read is left out; on a disk that takes none, the bindings hold as long as the NodeManager.
+ * <ol>
+ *   <li>A container's GPU never changes, and is never guessed: it was bound here, or is known from how the container was started.
+ *   <li>Where it is not known, or has a name that is none of this node's, nothing is bound to any GPU that it may be, until the container ends.
+ *   <li>Each change goes to the journal: a line a container, moved into place whole. A line that cannot be read is left out. On a disk that takes
+ *       no journal binding goes on: a container that the journal lacks is known by its launch script.
+ * </ol>
  */
 final class Bindings {
 
   /** A container's part of a GPU. */
-  private static final class Binding {
-    private final String gpu;
-    private final long share;
+  static final class Binding {
+    static final String UNKNOWN = "?";
 
-    private Binding(String gpu, long share) {
+    final String gpu;
+    final long share;
+
+    Binding(String gpu, long share) {
       this.gpu = gpu;
       this.share = share;
+    }
+
+    boolean isKnown() {
+      return !gpu.equals(UNKNOWN);
     }
   }
 
@@ -50,9 +61,8 @@ final class Bindings {
 
   /** Return the GPU of {@code container}: the one it has, else the fullest one that can still hold {@code share}; none where none can. */
   synchronized Optional<String> bind(String container, long share) {
-    Binding held = bound.get(container);
-    if (held != null) {
-      return Optional.of(held.gpu);
+    if (bound.containsKey(container)) {
+      return of(container).map(held -> held.gpu);
     }
     String best = null;
     for (String gpu : gpus) {
@@ -62,14 +72,25 @@ final class Bindings {
       }
     }
     if (best != null) {
-      bound.put(container, new Binding(best, share));
-      write();
+      put(container, new Binding(best, share));
     }
     return Optional.ofNullable(best);
   }
 
-  synchronized Optional<String> gpuOf(String container) {
-    return Optional.ofNullable(bound.get(container)).map(binding -> binding.gpu);
+  /** Take up a container that was started before, with what is known of it, unless it is here already. */
+  synchronized void adopt(String container, Binding binding) {
+    if (!bound.containsKey(container)) {
+      put(container, binding);
+    }
+  }
+
+  synchronized boolean has(String container) {
+    return bound.containsKey(container);
+  }
+
+  /** Return what {@code container} has, where that is known. */
+  synchronized Optional<Binding> of(String container) {
+    return Optional.ofNullable(bound.get(container)).filter(Binding::isKnown);
   }
 
   synchronized void release(String container) {
@@ -85,12 +106,27 @@ final class Bindings {
     }
   }
 
+  /** Return how much of {@code gpu} can still be given out. */
   synchronized long free(String gpu) {
     long used = 0;
     for (Binding binding : bound.values()) {
-      used += binding.gpu.equals(gpu) ? binding.share : 0;
+      if (binding.gpu.equals(gpu)) {
+        used += binding.share;
+      } else if (!gpus.contains(binding.gpu) && Node.mayBeSame(binding.gpu, gpu)) {
+        return 0;
+      }
     }
-    return Settings.WHOLE_GPU - used;
+    return Math.max(0, Settings.WHOLE_GPU - used);
+  }
+
+  /** Return that of each GPU, for /jmx: {@code 0=60,1=100}. */
+  synchronized String free() {
+    return gpus.stream().map(gpu -> gpu + "=" + free(gpu)).collect(Collectors.joining(","));
+  }
+
+  private void put(String container, Binding binding) {
+    bound.put(container, binding);
+    write();
   }
 
   private void read() {
@@ -99,7 +135,7 @@ final class Bindings {
       String text = Files.exists(journal) ? new String(Files.readAllBytes(journal), StandardCharsets.UTF_8) : "";
       for (String line : text.split("\n")) {
         String[] words = line.split(" ");
-        if (words.length == 3 && gpus.contains(words[1]) && words[2].matches("[0-9]{1,3}")) {
+        if (words.length == 3 && words[1].matches(Node.NAME) && words[2].matches("[1-9][0-9]{0,2}")) {
           bound.put(words[0], new Binding(words[1], Long.parseLong(words[2])));
         }
       }
@@ -108,18 +144,26 @@ final class Bindings {
     }
   }
 
+  /** Write down what is known; what is not is to be looked for once more after a restart. */
   private void write() {
     if (journal == null) {
       return;
     }
     List<String> lines = new ArrayList<>();
-    bound.forEach((container, binding) -> lines.add(container + " " + binding.gpu + " " + binding.share));
+    bound.forEach(
+        (container, binding) -> {
+          if (binding.isKnown()) {
+            lines.add(container + " " + binding.gpu + " " + binding.share);
+          }
+        });
     Path fresh = journal.resolveSibling(journal.getFileName() + ".new");
     try {
       Files.write(fresh, lines, StandardCharsets.UTF_8);
       Files.move(fresh, journal, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+      Metrics.mended("journal");
     } catch (IOException unwritable) {
       Metrics.contain("journal's writing", unwritable);
+      Metrics.trouble("journal", "cannot be written: " + unwritable);
     }
   }
 }

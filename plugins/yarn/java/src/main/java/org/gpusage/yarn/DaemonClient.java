@@ -16,7 +16,7 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * One bounded exchange with gpusaged over its Unix socket: a line each way, all of it within the limit.
+ * One bounded exchange with gpusaged over its Unix socket: a line each way, all of it within the limit. Who let it pass is left in peace for a while.
  *
  * <p>Unix sockets came with JDK 16 and are reached by reflection. On an older JDK each ask fails, as with a daemon that is not there.
  */
@@ -24,16 +24,32 @@ final class DaemonClient {
   private static final int ANSWER_LIMIT_BYTES = 64 * 1024;
 
   private final File socket;
-  private final long limitNs;
+  private final long limitMs;
+  private final long restNs;
+  private volatile boolean rests;
+  private volatile long silentAtNs;
 
-  DaemonClient(File socket, long limitMs) {
+  DaemonClient(File socket, long limitMs, long restMs) {
     this.socket = socket;
-    this.limitNs = TimeUnit.MILLISECONDS.toNanos(limitMs);
+    this.limitMs = limitMs;
+    this.restNs = TimeUnit.MILLISECONDS.toNanos(restMs);
   }
 
-  /** Return the daemon's answer about a submission with {@code fields}. */
+  /** Return the daemon's answer about a submission with {@code fields}; none, at once, shortly after it has been silent. */
   Map<String, String> ask(Map<String, String> fields) throws IOException {
-    return exchange("{\"v\":1,\"manager\":\"yarn\",\"fields\":" + Texts.write(fields) + "}\n");
+    if (rests && System.nanoTime() - silentAtNs < restNs) {
+      throw new IOException("gpusaged was silent just now, and is not asked");
+    }
+    return askAtOnce(fields);
+  }
+
+  Map<String, String> askAtOnce(Map<String, String> fields) throws IOException {
+    String line = "{\"v\":1,\"manager\":\"yarn\",\"limit_ms\":" + limitMs + ",\"fields\":" + Texts.write(fields) + "}\n";
+    Map<String, String> answer = exchange(line);
+    if (answer.containsKey("overdue")) {
+      throw new IOException("gpusaged could not decide within the limit of " + limitMs + " ms");
+    }
+    return answer;
   }
 
   /** Ask whether anyone is there, which also loads the classes that the first ask would else have to wait for. */
@@ -46,7 +62,8 @@ final class DaemonClient {
   }
 
   private Map<String, String> exchange(String line) throws IOException {
-    long deadlineNs = System.nanoTime() + limitNs;
+    long deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs);
+    rests = false;
     try (SocketChannel channel = open();
         Selector selector = Selector.open()) {
       channel.configureBlocking(false);
@@ -61,7 +78,7 @@ final class DaemonClient {
     }
   }
 
-  private static void send(SocketChannel channel, Selector selector, SelectionKey key, String line, long deadlineNs)
+  private void send(SocketChannel channel, Selector selector, SelectionKey key, String line, long deadlineNs)
       throws IOException {
     ByteBuffer question = ByteBuffer.wrap(line.getBytes(StandardCharsets.UTF_8));
     key.interestOps(SelectionKey.OP_WRITE);
@@ -72,7 +89,7 @@ final class DaemonClient {
     }
   }
 
-  private static String receive(SocketChannel channel, Selector selector, SelectionKey key, long deadlineNs)
+  private String receive(SocketChannel channel, Selector selector, SelectionKey key, long deadlineNs)
       throws IOException {
     ByteBuffer answer = ByteBuffer.allocate(ANSWER_LIMIT_BYTES);
     key.interestOps(SelectionKey.OP_READ);
@@ -90,10 +107,12 @@ final class DaemonClient {
     }
   }
 
-  private static void await(Selector selector, long deadlineNs) throws IOException {
+  private void await(Selector selector, long deadlineNs) throws IOException {
     long leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime());
     if (leftMs <= 0) {
-      throw new IOException("gpusaged did not answer within the limit");
+      silentAtNs = System.nanoTime();
+      rests = true;
+      throw new IOException("gpusaged did not answer within the limit of " + limitMs + " ms");
     }
     selector.select(leftMs);
     selector.selectedKeys().clear();

@@ -5,12 +5,19 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
+import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueConfigurations;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
+import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.util.resource.Resources;
 
-/** Which of a plan's node labels a queue can really use: YARN refuses whoever names another one. */
+/** Which of a plan's node labels a queue can really use, for YARN refuses whoever names another one, and which of them have room. */
 final class Generations {
   private Generations() {}
 
@@ -26,6 +33,43 @@ final class Generations {
     List<String> alive = new ArrayList<>(known);
     alive.removeIf(label -> manager.getActiveNMCountPerLabel(label) == 0);
     return alive.isEmpty() ? known : alive;
+  }
+
+  /** Return {@code labels}, those first where one node has room for {@code wanted} now: share, memory and cores. */
+  static List<String> roomiest(RMContext rm, List<String> labels, Resource wanted) {
+    List<String> roomy = new ArrayList<>(labels);
+    roomy.removeIf(label -> !hasNode(rm, label, node -> Resources.fitsIn(wanted, node.getUnallocatedResource())));
+    List<String> full = new ArrayList<>(labels);
+    full.removeAll(roomy);
+    roomy.addAll(full);
+    return roomy;
+  }
+
+  /** Tell whether what names no label goes to nodes without one, and {@code wanted} fits such a node. */
+  static boolean isOpenUnlabelled(RMContext rm, String queue, Resource wanted) {
+    QueueInfo info = queueInfo(rm, queue);
+    return info != null
+        && info.getMaximumCapacity() > 0
+        && defaultLabel(rm, queue).isEmpty()
+        && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(wanted, node.getTotalResource()));
+  }
+
+  private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
+    AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
+    for (RMNode node : rm.getRMNodes().values()) {
+      SchedulerNode known = node.getState() == NodeState.RUNNING ? scheduler.getSchedulerNode(node.getNodeID()) : null;
+      if (known != null && label.equals(known.getPartition()) && condition.test(known)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Return where YARN itself sends the requests of {@code queue} that name no label; nothing where that is nowhere. */
+  static String defaultLabel(RMContext rm, String queue) {
+    QueueInfo info = queueInfo(rm, queue);
+    String label = info == null ? null : info.getDefaultNodeLabelExpression();
+    return label == null ? "" : label.trim();
   }
 
   private static QueueInfo queueInfo(RMContext rm, String queue) {

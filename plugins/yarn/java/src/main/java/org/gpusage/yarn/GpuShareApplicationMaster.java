@@ -6,7 +6,6 @@ import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
@@ -18,14 +17,12 @@ import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
 import org.apache.hadoop.yarn.api.records.Container;
-import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.LocalResource;
 import org.apache.hadoop.yarn.api.records.LocalResourceType;
 import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
-import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.URL;
@@ -50,14 +47,11 @@ public final class GpuShareApplicationMaster {
 
   private static final int MOST_LOSSES = 5;
   private static final int SHOWN_CHARACTERS = 3000;
-  private static final long AVOIDED_NS = TimeUnit.SECONDS.toNanos(10); // at first
-  private static final long MOST_AVOIDED_NS = TimeUnit.SECONDS.toNanos(80);
 
   private final Configuration conf = new YarnConfiguration();
   private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
   private final NMClient nodes = NMClient.createNMClient();
-  private final Map<NodeId, Long> avoided = new HashMap<>();
-  private final Map<NodeId, Long> periodsNs = new HashMap<>();
+  private final Avoided avoided = new Avoided(manager::updateBlacklist, YarnConfiguration.useHttps(conf) ? "https" : "http");
   private final List<Task> tasks = new ArrayList<>();
   private Plan plan;
   private String command;
@@ -163,7 +157,7 @@ public final class GpuShareApplicationMaster {
       for (Container container : answer.getAllocatedContainers()) {
         start(container);
       }
-      forgive();
+      avoided.forgive(System.nanoTime());
       Thread.sleep(period);
     }
   }
@@ -180,6 +174,7 @@ public final class GpuShareApplicationMaster {
             .capability(wanted)
             .priority(Priority.newInstance(1))
             .allocationRequestId(task.number)
+            .nodeLabelsExpression(plan.labels.isEmpty() ? null : plan.labels.get(0)) // for the ResourceManager to better
             .build();
     manager.addContainerRequest(task.request);
   }
@@ -202,7 +197,7 @@ public final class GpuShareApplicationMaster {
     } catch (YarnException | IOException failure) {
       say(container.getId() + " could not be started: " + failure);
       manager.releaseAssignedContainer(container.getId());
-      avoid(container.getNodeId());
+      avoided.addSilent(container.getNodeId(), System.nanoTime());
       ask(task);
     }
   }
@@ -211,27 +206,29 @@ public final class GpuShareApplicationMaster {
     int exit = ended.getExitStatus();
     String story = ended.getDiagnostics() == null ? "" : ended.getDiagnostics();
     say(ended.getContainerId() + " ended with " + exit);
-    if (exit == ContainerExitStatus.SUCCESS) {
-      task.done = true;
-      task.container = null;
-    } else if (exit == GpuShareNodeListener.REFUSED_STATUS && story.contains(GpuShareNodeListener.REFUSAL)) {
-      avoid(task.container.getNodeId());
-      ask(task);
-    } else if (isLost(exit) && task.losses < MOST_LOSSES) {
-      task.losses++;
-      ask(task);
-    } else {
-      fail(exit > 0 ? exit : 1, ended.getContainerId() + " on " + task.container.getNodeId() + ": " + story);
-      task.container = null;
+    switch (Ending.of(exit, story)) {
+      case DONE:
+        task.done = true;
+        task.container = null;
+        return;
+      case REFUSED:
+        avoided.addFull(task.container, plan.share, System.nanoTime());
+        ask(task);
+        return;
+      case TAKEN:
+        ask(task);
+        return;
+      case LOST:
+        if (task.losses < MOST_LOSSES) {
+          task.losses++;
+          ask(task);
+          return;
+        }
+        break;
+      default:
     }
-  }
-
-  private static boolean isLost(int exit) {
-    return exit == ContainerExitStatus.ABORTED
-        || exit == ContainerExitStatus.DISKS_FAILED
-        || exit == ContainerExitStatus.PREEMPTED
-        || exit == ContainerExitStatus.KILLED_BY_RESOURCEMANAGER
-        || exit == ContainerExitStatus.KILLED_BY_CONTAINER_SCHEDULER;
+    fail(exit > 0 ? exit : 1, ended.getContainerId() + " on " + task.container.getNodeId() + ": " + story);
+    task.container = null;
   }
 
   private void end() throws YarnException, IOException {
@@ -262,34 +259,6 @@ public final class GpuShareApplicationMaster {
       status = exit;
       reason = why.substring(0, Math.min(why.length(), SHOWN_CHARACTERS));
     }
-  }
-
-  /**
-   * Have no container on {@code node} for a while: there is no room for the share, or it does not answer.
-   *
-   * <p>Each time for twice as long: a request that is served and refused again and again would never wait long enough to go to the next generation.
-   */
-  private void avoid(NodeId node) {
-    avoided.put(node, System.nanoTime());
-    periodsNs.merge(node, AVOIDED_NS, (before, first) -> Math.min(2 * before, MOST_AVOIDED_NS));
-    manager.updateBlacklist(names(node), null);
-  }
-
-  private void forgive() {
-    List<NodeId> forgiven = new ArrayList<>();
-    avoided.forEach(
-        (node, since) -> {
-          if (System.nanoTime() - since > periodsNs.get(node)) {
-            forgiven.add(node);
-          }
-        });
-    avoided.keySet().removeAll(forgiven);
-    forgiven.forEach(node -> manager.updateBlacklist(null, names(node)));
-  }
-
-  /** Return both names by which a ResourceManager may know {@code node}: with its port or without, as its own settings say, which are not ours. */
-  private static List<String> names(NodeId node) {
-    return Arrays.asList(node.getHost(), node.toString());
   }
 
   private Task taskOf(Container container) {

@@ -1,12 +1,14 @@
 package org.gpusage.yarn;
 
+import java.io.IOException;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerId;
-import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.server.nodemanager.ContainerStateTransitionListener;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
@@ -21,39 +23,47 @@ import org.slf4j.LoggerFactory;
 /**
  * Binds each container that has a share to one GPU of its node, and says so in its environment, over whatever the user put there.
  *
- * <p>It runs in the NodeManager's dispatcher, whose end would be an exception's: nothing here waits, and nothing leaves.
+ * <p>It runs in the NodeManager's dispatcher, whose end would be an exception's: nothing here waits, and nothing leaves. A share that is not bound
+ * is not run, whatever the reason: two containers would have one GPU. The switch ends no binding, for what has a share was given it before.
  */
 public class GpuShareNodeListener implements ContainerStateTransitionListener {
   static final int REFUSED_STATUS = 64;
-  static final String REFUSAL = "gpusage: no GPU of this node has room for share";
+
+  /** How each of our refusals begins; it may hold nothing that bash reads. */
+  static final String REFUSAL = "gpusage: no GPU of this node ";
+
   static final String MEMORY_CAP = "GPUSAGE_MEMORY_CAP_MIB";
 
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareNodeListener.class);
+  private static final String TROUBLE = "listener";
 
   private Context context;
-  private Switch off;
-  private String share;
+  private String share = Settings.DEFAULT_SHARE_RESOURCE;
   private Node node;
   private Bindings bindings;
 
   @Override
   public void init(Context context) {
     try {
+      share = Settings.shareResource(context.getConf());
       start(context);
+      Metrics.mended(TROUBLE);
     } catch (Throwable failure) {
       bindings = null;
       Metrics.contain("listener.init", failure);
+      Metrics.trouble(TROUBLE, "could not start, so that no container with a share runs here: " + failure.getMessage());
     }
   }
 
   @Override
   public void preTransition(ContainerImpl container, ContainerState before, ContainerEvent event) {
     try {
-      if (bindings != null && event.getType() == ContainerEventType.INIT_CONTAINER) {
+      if (event.getType() == ContainerEventType.INIT_CONTAINER) {
         enter(container);
       }
     } catch (Throwable failure) {
       Metrics.contain("listener.pre", failure);
+      refuseAfterAll(container);
     }
   }
 
@@ -61,7 +71,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   public void postTransition(
       ContainerImpl container, ContainerState before, ContainerState after, ContainerEvent event) {
     try {
-      if (bindings != null && before != after) {
+      if (before != after) {
         follow(container, after);
       }
     } catch (Throwable failure) {
@@ -72,42 +82,92 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   void start(Context context) {
     Configuration conf = context.getConf();
     this.context = context;
-    off = Settings.offSwitch(conf);
-    share = Settings.shareResource(conf);
     node = new Node(conf);
     bindings = new Bindings(node.gpus, node.journal());
+    Metrics.showFree(bindings::free);
     Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
 
   void enter(Container container) {
     long wanted = shareOf(container);
-    if (wanted == 0 || off.isOff()) {
-      return;
+    boolean recovering = container.isRecovering();
+    if (wanted > 0 && bindings != null) {
+      if (recovering) {
+        recall(container);
+      } else if (!isOpportunistic(container)) {
+        bind(container, wanted);
+      }
     }
-    String id = container.getContainerId().toString();
-    if (!container.isRecovering()) {
-      bindings.keepOnly(known -> known.equals(id) || lives(known));
-    }
-    Optional<String> gpu = bindings.bind(id, wanted);
-    if (gpu.isPresent()) {
-      Metrics.count(Metrics.Counter.GPUS_BOUND);
-      dress(container, gpu.get(), wanted);
-    } else if (!container.isRecovering()) {
-      Metrics.count(Metrics.Counter.CONTAINERS_REFUSED);
-      refuse(container.getLaunchContext(), wanted);
-    } else {
-      LOG.warn("gpusage: {} has a share of {} that no GPU here has room for; it goes on", id, wanted);
+    prepare(container);
+    if (wanted > 0 && !recovering) {
+      boolean bound = bindings != null && bindings.has(id(container));
+      Metrics.count(bound ? Metrics.Counter.GPUS_BOUND : Metrics.Counter.CONTAINERS_REFUSED);
     }
   }
 
-  /** Release at the end; say the GPU once more where a container is to start anew, with an environment of its master's. */
+  /** Release at the end; prepare once more where a container is to start anew, with an environment of its master's. */
   void follow(Container container, ContainerState after) {
-    String id = container.getContainerId().toString();
-    if (after == ContainerState.DONE) {
-      bindings.release(id);
-    } else if (after == ContainerState.SCHEDULED) {
-      bindings.gpuOf(id).ifPresent(gpu -> dress(container, gpu, shareOf(container)));
+    if (after == ContainerState.SCHEDULED) {
+      prepare(container);
+    } else if (after == ContainerState.DONE && bindings != null) {
+      bindings.release(id(container));
+    }
+  }
+
+  /** Bind a new container, once it is known what each earlier one has. */
+  private void bind(Container container, long wanted) {
+    String id = id(container);
+    for (Container other : context.getContainers().values()) {
+      if (other.isRecovering() && shareOf(other) > 0) {
+        recall(other);
+      }
+    }
+    bindings.keepOnly(known -> known.equals(id) || lives(known));
+    bindings.bind(id, wanted);
+  }
+
+  /** Take up a container that an earlier NodeManager started: by the journal, else by its launch script, else as one that may be on any GPU. */
+  private void recall(Container container) {
+    String id = id(container);
+    if (bindings.has(id) || container.cloneAndGetContainerStatus().getExitStatus() != ContainerExitStatus.INVALID) {
+      return; // known, or at its end
+    }
+    Optional<Bindings.Binding> started = startedWith(container.getContainerId());
+    bindings.adopt(id, started.orElse(new Bindings.Binding(Bindings.Binding.UNKNOWN, shareOf(container))));
+    Metrics.count(started.isPresent() ? Metrics.Counter.GPUS_RECOVERED : Metrics.Counter.GPUS_UNKNOWN);
+    LOG.warn(
+        "gpusage: {} is not in the journal; {}",
+        id,
+        started
+            .map(known -> "it was started with " + known.share + " of GPU " + known.gpu)
+            .orElse("its GPU is not known, so that no container with a share starts here until it ends"));
+  }
+
+  private Optional<Bindings.Binding> startedWith(ContainerId id) {
+    try {
+      return LaunchScript.binding(context.getLocalDirsHandler().getLocalDirsForRead(), id);
+    } catch (IOException | RuntimeException unreadable) {
+      Metrics.contain("launch script's reading", unreadable);
+      return Optional.empty();
+    }
+  }
+
+  /** Say in a container's environment which GPU it has; one with a share and no GPU is not to run. */
+  private void prepare(Container container) {
+    if (shareOf(container) == 0) {
+      hideGpus(container);
+      return;
+    }
+    Optional<Bindings.Binding> binding = bindings == null ? Optional.empty() : bindings.of(id(container));
+    if (binding.isPresent()) {
+      dress(container, binding.get());
+    } else if (bindings == null) {
+      refuse(container, "is given out, for gpusage could not start here");
+    } else if (isOpportunistic(container)) {
+      refuse(container, "goes to an opportunistic container; shares are for guaranteed ones");
+    } else {
+      refuse(container, "has room for share " + shareOf(container));
     }
   }
 
@@ -126,21 +186,57 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     return Collections.unmodifiableMap(variables);
   }
 
-  private void dress(Container container, String gpu, long share) {
+  private void dress(Container container, Bindings.Binding binding) {
     Map<String, String> environment = container.getLaunchContext().getEnvironment();
     String cap = environment.getOrDefault(MEMORY_CAP, "");
-    environment.keySet().removeIf(name -> name.startsWith("CUDA_MPS_"));
-    environment.putAll(variables(node, gpu, share, cap.matches("[0-9]{1,9}") ? Long.parseLong(cap) : 0));
+    forgetMps(environment);
+    environment.putAll(variables(node, binding.gpu, binding.share, cap.matches("[0-9]{1,9}") ? Long.parseLong(cap) : 0));
   }
 
-  private static void refuse(ContainerLaunchContext launch, long share) {
-    String command = "echo '" + REFUSAL + " " + share + "' >&2; exit " + REFUSED_STATUS;
-    launch.setCommands(Collections.singletonList(command));
+  /** Keep a container without a share off the GPUs of those that have one; whoever has whole GPUs of YARN's own is not ours to see to. */
+  private void hideGpus(Container container) {
+    if (node != null && !node.gpus.isEmpty() && amount(container, Settings.GPU_RESOURCE) == 0) {
+      Map<String, String> environment = container.getLaunchContext().getEnvironment();
+      forgetMps(environment);
+      environment.put("CUDA_VISIBLE_DEVICES", "");
+    }
+  }
+
+  private static void forgetMps(Map<String, String> environment) {
+    environment.keySet().removeIf(name -> name.startsWith("CUDA_MPS_"));
+  }
+
+  private static void refuse(Container container, String why) {
+    String command = "echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS;
+    container.getLaunchContext().setCommands(Collections.singletonList(command));
+  }
+
+  /** Refuse a container with which something of ours went wrong, unless it has no share. */
+  private void refuseAfterAll(Container container) {
+    try {
+      if (shareOf(container) > 0) {
+        refuse(container, "is given out, for gpusage failed here");
+      }
+    } catch (Throwable failure) {
+      Metrics.contain("listener.pre", failure);
+    }
+  }
+
+  private static boolean isOpportunistic(Container container) {
+    return container.getContainerTokenIdentifier().getExecutionType() == ExecutionType.OPPORTUNISTIC;
   }
 
   private long shareOf(Container container) {
-    boolean known = ResourceUtils.getResourceTypeIndex().containsKey(share);
-    return known ? container.getResource().getResourceValue(share) : 0;
+    return amount(container, share);
+  }
+
+  private static long amount(Container container, String type) {
+    boolean known = ResourceUtils.getResourceTypeIndex().containsKey(type);
+    return known ? container.getResource().getResourceValue(type) : 0;
+  }
+
+  private static String id(Container container) {
+    return container.getContainerId().toString();
   }
 
   private boolean lives(String id) {

@@ -2,6 +2,7 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -44,7 +45,9 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   private RMContext rm;
   private Switch off;
   private String share;
+  private Adviser adviser;
   private boolean forWholeGpus;
+  private String defaultLabel;
 
   @Override
   public void setConf(Configuration conf) {
@@ -86,9 +89,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       throws YarnException {
     Asks asks = null;
     try {
-      if (rm != null && off.isOff()) {
-        asks = applications.getOrDefault(attempt, Optional.empty()).orElse(null); // what was asked before is still to be recognised
-      } else if (rm != null) {
+      if (rm != null) {
         asks = asksOf(attempt);
         change(asks, attempt, request);
       }
@@ -117,14 +118,17 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   void start(ApplicationMasterServiceContext context) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
+    adviser = new Adviser(conf);
     forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, false);
+    defaultLabel = conf.getTrimmed(Settings.DEFAULT_LABEL, "");
     rm = (RMContext) context;
     Metrics.started(this);
   }
 
-  /** Forget masters that ended without a word, and what an earlier attempt, or this one before a restart, had asked for. */
+  /** Forget masters that ended without a word, and what an earlier attempt, or this one before a restart, had asked for; find this one's plan. */
   void begin(ApplicationAttemptId attempt) {
     applications.keySet().removeIf(known -> known.getApplicationId().equals(attempt.getApplicationId()) || isOver(known));
+    asksOf(attempt);
   }
 
   void end(ApplicationAttemptId attempt) {
@@ -137,8 +141,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     }
     long now = System.nanoTime();
     List<ResourceRequest> moved =
-        asks.moved(
-            key -> left(attempt, key), label -> following(attempt, asks.plan.labels, label), now);
+        asks.moved(key -> left(attempt, key), (label, wanted) -> following(attempt, asks.plan.labels, label, wanted), now);
     List<ResourceRequest> asked = request.getAskList();
     if (moved.isEmpty() && (asked == null || asked.isEmpty())) {
       return;
@@ -169,29 +172,48 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     response.setAllocatedContainers(shown);
   }
 
+  /** Return the requests of an application that is ours to change; null for another one, and for one that was submitted while all was off. */
   private Asks asksOf(ApplicationAttemptId attempt) {
     Optional<Asks> known = applications.get(attempt);
     if (known == null) {
-      known = read(attempt);
+      RMApp application = rm.getRMApps().get(attempt.getApplicationId());
+      if (off.wasOff(application.getSubmitTime())) {
+        return null;
+      }
+      known = read(application);
       applications.put(attempt, known);
     }
     return known.orElse(null);
   }
 
-  private Optional<Asks> read(ApplicationAttemptId attempt) {
-    RMApp application = rm.getRMApps().get(attempt.getApplicationId());
-    Map<String, String> environment = application.getApplicationSchedulingEnvs();
-    String text = environment.get(Plan.VARIABLE);
+  private Optional<Asks> read(RMApp application) {
     try {
-      if (text != null) {
-        Plan plan = Plan.parse(text);
-        boolean ours = environment.containsKey(GpuShareApplicationMaster.COMMAND);
+      Plan plan = plan(application);
+      if (plan != null) {
+        boolean ours = application.getApplicationSchedulingEnvs().containsKey(GpuShareApplicationMaster.COMMAND);
         return Optional.of(new Asks(plan, ours, share, label(application, plan)));
       }
-    } catch (Plan.PlanException refusal) {
+    } catch (Plan.PlanException | IOException refusal) {
       // The rule has said why; it goes on as one without a plan.
     }
-    return forWholeGpus ? Optional.of(Asks.forWholeGpus(share)) : Optional.empty();
+    String label = defaultLabel(application);
+    return forWholeGpus || label != null ? Optional.of(Asks.unplanned(share, forWholeGpus, label)) : Optional.empty();
+  }
+
+  /** Return an application's plan: its own, else gpusaged's, if that was silent when it was asked before. */
+  private Plan plan(RMApp application) throws Plan.PlanException, IOException {
+    String text = application.getApplicationSchedulingEnvs().get(Plan.VARIABLE);
+    return text != null ? Plan.parse(text) : adviser.askAgain(application.getApplicationSubmissionContext(), application.getUser());
+  }
+
+  /** Return where requests for GPUs go of whom neither a plan, nor its user, nor its queue says it; null for nowhere in particular. */
+  private String defaultLabel(RMApp application) {
+    String queue = application.getQueue();
+    String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
+    if (defaultLabel.isEmpty() || named != null && !named.isEmpty() || !Generations.defaultLabel(rm, queue).isEmpty()) {
+      return null;
+    }
+    return Generations.usable(rm, queue, Collections.singletonList(defaultLabel)).stream().findFirst().orElse(null);
   }
 
   /** Return the generation to begin on: the application's own label, else the plan's first; null where the user named another. */
@@ -200,7 +222,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (named != null && !named.isEmpty()) {
       return plan.labels.contains(named) ? named : null;
     }
-    return Generations.usable(rm, application.getQueue(), plan.labels).stream().findFirst().orElse(null);
+    List<String> usable = Generations.usable(rm, application.getQueue(), plan.labels);
+    return Generations.roomiest(rm, usable, plan.container(share)).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {
@@ -217,9 +240,12 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return scheduled == null ? 0 : scheduled.getPendingAsk(key, ResourceRequest.ANY).getCount();
   }
 
-  private String following(ApplicationAttemptId attempt, List<String> labels, String label) {
-    List<String> usable = Generations.usable(rm, queue(attempt), labels);
-    return usable.isEmpty() ? label : usable.get((usable.indexOf(label) + 1) % usable.size());
+  /** Return the generation after {@code label}: the next one with room for {@code wanted}, else the next. */
+  private String following(ApplicationAttemptId attempt, List<String> labels, String label, Resource wanted) {
+    List<String> usable = new ArrayList<>(Generations.usable(rm, queue(attempt), labels));
+    Collections.rotate(usable, -(usable.indexOf(label) + 1));
+    usable.remove(label);
+    return Generations.roomiest(rm, usable, wanted).stream().findFirst().orElse(label);
   }
 
   private boolean isOver(ApplicationAttemptId attempt) {

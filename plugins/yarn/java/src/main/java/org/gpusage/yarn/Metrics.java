@@ -7,9 +7,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import javax.management.Attribute;
 import javax.management.AttributeList;
 import javax.management.AttributeNotFoundException;
@@ -23,7 +26,8 @@ import org.slf4j.LoggerFactory;
 /**
  * What this daemon did for us, as counters of the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them.
  *
- * <p>Its further attributes are {@code Version}, the jar's, and {@code Classes}, those of ours that started here.
+ * <p>Its further attributes are {@code Version}, the jar's; {@code Classes}, those of ours that started here; {@code Free}, what a node can still
+ * give out of each GPU; and {@code Troubles}, what is wrong now, a line each.
  */
 final class Metrics implements DynamicMBean {
 
@@ -33,12 +37,15 @@ final class Metrics implements DynamicMBean {
     PLANS_TAKEN("submissions that carried a plan, or got one"),
     PLANS_REFUSED("submissions whose plan could not be read; they went on as plain ones"),
     DAEMON_ASKED("submissions for which gpusaged was asked"),
-    DAEMON_SILENT("of these, how often no answer came in time, or none that could be read"),
+    DAEMON_ASKED_AGAIN("applications for which it was asked once more when their master registered"),
+    DAEMON_SILENT("how often no answer came in time, or none that could be read"),
     SHARES_SNAPPED("requests whose share was changed to one of the site's steps"),
     ASKS_CHANGED("requests for containers that were given a share"),
     FALLBACKS("applications' requests that were sent again for the next generation"),
     GPUS_BOUND("containers bound to a GPU"),
-    CONTAINERS_REFUSED("containers that fitted no GPU of their node"),
+    GPUS_RECOVERED("containers of an earlier NodeManager whose GPU was read from what they were started with"),
+    GPUS_UNKNOWN("containers of an earlier NodeManager whose GPU is not known; nothing new is bound while they run"),
+    CONTAINERS_REFUSED("containers that got no GPU of their node, and did not run"),
     MPS_STARTED("starts of an MPS control daemon");
 
     private final String description;
@@ -48,12 +55,30 @@ final class Metrics implements DynamicMBean {
     }
   }
 
+  /** What is said in words. */
+  private enum Text {
+    VERSION("Version", "the jar's version", Metrics::version),
+    CLASSES("Classes", "the classes of ours that started in this daemon", () -> String.join(",", STARTED)),
+    FREE("Free", "what can still be given out of each GPU of this node", () -> free.get()),
+    TROUBLES("Troubles", "what is wrong now, a line each", Metrics::troubles);
+
+    private final String title;
+    private final String description;
+    private final Supplier<String> value;
+
+    Text(String title, String description, Supplier<String> value) {
+      this.title = title;
+      this.description = description;
+      this.value = value;
+    }
+  }
+
   private static final Logger LOG = LoggerFactory.getLogger(Metrics.class);
-  private static final String VERSION = "Version";
-  private static final String CLASSES = "Classes";
   private static final Metrics OURS = new Metrics();
   private static final Set<String> STARTED = new ConcurrentSkipListSet<>();
   private static final Map<String, Long> LOGGED_NS = new ConcurrentHashMap<>();
+  private static final Map<String, String> TROUBLED = new ConcurrentSkipListMap<>();
+  private static volatile Supplier<String> free = () -> "";
 
   private final Map<Counter, LongAdder> counts = new EnumMap<>(Counter.class);
 
@@ -74,6 +99,28 @@ final class Metrics implements DynamicMBean {
   /** Note that {@code ours} works in this daemon. */
   static void started(Object ours) {
     STARTED.add(ours.getClass().getSimpleName());
+  }
+
+  static boolean hasStarted(Class<?> ours) {
+    return STARTED.contains(ours.getSimpleName());
+  }
+
+  /** Show what {@code known} says is free of each GPU. */
+  static void showFree(Supplier<String> known) {
+    free = known;
+  }
+
+  /** Show what is wrong at {@code place} until it is mended. */
+  static void trouble(String place, String sentence) {
+    TROUBLED.put(place, sentence.replaceAll("[^\\x20-\\x7e]+", " "));
+  }
+
+  static void mended(String place) {
+    TROUBLED.remove(place);
+  }
+
+  static String troubles() {
+    return TROUBLED.entrySet().stream().map(each -> each.getKey() + ": " + each.getValue()).collect(Collectors.joining("\n"));
   }
 
   static String version() {
@@ -110,7 +157,12 @@ final class Metrics implements DynamicMBean {
   @Override
   public Object getAttribute(String name) throws AttributeNotFoundException {
     try {
-      return name.equals(VERSION) ? version() : name.equals(CLASSES) ? String.join(",", STARTED) : value(Counter.valueOf(name));
+      for (Text text : Text.values()) {
+        if (text.title.equals(name)) {
+          return text.value.get();
+        }
+      }
+      return value(Counter.valueOf(name));
     } catch (IllegalArgumentException unknown) {
       throw new AttributeNotFoundException(name);
     }
@@ -132,8 +184,9 @@ final class Metrics implements DynamicMBean {
   @Override
   public MBeanInfo getMBeanInfo() {
     List<MBeanAttributeInfo> attributes = new ArrayList<>();
-    attributes.add(readable(VERSION, String.class, "the jar's version"));
-    attributes.add(readable(CLASSES, String.class, "the classes of ours that started in this daemon"));
+    for (Text text : Text.values()) {
+      attributes.add(readable(text.title, String.class, text.description));
+    }
     for (Counter counter : Counter.values()) {
       attributes.add(readable(counter.name(), long.class, counter.description));
     }

@@ -25,7 +25,6 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   private static final int CALL_LIMIT_S = 20;
 
   private ScheduledExecutorService keeper;
-  private Switch off;
   private Node node;
   private String command;
 
@@ -69,7 +68,6 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   }
 
   void begin(Configuration conf) {
-    off = Settings.offSwitch(conf);
     node = new Node(conf);
     command = conf.getTrimmed(Settings.MPS_COMMAND, "/usr/libexec/gpusage/gpusage-mps");
     keeper = Executors.newSingleThreadScheduledExecutor(MpsAuxiliaryService::thread);
@@ -93,18 +91,29 @@ public class MpsAuxiliaryService extends AuxiliaryService {
 
   private void keep() {
     try {
+      boolean good = true;
       for (String gpu : node.gpus) {
-        if (!off.isOff() && call("status", gpu) != 0) {
-          int status = call("start", gpu);
-          Metrics.count(Metrics.Counter.MPS_STARTED);
-          LOG.info("gpusage: MPS control daemon of GPU {} started: exit status {}", gpu, status);
-        }
+        good &= call("status", gpu) == 0 || start(gpu);
+      }
+      if (good) {
+        Metrics.mended("mps");
       }
     } catch (InterruptedException ending) {
       Thread.currentThread().interrupt();
     } catch (Throwable failure) {
       Metrics.contain("mps.keep", failure);
+      Metrics.trouble("mps", failure.toString());
     }
+  }
+
+  private boolean start(String gpu) throws IOException, InterruptedException {
+    int status = call("start", gpu);
+    Metrics.count(Metrics.Counter.MPS_STARTED);
+    LOG.info("gpusage: MPS control daemon of GPU {} started: exit status {}", gpu, status);
+    if (status != 0) {
+      Metrics.trouble("mps", command + " start " + gpu + " ended with " + status);
+    }
+    return status == 0;
   }
 
   private int call(String verb, String gpu) throws IOException, InterruptedException {

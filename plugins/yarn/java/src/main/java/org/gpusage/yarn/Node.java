@@ -12,6 +12,11 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
 /** What this node's yarn-site.xml says of its shared GPUs. */
 final class Node {
+  /** A GPU's name: an index, or a UUID. */
+  static final String NAME = "0|[1-9][0-9]{0,3}|[a-zA-Z][0-9a-zA-Z-]{0,79}";
+
+  private static final String INDEX = "index";
+
   /** Names for CUDA_VISIBLE_DEVICES: UUIDs where an MPS daemon serves them, for it numbers its GPUs anew; else indices. */
   final List<String> gpus;
 
@@ -26,12 +31,15 @@ final class Node {
     String[] named = conf.getTrimmedStrings(Settings.NODE_GPUS);
     gpus = named.length > 0 ? Collections.unmodifiableList(Arrays.asList(named)) : indices(conf);
     for (String gpu : gpus) {
-      if (!gpu.matches("[0-9a-zA-Z-]{1,80}")) {
+      if (!gpu.matches(NAME)) {
         throw new IllegalArgumentException(Settings.NODE_GPUS + " must be UUIDs or indices; got " + gpu);
+      }
+      if (gpus.stream().filter(other -> kind(other).equals(kind(gpu)) && mayBeSame(other, gpu)).count() > 1) {
+        throw new IllegalArgumentException(Settings.NODE_GPUS + " must name each GPU once; got " + gpu + " more than once");
       }
     }
     memoryMib = conf.getInt(Settings.NODE_MEMORY_MIB, 0);
-    mpsDirectory = Paths.get(conf.getTrimmed(Settings.MPS_DIRECTORY, "/run/gpusage/mps"));
+    mpsDirectory = Paths.get(conf.getTrimmed(Settings.MPS_DIRECTORY, "/run/gpusage-mps"));
   }
 
   String pipeDirectory(String gpu) {
@@ -54,6 +62,19 @@ final class Node {
 
   boolean keepsContainers() {
     return conf.getBoolean(YarnConfiguration.NM_RECOVERY_ENABLED, false);
+  }
+
+  /** Tell whether two names may stand for one GPU: each of its own kind, or one the beginning of the other's UUID, which CUDA takes as well. */
+  static boolean mayBeSame(String name, String other) {
+    if (!kind(name).equals(kind(other))) {
+      return true;
+    }
+    return kind(name).equals(INDEX) ? name.equals(other) : name.startsWith(other) || other.startsWith(name);
+  }
+
+  /** Return what {@code name} is: an index, or a UUID of a GPU or of a part of one. */
+  private static String kind(String name) {
+    return Character.isDigit(name.charAt(0)) ? INDEX : name.substring(0, name.indexOf('-') + 1);
   }
 
   private static List<String> indices(Configuration conf) {

@@ -9,6 +9,8 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /**
  * What was decided for an application: the share of a GPU for each of its containers, and on which generations, best first.
@@ -59,6 +61,15 @@ final class Plan {
     containers = number(texts, "containers", "1", 1, 10_000);
     memoryMib = number(texts, "memory_mib", "0", 0, 1 << 24);
     vcores = number(texts, "vcores", "0", 0, 10_000);
+  }
+
+  /** Return what the scheduler must have for one container, as far as the plan says it. */
+  Resource container(String shareResource) {
+    Resource container = Resource.newInstance(memoryMib, vcores);
+    if (ResourceUtils.getResourceTypeIndex().containsKey(shareResource)) {
+      container.setResourceValue(shareResource, share);
+    }
+    return container;
   }
 
   /** Return the plan of who has none and wants a whole GPU, of any generation. */

@@ -9,8 +9,10 @@ final class Settings {
   static final String SHARE_STEPS = "gpusage.share.steps";
   static final String FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus";
   static final String SWITCH_FILE = "gpusage.switch-file";
+  static final String DEFAULT_LABEL = "gpusage.share.default-label";
   static final String DAEMON_SOCKET = "gpusage.daemon.socket";
   static final String DAEMON_LIMIT_MS = "gpusage.daemon.limit-ms";
+  static final String DAEMON_REST_MS = "gpusage.daemon.rest-ms";
   static final String HEARTBEAT_MS = "gpusage.am.heartbeat-ms";
   static final String NODE_GPUS = "gpusage.node.gpus";
   static final String NODE_MEMORY_MIB = "gpusage.node.gpu-memory-mib";
@@ -33,5 +35,19 @@ final class Settings {
 
   static Switch offSwitch(Configuration conf) {
     return new Switch(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
+  }
+
+  /** Return how long one exchange with gpusaged may take; a submission waits for it, and nobody else does. */
+  static long daemonLimitMs(Configuration conf) {
+    return within(conf.getLong(DAEMON_LIMIT_MS, 200), 1, 2000);
+  }
+
+  /** Return for how long a gpusaged that let that time pass is not asked. */
+  static long daemonRestMs(Configuration conf) {
+    return within(conf.getLong(DAEMON_REST_MS, 2000), 0, 60_000);
+  }
+
+  private static long within(long value, long least, long most) {
+    return Math.max(least, Math.min(value, most));
   }
 }

@@ -3,7 +3,7 @@ package org.gpusage.yarn;
 import java.io.File;
 import java.util.concurrent.TimeUnit;
 
-/** A file whose existence turns everything of ours off; looked for at most once a second. */
+/** A file whose existence ends all rewriting; looked for at most once a second. What was rewritten before goes on: GPUs are bound all the same. */
 class Switch {
   private static final long PERIOD_NS = TimeUnit.SECONDS.toNanos(1);
 
@@ -23,6 +23,11 @@ class Switch {
       off = file.exists();
     }
     return off;
+  }
+
+  /** Tell whether what was submitted at {@code timeMs} is to be left alone: the file was there already. */
+  boolean wasOff(long timeMs) {
+    return isOff() && file.lastModified() <= timeMs;
   }
 
   long nowNs() {

@@ -11,6 +11,8 @@ import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -47,7 +49,7 @@ class AsksTest {
 
   @Test
   void whereNodesOfferSharesOnlyAWholeGpuIsAShareOfAHundred() throws Exception {
-    Asks asks = Asks.forWholeGpus(SHARE);
+    Asks asks = Asks.unplanned(SHARE, true, null);
     ResourceRequest changed = only(asks.change(Collections.singletonList(ask(256, 1, 0, 1)), MOST, 0));
     assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 100), changed.getCapability());
     assertNull(changed.getNodeLabelExpression());
@@ -56,6 +58,44 @@ class AsksTest {
     for (ResourceRequest ask : new ResourceRequest[] {ask(64, 0, 0, 1), ask(64, 0, 40, 1), ask(64, 2, 0, 1)}) {
       assertSame(ask, only(asks.change(Collections.singletonList(ask), MOST, 0)));
     }
+  }
+
+  @Test
+  void anUnplannedApplicationsGpusGoWhereTheSiteSaysAndNothingElseOfItDoes() throws Exception {
+    Asks asks = Asks.unplanned(SHARE, false, "t4");
+    ResourceRequest ask = ask(256, 2, 0, 1);
+    ResourceRequest changed = only(asks.change(Collections.singletonList(ask), MOST, 0));
+    assertEquals("t4", changed.getNodeLabelExpression());
+    assertEquals(ask.getCapability(), changed.getCapability());
+    assertNull(asks.recognisable(container(changed.getCapability())));
+    ResourceRequest plain = ask(256, 0, 0, 1);
+    assertSame(plain, only(asks.change(Collections.singletonList(plain), MOST, 0)));
+    assertEquals("t4", only(Asks.unplanned(SHARE, true, "t4").change(Collections.singletonList(ask(256, 1, 0, 1)), MOST, 0)).getNodeLabelExpression());
+  }
+
+  @Test
+  void whatMayBeTakenBackAtAnyTimeGetsNoShare() throws Exception {
+    ResourceRequest ask = ask(64, 1, 0, 1);
+    ask.setExecutionTypeRequest(ExecutionTypeRequest.newInstance(ExecutionType.OPPORTUNISTIC));
+    assertSame(ask, only(asks(true).change(Collections.singletonList(ask), MOST, 0)));
+  }
+
+  @Test
+  void aMasterThatAsksAndTakesBackLeavesNothingBehind() throws Exception {
+    Asks asks = asks(false);
+    for (int number = 0; number < 30_000; number++) {
+      ResourceRequest ask = ask(256, 1, 0, number % 2);
+      ask.setAllocationRequestId(number);
+      asks.change(Collections.singletonList(ask), MOST, 0);
+    }
+    assertEquals(10_000, asks.keysRemembered(), "half of them were never asked for");
+    ResourceRequest mine = ask(256, 1, 0, 1);
+    Resource given = only(asks.change(Collections.singletonList(mine), MOST, 0)).getCapability();
+    mine.setNumContainers(0);
+    asks.change(Collections.singletonList(mine), MOST, 0);
+    assertEquals(1, asks.recognisable(container(given)).getResource().getResourceValue(Settings.GPU_RESOURCE), "it was on its way");
+    asks.change(Collections.singletonList(ask(64, 0, 0, 1)), MOST, 0);
+    assertNull(asks.recognisable(container(given)));
   }
 
   @Test
@@ -86,26 +126,39 @@ class AsksTest {
   }
 
   @Test
+  void theLabelByWhichOurMasterBeginsGivesWayToWhatIsKnownHere() throws Exception {
+    ResourceRequest ask = ask(64, 0, 0, 1);
+    ask.setNodeLabelExpression("h100");
+    assertEquals("a100", only(asks(true).change(Collections.singletonList(ask), MOST, 0)).getNodeLabelExpression());
+    assertEquals("h100", only(asks(false).change(Collections.singletonList(share(ask)), MOST, 0)).getNodeLabelExpression());
+  }
+
+  private static ResourceRequest share(ResourceRequest ask) {
+    ask.getCapability().setResourceValue(SHARE, 40);
+    return ask;
+  }
+
+  @Test
   void whatWaitsTooLongMovesOnAndLaterRequestsFollow() throws Exception {
     Asks asks = asks(true);
     asks.change(Collections.singletonList(ask(64, 0, 0, 3)), MOST, seconds(0));
-    assertEquals(0, asks.moved(key -> 3, label -> "h100", seconds(29)).size());
-    assertEquals(0, asks.moved(key -> 2, label -> "h100", seconds(30)).size(), "one was served just now");
-    ResourceRequest moved = only(asks.moved(key -> 2, label -> "h100", seconds(60)));
+    assertEquals(0, asks.moved(key -> 3, (label, wanted) -> "h100", seconds(29)).size());
+    assertEquals(0, asks.moved(key -> 2, (label, wanted) -> "h100", seconds(30)).size(), "one was served just now");
+    ResourceRequest moved = only(asks.moved(key -> 2, (label, wanted) -> "h100", seconds(60)));
     assertEquals("h100", moved.getNodeLabelExpression());
     assertEquals(2, moved.getNumContainers());
     assertEquals(40, moved.getCapability().getResourceValue(SHARE));
     ResourceRequest later = only(asks.change(Collections.singletonList(ask(64, 0, 0, 0)), MOST, seconds(61)));
     assertEquals("h100", later.getNodeLabelExpression());
-    assertEquals(0, asks.moved(key -> 0, label -> "a100", seconds(200)).size(), "nothing is open");
+    assertEquals(0, asks.moved(key -> 0, (label, wanted) -> "a100", seconds(200)).size(), "nothing is open");
   }
 
   @Test
   void whatIsServedOrHasNowhereToGoStays() throws Exception {
     Asks asks = asks(true);
     asks.change(Collections.singletonList(ask(64, 0, 0, 3)), MOST, seconds(0));
-    assertEquals(0, asks.moved(key -> 3, label -> label, seconds(60)).size());
-    assertEquals(0, asks.moved(key -> 0, label -> "h100", seconds(200)).size());
+    assertEquals(0, asks.moved(key -> 3, (label, wanted) -> label, seconds(60)).size());
+    assertEquals(0, asks.moved(key -> 0, (label, wanted) -> "h100", seconds(200)).size());
   }
 
   private static Asks asks(boolean every) throws Plan.PlanException {

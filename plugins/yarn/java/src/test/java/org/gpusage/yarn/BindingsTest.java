@@ -1,6 +1,7 @@
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -80,8 +81,8 @@ class BindingsTest {
     bindings.bind("a", 60);
     bindings.bind("b", 60);
     bindings.keepOnly("b"::equals);
-    assertEquals(Optional.empty(), new Bindings(TWO, journal).gpuOf("a"));
-    assertEquals(Optional.of("1"), bindings.gpuOf("b"));
+    assertFalse(new Bindings(TWO, journal).has("a"));
+    assertEquals("1", bindings.of("b").get().gpu);
   }
 
   @Test
@@ -92,6 +93,47 @@ class BindingsTest {
     Bindings bindings = new Bindings(TWO, journal);
     assertEquals(40, bindings.free("0"));
     assertEquals(60, bindings.free("1"));
+  }
+
+  @Test
+  void whereAGpuIsNotKnownNothingNewIsBoundUntilItsContainerEnds() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    bindings.bind("a", 20);
+    bindings.adopt("lost", new Bindings.Binding(Bindings.Binding.UNKNOWN, 10));
+    assertEquals(Optional.empty(), bindings.bind("b", 10));
+    assertEquals(Optional.of("0"), bindings.bind("a", 20), "what is known goes on");
+    assertEquals("0=0,1=0", bindings.free());
+    assertFalse(bindings.of("lost").isPresent());
+    assertFalse(new Bindings(TWO, journal).has("lost"), "it is to be looked for once more");
+    bindings.release("lost");
+    assertEquals("0=80,1=100", bindings.free());
+  }
+
+  @Test
+  void whatWasStartedBeforeIsTakenUpAsItIsAndOnce() throws Exception {
+    Bindings bindings = new Bindings(TWO, journal);
+    bindings.adopt("a", new Bindings.Binding("1", 70));
+    bindings.adopt("a", new Bindings.Binding("0", 70));
+    assertEquals("0=100,1=30", new Bindings(TWO, journal).free());
+  }
+
+  @Test
+  void gpusThatGotOtherNamesAreNotGivenOutWhileAnEarlierContainerMayBeOnThem() throws Exception {
+    new Bindings(TWO, journal).bind("a", 60);
+    Bindings renamed = new Bindings(Arrays.asList("GPU-aaaa", "GPU-bbbb"), journal);
+    assertEquals("GPU-aaaa=0,GPU-bbbb=0", renamed.free());
+    assertEquals(Optional.empty(), renamed.bind("b", 10));
+    renamed.release("a");
+    assertEquals(Optional.of("GPU-aaaa"), renamed.bind("b", 10));
+  }
+
+  @Test
+  void aGpuThatLeftTheListIsNoneOfTheOthers() throws Exception {
+    new Bindings(Arrays.asList("7", "1"), journal).bind("a", 60);
+    assertEquals("0=100,1=100", new Bindings(TWO, journal).free());
+    new Bindings(Collections.singletonList("GPU-8a9b"), journal).bind("b", 60);
+    List<String> longer = Arrays.asList("GPU-8a9b-1", "GPU-77");
+    assertEquals("GPU-8a9b-1=0,GPU-77=0", new Bindings(longer, journal).free(), "7 may be any of them");
   }
 
   @Test

@@ -20,6 +20,7 @@ import java.nio.file.Path;
 import java.util.Collections;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
@@ -58,7 +59,7 @@ class DaemonClientTest {
   @Test
   void anAnswerInPiecesIsPutTogether() throws Exception {
     serve("{\"code\":\"REWRITE\",", "\"set.share\":\"40\"}\n");
-    Map<String, String> answer = new DaemonClient(socket, PATIENCE_MS).ask(FIELDS);
+    Map<String, String> answer = new DaemonClient(socket, PATIENCE_MS, 0).ask(FIELDS);
     assertEquals("40", answer.get("set.share"));
   }
 
@@ -66,7 +67,7 @@ class DaemonClientTest {
   @ValueSource(strings = {"garbage\n", "{}{}\n", "{\"code\":1}\n", "\n", "[1]\n", "{\"code\":\"REWRITE\"", "\u0000\n"})
   void garbageIsAnIoException(String answer) throws Exception {
     serve(answer);
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
   }
 
   @Test
@@ -76,28 +77,54 @@ class DaemonClientTest {
       endless.append('x');
     }
     serve(endless.toString());
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
   }
 
   @Test
   void aDaemonThatHangsCostsTheLimitAndNoMore() throws Exception {
     serve();
     long begunNs = System.nanoTime();
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
     long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNs);
     assertTrue(tookMs >= LIMIT_MS - 5 && tookMs < HELD_MS / 2, tookMs + " ms");
   }
 
   @Test
+  void aDaemonThatWasSilentIsLeftInPeaceForAWhileUnlessItIsTheLastChance() throws Exception {
+    serve();
+    DaemonClient client = new DaemonClient(socket, LIMIT_MS, HELD_MS);
+    assertThrows(IOException.class, () -> client.ask(FIELDS));
+    IOException rest = assertThrows(IOException.class, () -> client.ask(FIELDS));
+    assertTrue(rest.getMessage().contains("is not asked"), rest.getMessage());
+    IOException asked = assertThrows(IOException.class, () -> client.askAtOnce(FIELDS));
+    assertTrue(asked.getMessage().contains("within the limit of 300 ms"), asked.getMessage());
+  }
+
+  @Test
+  void aDecisionThatCameTooLateIsNoAnswer() throws Exception {
+    serve("{\"code\":\"KEEP\",\"overdue\":\"1\"}\n");
+    assertThrows(IOException.class, () -> new DaemonClient(socket, PATIENCE_MS, 0).ask(FIELDS));
+  }
+
+  @Test
+  void limitAndRestAreHeldWithinBounds() {
+    Configuration conf = new Configuration(false);
+    assertEquals("200 2000", Settings.daemonLimitMs(conf) + " " + Settings.daemonRestMs(conf));
+    conf.set(Settings.DAEMON_LIMIT_MS, "3600000");
+    conf.set(Settings.DAEMON_REST_MS, "-1");
+    assertEquals("2000 0", Settings.daemonLimitMs(conf) + " " + Settings.daemonRestMs(conf));
+  }
+
+  @Test
   void aDaemonThatIsNotThereIsAnIoException() {
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS).ask(FIELDS));
-    assertFalse(new DaemonClient(socket, LIMIT_MS).ping());
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
+    assertFalse(new DaemonClient(socket, LIMIT_MS, 0).ping());
   }
 
   @Test
   void aPingIsAnswered() throws Exception {
     serve("{\"v\":\"1\",\"code\":\"OK\"}\n");
-    assertTrue(new DaemonClient(socket, PATIENCE_MS).ping());
+    assertTrue(new DaemonClient(socket, PATIENCE_MS, 0).ping());
   }
 
   /** Answer one line with {@code pieces}, then hold the connection open. */

@@ -26,12 +26,23 @@ class MetricsTest {
     for (MBeanAttributeInfo attribute : server.getMBeanInfo(name).getAttributes()) {
       attributes.add(attribute.getName());
     }
-    assertEquals(Metrics.Counter.values().length + 2, attributes.size());
+    assertEquals(Metrics.Counter.values().length + 4, attributes.size());
     assertEquals(attributes.size(), server.getAttributes(name, attributes.toArray(new String[0])).size());
     assertEquals(Metrics.value(Metrics.Counter.FALLBACKS), server.getAttribute(name, "FALLBACKS"));
     assertTrue(((String) server.getAttribute(name, "Classes")).contains("GpuShareProcessor"));
     assertThrows(AttributeNotFoundException.class, () -> server.getAttribute(name, "NOTHING"));
     assertThrows(AttributeNotFoundException.class, () -> server.setAttribute(name, new Attribute("FALLBACKS", 0L)));
+  }
+
+  @Test
+  void whatIsWrongIsShownUntilItIsMended() throws Exception {
+    ObjectName name = new ObjectName("org.gpusage:type=Metrics");
+    Metrics.trouble("journal", "disk\nfull");
+    Metrics.trouble("mps", "no such file");
+    assertEquals("journal: disk full\nmps: no such file", server.getAttribute(name, "Troubles"));
+    Metrics.mended("journal");
+    Metrics.mended("mps");
+    assertEquals("", server.getAttribute(name, "Troubles"));
   }
 
   @Test

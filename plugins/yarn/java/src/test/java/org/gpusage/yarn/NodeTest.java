@@ -27,6 +27,14 @@ class NodeTest {
   }
 
   @Test
+  void aGpuIsNamedOnce() {
+    for (String twice : new String[] {"0,1,0", "GPU-8a9b,GPU-8a9b-77c1", "01,1", "-1"}) {
+      assertThrows(IllegalArgumentException.class, () -> node(Settings.NODE_GPUS, twice), twice);
+    }
+    assertEquals(2, node(Settings.NODE_GPUS, "1,10").gpus.size());
+  }
+
+  @Test
   void theMemoryCapIsThePlansButNeverMoreThanTheShareOfTheGpu() {
     Node sized = node(Settings.NODE_MEMORY_MIB, "16000");
     assertEquals("0=3000M", cap(sized, 40, 3000));
@@ -42,7 +50,7 @@ class NodeTest {
     Map<String, String> variables = GpuShareNodeListener.variables(node("none", ""), "GPU-1", 40, 0);
     assertEquals("GPU-1", variables.get("CUDA_VISIBLE_DEVICES"));
     assertEquals("40", variables.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
-    assertEquals("/run/gpusage/mps/GPU-1/pipe", variables.get("CUDA_MPS_PIPE_DIRECTORY"));
+    assertEquals("/run/gpusage-mps/GPU-1/pipe", variables.get("CUDA_MPS_PIPE_DIRECTORY"));
   }
 
   private static String cap(Node node, long share, long capMib) {

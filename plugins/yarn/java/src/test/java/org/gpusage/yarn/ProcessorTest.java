@@ -2,9 +2,9 @@ package org.gpusage.yarn;
 
 import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.reflect.Proxy;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Collections;
@@ -21,6 +21,7 @@ import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterReque
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
@@ -43,13 +44,14 @@ class ProcessorTest {
   }
 
   @Test
-  void whatWasAskedForBeforeTheSwitchIsRecognisedAfterIt() throws Exception {
-    GpuShareProcessor processor = processor(true);
-    seenAndShown(processor);
-    assertTrue(folder.resolve("off").toFile().createNewFile());
-    Thread.sleep(1100); // the file is looked for once a second
-    assertEquals(Arrays.asList(ASKED, vector(64, 1, 1, 100)), seenAndShown(processor));
+  void anApplicationOfBeforeTheSwitchGoesOnAsItBegan() throws Exception {
+    Files.createFile(folder.resolve("off"));
+    assertEquals(Arrays.asList(ASKED, GIVEN), seenAndShown(processor(true)));
+    submittedMs = 0;
+    assertEquals(Arrays.asList(GIVEN, vector(64, 1, 1, 100)), seenAndShown(processor(true)));
   }
+
+  private long submittedMs = Long.MAX_VALUE;
 
   private GpuShareProcessor processor(boolean forWholeGpus) {
     Configuration conf = new Configuration(false);
@@ -70,8 +72,14 @@ class ProcessorTest {
   }
 
   /** Return a ResourceManager with one application, which has no plan. */
-  private static RMContext manager() {
-    RMApp application = answering(RMApp.class, "getApplicationSchedulingEnvs", Collections.emptyMap());
+  private RMContext manager() {
+    ApplicationSubmissionContext submission = Records.newRecord(ApplicationSubmissionContext.class);
+    RMApp application =
+        answering(
+            RMApp.class,
+            "getApplicationSchedulingEnvs", Collections.emptyMap(),
+            "getApplicationSubmissionContext", submission,
+            "getSubmitTime", submittedMs);
     ResourceScheduler scheduler =
         answering(ResourceScheduler.class, "getMaximumResourceCapability", vector(8192, 32, 0, 100));
     ConcurrentHashMap<ApplicationId, RMApp> known = new ConcurrentHashMap<>();
@@ -80,7 +88,7 @@ class ProcessorTest {
   }
 
   /** Return a {@code face} that answers some questions, by method and answer in turn, and null to the others. */
-  private static <T> T answering(Class<T> face, Object... answers) {
+  static <T> T answering(Class<T> face, Object... answers) {
     Object made =
         Proxy.newProxyInstance(
             face.getClassLoader(),

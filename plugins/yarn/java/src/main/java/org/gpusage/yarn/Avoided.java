@@ -1,0 +1,150 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.HttpURLConnection;
+import java.net.URL;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalLong;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.NodeId;
+
+/**
+ * The nodes on which a master wants no container for now: there was no room for the share, or they do not answer.
+ *
+ * <p>A full node says itself, at its /jmx, when one of its GPUs has room again. One that does not say is asked for a container again after a
+ * while, each time twice as long: a request that is served and refused again and again would never wait long enough to go to the next generation.
+ */
+final class Avoided {
+  private static final long PERIOD_NS = TimeUnit.SECONDS.toNanos(10); // at first
+  private static final long MOST_PERIOD_NS = TimeUnit.SECONDS.toNanos(80);
+  private static final long LOOK_NS = TimeUnit.SECONDS.toNanos(1);
+  private static final int ANSWER_LIMIT_MS = 500;
+  private static final int ANSWER_LIMIT_BYTES = 64 * 1024;
+  private static final Pattern FREE = Pattern.compile("\"Free\"\\s*:\\s*\"([^\"]+)\"");
+  private static final Pattern PART = Pattern.compile("=([0-9]{1,3})(?:,|$)");
+
+  /** Why, and since when. */
+  private static final class Node {
+    private long sinceNs;
+    private long periodNs;
+    private long lookedAtNs;
+    private String page;
+    private long share;
+  }
+
+  private final BiConsumer<List<String>, List<String>> blacklist;
+  private final String scheme;
+  private final Map<NodeId, Node> nodes = new HashMap<>();
+  private final Map<NodeId, Node> earlier = new HashMap<>();
+
+  /**
+   * Avoid none so far.
+   *
+   * @param blacklist takes the names of nodes to be avoided, and of those to be avoided no more
+   * @param scheme by which nodes are asked
+   */
+  Avoided(BiConsumer<List<String>, List<String>> blacklist, String scheme) {
+    this.blacklist = blacklist;
+    this.scheme = scheme;
+  }
+
+  /** Avoid the node of {@code refused} until it has room for {@code share}. */
+  void addFull(Container refused, long share, long nowNs) {
+    Node node = add(refused.getNodeId(), nowNs);
+    node.page = scheme + "://" + refused.getNodeHttpAddress() + "/jmx?qry=org.gpusage:type=Metrics";
+    node.share = share;
+  }
+
+  /** Avoid a node that does not answer, for a while. */
+  void addSilent(NodeId id, long nowNs) {
+    add(id, nowNs).page = null;
+  }
+
+  /** Avoid no more those that have room, and those of which nothing is known for long enough. */
+  void forgive(long nowNs) {
+    List<NodeId> forgiven = new ArrayList<>();
+    long untilNs = System.nanoTime() + LOOK_NS;
+    nodes.forEach(
+        (id, node) -> {
+          if (System.nanoTime() < untilNs && isOver(node, nowNs)) {
+            forgiven.add(id);
+          }
+        });
+    for (NodeId id : forgiven) {
+      earlier.put(id, nodes.remove(id));
+      blacklist.accept(Collections.emptyList(), names(id));
+    }
+  }
+
+  private Node add(NodeId id, long nowNs) {
+    Node before = earlier.getOrDefault(id, nodes.get(id));
+    Node node = new Node();
+    node.sinceNs = nowNs;
+    node.lookedAtNs = nowNs;
+    node.periodNs = before == null ? PERIOD_NS : Math.min(2 * before.periodNs, MOST_PERIOD_NS);
+    nodes.put(id, node);
+    blacklist.accept(names(id), Collections.emptyList());
+    return node;
+  }
+
+  private boolean isOver(Node node, long nowNs) {
+    if (node.page != null && nowNs - node.lookedAtNs >= LOOK_NS) {
+      node.lookedAtNs = nowNs;
+      OptionalLong most = mostFree(node.page);
+      if (most.isPresent()) {
+        node.sinceNs = nowNs;
+        return most.getAsLong() >= node.share;
+      }
+    }
+    return nowNs - node.sinceNs > node.periodNs;
+  }
+
+  /** Return how much of one GPU a node can give out, which it says at {@code page}; nothing where it does not. */
+  private static OptionalLong mostFree(String page) {
+    try {
+      HttpURLConnection connection = (HttpURLConnection) new URL(page).openConnection();
+      connection.setConnectTimeout(ANSWER_LIMIT_MS);
+      connection.setReadTimeout(ANSWER_LIMIT_MS);
+      try (InputStream answer = connection.getInputStream()) {
+        byte[] bytes = new byte[ANSWER_LIMIT_BYTES];
+        int length = 0;
+        for (int read = 0; read >= 0 && length < bytes.length; read = answer.read(bytes, length, bytes.length - length)) {
+          length += read;
+        }
+        return mostFreeOf(new String(bytes, 0, length, StandardCharsets.UTF_8));
+      } finally {
+        connection.disconnect();
+      }
+    } catch (IOException | RuntimeException silent) {
+      return OptionalLong.empty();
+    }
+  }
+
+  static OptionalLong mostFreeOf(String answer) {
+    Matcher free = FREE.matcher(answer);
+    if (!free.find()) {
+      return OptionalLong.empty();
+    }
+    List<Long> parts = new ArrayList<>();
+    for (Matcher part = PART.matcher(free.group(1)); part.find(); ) {
+      parts.add(Long.valueOf(part.group(1)));
+    }
+    return parts.stream().mapToLong(Long::longValue).max();
+  }
+
+  /** Return both names by which a ResourceManager may know {@code node}: with its port or without, as its own settings say, which are not ours. */
+  private static List<String> names(NodeId node) {
+    return Arrays.asList(node.getHost(), node.toString());
+  }
+}

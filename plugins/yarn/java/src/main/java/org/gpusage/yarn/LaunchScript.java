@@ -1,0 +1,56 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+
+/**
+ * What a container was started with, by the script that the NodeManager wrote for it and keeps, out of its user's reach, until the container ends.
+ *
+ * <p>A user's variable may hold whole lines that look like ours: where a variable has two values, neither is believed.
+ */
+final class LaunchScript {
+  private static final Pattern GPU = line("CUDA_VISIBLE_DEVICES", Node.NAME);
+  private static final Pattern SHARE = line("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "[1-9][0-9]{0,2}");
+  private static final int LIMIT_BYTES = 16 << 20;
+
+  private LaunchScript() {}
+
+  /** Return what {@code container} has of a GPU; nothing where no script below {@code folders}, the NodeManager's own, says so. */
+  static Optional<Bindings.Binding> binding(List<String> folders, ContainerId container) throws IOException {
+    for (String folder : folders) {
+      String application = container.getApplicationAttemptId().getApplicationId().toString();
+      Path script = Paths.get(folder, "nmPrivate", application, container.toString(), "launch_container.sh");
+      if (Files.isRegularFile(script) && Files.size(script) <= LIMIT_BYTES) {
+        return binding(new String(Files.readAllBytes(script), StandardCharsets.ISO_8859_1));
+      }
+    }
+    return Optional.empty();
+  }
+
+  static Optional<Bindings.Binding> binding(String script) {
+    Optional<String> share = only(SHARE, script);
+    return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))));
+  }
+
+  private static Optional<String> only(Pattern line, String script) {
+    Set<String> values = new HashSet<>();
+    for (Matcher found = line.matcher(script); found.find(); ) {
+      values.add(found.group(1));
+    }
+    return values.size() == 1 ? values.stream().findFirst() : Optional.empty();
+  }
+
+  private static Pattern line(String name, String value) {
+    return Pattern.compile("^export " + name + "=\"(" + value + ")\"$", Pattern.MULTILINE);
+  }
+}
