@@ -80,7 +80,7 @@ def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Pa
     app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", memory_cap_mib="3000")
 
     (output,) = masters.outputs(cluster, app).values()
-    assert list(cluster.logs.glob(f"containers/cpu-1/{app}/*_01_000001"))  # the master takes no place from those with a share
+    assert list(cluster.logs.glob(f"containers/cpu-1/{app}/*_01_000001"))  # its master takes no place there
     assert masters.used_share(cluster, "a100-1") == 45  # the next step of the site's after 42
     assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "45"
@@ -145,7 +145,7 @@ def test_what_fits_a_node_but_no_gpu_is_refused_and_runs_later(cluster: Sandbox,
     apps.wait_until(cluster, lambda: refusals(cluster) > before, "refused")
     assert masters.bean(masters.node_url(cluster, "h100-1"))["Free"] == "0=25,1=25"
     (tmp_path / "one").touch()
-    apps.wait_until(cluster, lambda: masters.outputs(cluster, late), "it is asked for again as soon as there is room", 8)
+    apps.wait_until(cluster, lambda: masters.outputs(cluster, late), "it is asked for again at once", 8)
     reports = masters.wait_for_end(cluster, first, late)
     assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
     assert refusals(cluster) == before + 1

@@ -44,7 +44,7 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         **SITE,
         "gpusage.switch-file": str(tmp_path_factory.mktemp("switch") / "off"),
         "gpusage.daemon.socket": str(folder / "s" / "run" / "gpusaged.sock"),
-        "gpusage.daemon.limit-ms": "5000",  # of a machine that runs all of it at once; the default is 10
+        "gpusage.daemon.limit-ms": "2000",  # the most; of a machine that runs all of it at once
     }
     plan = ClusterPlan(
         nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS
