@@ -3,6 +3,8 @@
 1. A finished installation is complete: it is built beside its place and renamed into it.
 2. It is never changed afterwards, so any number of sandboxes, and of users, share it.
 3. Its programs load only its own libraries, C library included: patchelf writes where they lie into each.
+4. Its slurmd looks for no login environment, which it could have only as root: a job with --export=NONE gets what was
+   passed. From 26.05 on Slurm holds such a job instead.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_
 from gpusage_hooks.errors import RequestError
 
 _SCHEMA = "gpusage.slurm-installation/1"
+_CACHE = "slurm-2"  # another number for another way of building: sandboxes may still run from what was built before
 _PACKAGES = (
     "slurmctld",
     "slurmd",
@@ -35,6 +38,7 @@ _PACKAGES = (
 )
 _PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
 _OLDEST = (22, 5)
+_WANTS_LOGIN, _WANTS_NO_LOGIN = b"SLURM_GET_USER_ENV=1\0", b"SLURM_GET_USER_ENV=-\0"  # what slurmd looks for in a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ def prepare_installation(
         message = f"Release must be a suite's name in small letters; got {release!r}. Write, for example, trixie."
         raise RequestError(message)
     source = choose_source(read_host_sources(), read_os_release(), release)
-    folder = (cache or cache_folder()).absolute() / "slurm" / source.suite
+    folder = (cache or cache_folder()).absolute() / _CACHE / source.suite
     ready = read_installation(folder)
     if ready:
         return ready
@@ -175,6 +179,8 @@ def _patch(partial: Path, folder: Path, report: Report) -> None:
         _patchelf("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search_path, str(program))
         plain = program.name.removesuffix("-wlm")
         (partial / "bin" / plain).symlink_to(folder / program.relative_to(partial))
+        if plain == "slurmd":
+            program.write_bytes(program.read_bytes().replace(_WANTS_LOGIN, _WANTS_NO_LOGIN))
     report("patch", len(programs), len(programs))
 
 
