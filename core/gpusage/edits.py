@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,18 @@ from gpusage_hooks.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One file before and after; ``None`` is a file that does not exist."""
+    """One file before and after; ``None`` is a file that does not exist.
+
+    Attributes:
+        mode: Of a new file; one that is there keeps its own.
+        summary: What is shown in place of the difference.
+    """
 
     path: Path
     before: str | None
     after: str | None
-    executable: bool = False
+    mode: int = 0o644
+    summary: str | None = None
 
     @property
     def changes(self) -> bool:
@@ -27,7 +33,9 @@ class Edit:
         return self.before != self.after
 
     def diff(self) -> str:
-        """Return the change as `diff -u` shows it."""
+        """Return the change as `diff -u` shows it, or its summary."""
+        if self.summary:
+            return f"{self.path}: {self.summary}\n"
         lines = difflib.unified_diff(
             (self.before or "").splitlines(keepends=True),
             (self.after or "").splitlines(keepends=True),
@@ -38,28 +46,33 @@ class Edit:
 
 
 def make_edits(edits: Iterable[Edit]) -> None:
-    """Write every edit that changes something; where one fails, undo those before it.
+    """Write every edit that changes something; where one fails, or the user interrupts, undo those before it.
 
     Raises:
-        RequestError: A file cannot be written.
+        RequestError: A file cannot be written, or is no longer what it was when the edit was planned.
     """
-    done: list[Edit] = []
-    for edit in edits:
-        try:
-            _write(edit.path, edit.after, executable=edit.executable)
-        except OSError as error:
-            for earlier in reversed(done):
-                _write(earlier.path, earlier.before, executable=earlier.executable)
-            message = (
-                f"File {str(edit.path)!r} must be writable; got: {error}. Run it as the owner; nothing was changed."
-            )
-            raise RequestError(message) from error
-        done.append(edit)
+    begun: list[Edit] = []
+    try:
+        for edit in edits:
+            if edit.changes:
+                begun.append(edit)
+                _require_unchanged(edit)
+                _write(edit.path, edit.after, edit.mode)
+    except BaseException as error:
+        left = [str(each.path) for each in reversed(begun) if not _undo(each)]
+        if not left and not isinstance(error, (OSError, RequestError)):
+            raise
+        step = "Run it as the owner" if isinstance(error, OSError) else "Run it again"
+        outcome = f"these stay changed: {', '.join(left)}" if left else "nothing was changed"
+        message = (
+            f"File {str(begun[-1].path)!r} must be writable, by nobody else meanwhile; got: {error}. {step}; {outcome}."
+        )
+        raise RequestError(message) from error
 
 
-def edit_of(path: Path, after: str | None, *, executable: bool = False) -> Edit:
+def edit_of(path: Path, after: str | None, *, mode: int = 0o644) -> Edit:
     """Return the edit by which the file at *path* becomes *after*, which may be what it is."""
-    return Edit(path=path, before=read_text(path), after=after, executable=executable)
+    return Edit(path=path, before=read_text(path), after=after, mode=mode)
 
 
 def read_text(path: Path) -> str | None:
@@ -78,22 +91,56 @@ def read_text(path: Path) -> str | None:
         raise RequestError(message) from error
 
 
-def _write(path: Path, text: str | None, *, executable: bool) -> None:
-    """Put *text* in the place of *path* at once, its owner and mode kept."""
+def _require_unchanged(edit: Edit) -> None:
+    if read_text(edit.path) != edit.before:
+        message = "a text that somebody has changed since the edit was planned"
+        raise RequestError(message)
+
+
+def _undo(edit: Edit) -> bool:
+    """Make the file what it was before, and tell whether it is; what somebody else wrote there meanwhile stays."""
+    try:
+        found = read_text(edit.path)
+        if found == edit.after:
+            _write(edit.path, edit.before, edit.mode)
+            found = edit.before
+    except BaseException:  # noqa: BLE001 - an interrupt as well: the others are undone first, and this one is named
+        return False
+    return found == edit.before or found != edit.after
+
+
+def _write(path: Path, text: str | None, mode: int) -> None:
+    """Put *text* in the place of *path* at once, its owner and mode kept; a power cut leaves the old or the new."""
     if text is None:
         path.unlink(missing_ok=True)
+        _sync_folder(path.parent)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    # Always the same name: what an installer that was killed has left is taken away by the next one.
+    fresh = target.with_name(f".{target.name}.gpusage-new")
+    fresh.unlink(missing_ok=True)
     try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
-        present = target.stat() if target.exists() else None
-        Path(name).chmod(present.st_mode & 0o7777 if present else 0o755 if executable else 0o644)
-        if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(name, present.st_uid, present.st_gid)
-        Path(name).replace(target)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
+            present = target.stat() if target.exists() else None
+            if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file.fileno(), present.st_uid, present.st_gid)
+            os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
         raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some network file systems know no such thing
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,10 +56,12 @@ def test_install_works_twice_and_uninstall_restores_every_byte(bare: Sandbox) ->
     install_plugin(bare)
     again = bare.run("gpusage", "slurm", "install", "--yes").stdout
     assert again == "Nothing to change.\n"
+    bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
+    assert not set(bare.run("sinfo", "-hN", "-o", "%T").stdout.split()) & {"drained", "draining", "down"}
     bare.run("gpusage", "slurm", "uninstall", "--yes")
     assert contents(bare) == before
     bare.reconfigure()
-    bare.run("sbatch", "--gres=gpu:1", "--wrap=true")
+    bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
 
 
 def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> None:
@@ -74,7 +77,7 @@ def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
     assert bare.run("sbatch", "--job-name=forbidden", "--gres=gpu:1", "--wrap=true", check=False).returncode != 0
     command = ("sbatch", "--parsable", "--job-name=noted", "--hold", "--gres=gpu:2", "--comment=model=/nowhere/r.onnx")
     text = bare.run("scontrol", "show", "job", bare.run(*command, "--wrap=true").stdout.strip()).stdout
-    (noted,) = re.findall(r"AdminComment=(.*)", text)
+    (noted,) = re.findall(r"AdminComment=(.*?) *$", text, re.MULTILINE)  # 22.05 ends it with a blank
     assert re.fullmatch(r"x{970}; gpusage [0-9a-f]{12} KEEP gres/gpu:2 \| .*\.\.\.", noted), noted
     assert len(noted) == 1024
     assert bare.run("sbatch", "--job-name=allowed", "--gres=gpu:1", "--wrap=true", check=False).returncode == 0
@@ -102,7 +105,73 @@ def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_i
     assert doctor(bare)["defaults per GPU"] == "warn"
 
 
-def test_the_task_prolog_is_named_only_once_the_nodes_have_it(bare: Sandbox) -> None:
+CONTROL = """\
+#!/bin/sh
+echo "control $*" >>{log}
+case $* in -d*) touch "$CUDA_MPS_PIPE_DIRECTORY/up"; exit 0 ;; esac
+read -r word
+[ -e "$CUDA_MPS_PIPE_DIRECTORY/up" ] || exit 1
+[ "$word" != quit ] || rm "$CUDA_MPS_PIPE_DIRECTORY/up"
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(bare: Sandbox) -> None:
+    etc, log, mps = bare.layout.etc, bare.layout.jobs / "log", bare.layout.state / "mps"
+    site = written(bare.layout.jobs / "site.sh", f"#!/bin/sh\necho site $SLURM_SCRIPT_CONTEXT >>{log}\n")
+    conf = bare.layout.slurm_conf
+    conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
+    before = contents(bare)
+    install_plugin(bare)
+    control = written(bare.layout.jobs / "control", CONTROL.format(log=log))
+    for name in ("prolog", "epilog"):  # as on a node with a GPU
+        wrapper = etc / f"gpusage_{name}.sh"
+        told = f"\nexport GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={mps}\n"
+        wrapper.write_text(wrapper.read_text().replace("\n", told, 1))
+    output = bare.layout.jobs / "seen"
+    bare.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", f"--wrap=ls {mps}/jobs {mps}/gpu-0/pipe")
+    wait_until(lambda: log.read_text().endswith("epilog_slurmd\n"))
+    assert output.read_text().split() == [f"{mps}/gpu-0/pipe:", "up", f"{mps}/jobs:", "1"]
+    assert log.read_text().splitlines() == [
+        "site prolog_slurmd",
+        "control ",
+        "control -d",
+        "control ",
+        "site epilog_slurmd",
+    ]
+    assert not (mps / "gpu-0" / "pipe" / "up").exists()
+    bare.run("gpusage", "slurm", "uninstall", "--yes")
+    assert conf.read_bytes() == before["slurm.conf"]
+    assert (etc / "gpusage_prolog.sh").exists()  # a slurmd that has not read slurm.conf yet would drain its node
+    bare.reconfigure()
+    bare.run("gpusage", "slurm", "uninstall", "--yes")
+    assert contents(bare) == before
+    bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.05)
+
+
+def test_without_our_prolog_no_gpu_is_shared_and_doctor_fails_in_enforce(bare: Sandbox) -> None:
+    install_plugin(bare)
+    assert doctor(bare)["node prolog"] == "pass"
+    conf = bare.layout.slurm_conf
+    conf.write_text(conf.read_text().replace("\nProlog=", "\n#Prolog="))
+    bare.reconfigure()
+    assert doctor(bare)["node prolog"] == "fail"
+    wait_until(lambda: "do not run gpusage's prolog" in bare.run("gpusage", "slurm", "status").stdout)
+
+
+def test_the_node_scripts_are_named_only_once_the_nodes_have_them(bare: Sandbox) -> None:
     before = contents(bare)
     done = bare.run("gpusage", "slurm", "install", "--yes", check=False)
     assert done.returncode == 1

@@ -19,11 +19,10 @@ WHOLE = replace(POOL, mps_per_gpu=None)
 SETTINGS: Mapping[str, str] = {
     "jobsubmitplugins": "lua",
     "clifilterplugins": "lua",
-    "taskprolog": "/opt/gpusage/task_prolog.sh",
+    "slurm_version": "26.05.5",
     "schedulerparameters": "ignore_prefer_validation",
     "accountingstoragetype": "accounting_storage/slurmdbd",
     "accountingstoragetres": "cpu,gres/gpu,gres/mps",
-    "prolog": "/opt/gpusage/prolog.sh",
 }
 SCRIPTS: Mapping[str, str] = {
     "slurm.conf": "AccountingStorageType=accounting_storage/slurmdbd\nPartitionName=p TRESBillingWeights=GRES/mps=1\n",
@@ -34,16 +33,24 @@ SCRIPTS: Mapping[str, str] = {
 
 @pytest.fixture
 def healthy(tmp_path: Path) -> Evidence:
-    prolog = tmp_path / "gpusage_task_prolog.sh"
-    prolog.touch(mode=0o755)
+    names = ("task_prolog", "prolog", "epilog")
+    scripts = {name: tmp_path / f"gpusage_{name}.sh" for name in names}
+    for script in scripts.values():
+        script.touch(mode=0o755)
+    node_side = {
+        "taskprolog": str(scripts["task_prolog"]),
+        "prolog[0]": "/site/prolog",
+        "prolog[1]": str(scripts["prolog"]),
+        "epilog": str(scripts["epilog"]),
+    }
     return Evidence(
-        version=(24, 11),
-        settings={**SETTINGS, "taskprolog": str(prolog)},
+        version=(26, 5),
+        settings={**SETTINGS, **node_side},
         trouble="",
         site=Site(slurm_conf=Path("/c"), gpusage_toml=Path("/t"), command=Path("/g")),
         scripts=SCRIPTS,
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
-        cluster=Cluster(manager="slurm", version="24.11", pools=(POOL,)),
+        cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
         configuration=Configuration(mode="enforce"),
         configuration_trouble="",
         status={"asks": {"asked": 1}, "records": {"lost": 0}},
@@ -146,3 +153,44 @@ def test_what_is_wrong_is_found_with_its_cure(
 def test_without_ignore_prefer_validation_no_generation_is_preferred_and_doctor_says_so(healthy: Evidence) -> None:
     evidence = replace(healthy, settings={**healthy.settings, "schedulerparameters": ""})
     assert finding(evidence, "features").verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("running", "verdict", "dry_run"),
+    [
+        ("26.05.5", "pass", "pass"),
+        ("26.05.4", "pass", "pass"),
+        ("26.05.3", "warn", "pass"),
+        ("26.05.1", "warn", "warn"),
+        ("26.05.0-rc1", "warn", "warn"),
+        ("25.11.8", "pass", "pass"),
+        ("25.11.2", "warn", "pass"),
+        ("25.05.9", "pass", "pass"),
+        ("24.11.7", "warn", "pass"),
+        ("22.05.8", "warn", "pass"),
+        ("26.11.0", "pass", "pass"),
+        ("", "pass", "pass"),
+    ],
+)
+def test_releases_that_crash_in_a_dry_run_or_have_known_vulnerabilities_are_named(
+    healthy: Evidence, running: str, verdict: str, dry_run: str
+) -> None:
+    evidence = replace(healthy, settings={**healthy.settings, "slurm_version": running})
+    assert (finding(evidence, "release").verdict, finding(evidence, "dry run").verdict) == (verdict, dry_run)
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [("observe", "warn"), ("advise", "warn"), ("enforce", "fail")])
+@pytest.mark.parametrize("key", ["prolog[1]", "epilog"])
+def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mode: str, verdict: str) -> None:
+    evidence = replace(
+        healthy,
+        settings={**healthy.settings, key: "/site/other"},
+        configuration=replace(healthy.configuration, mode=mode),  # type: ignore[arg-type] - one of the literals
+    )
+    assert finding(evidence, "node prolog").verdict == verdict
+    assert "gpusage slurm install" in finding(evidence, "node prolog").todo
+
+
+def test_the_long_name_of_the_lua_plugin_counts(healthy: Evidence) -> None:
+    evidence = replace(healthy, settings={**healthy.settings, "jobsubmitplugins": "throttle,job_submit/lua"})
+    assert finding(evidence, "job_submit plugin").verdict == "pass"

@@ -1,3 +1,5 @@
+import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,12 @@ from gpusage_slurm.conf import setting
 from gpusage_slurm.install import (
     Site,
     find_site,
+    new_node_scripts,
     plan_installation,
     plan_uninstallation,
     tracked_or_billed,
 )
+from gpusage_slurm.node_side import FOLDER
 
 SLURM_CONF = """\
 ClusterName=c
@@ -59,7 +63,10 @@ def test_installing_adds_to_the_sites_lists_and_keeps_what_is_there(site: Site) 
     assert setting(text, "JobSubmitPlugins") == "all_partitions,lua"
     assert setting(text, "CliFilterPlugins") == "lua"
     assert setting(text, "AccountingStorageTRES") == "gres/gpu,gres/mps"
-    assert str(setting(text, "TaskProlog")).endswith("/task_prolog.sh")
+    for key, name in (("TaskProlog", "task_prolog.sh"), ("Prolog", "prolog.sh"), ("Epilog", "epilog.sh")):
+        script = Path(str(setting(text, key)))
+        assert script.name == name
+        assert os.access(script, os.X_OK)
     assert 'mode = "observe"' in site.gpusage_toml.read_text()
 
 
@@ -101,6 +108,116 @@ def test_a_task_prolog_of_the_sites_own_still_runs_first(site: Site) -> None:
     assert not any(edit.changes for edit in plan_installation(site))
 
 
+def run(script: Path) -> tuple[int, list[str]]:
+    done = subprocess.run([script], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
+    return done.returncode, done.stdout.split()
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+    return path
+
+
+def wrappers(site: Site, folder: Path) -> tuple[Path, Path]:
+    """Install, and return the wrappers of prolog and epilog, with stand-ins for ours that say what they were told."""
+    make_edits(plan_installation(site))
+    text = site.slurm_conf.read_text()
+    found = []
+    for key in ("Prolog", "Epilog"):
+        path = Path(str(setting(text, key)))
+        ours = written(folder / f"ours-{key}", 'echo "ours${GPUSAGE_ACROSS_USERS:+-for-all}"')
+        path.write_text(path.read_text().replace(str(FOLDER / f"{key.lower()}.sh"), str(ours)))
+        found.append(path)
+    return found[0], found[1]
+
+
+def test_a_prolog_of_the_sites_own_still_runs_first_and_its_epilog_last(site: Site, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", "echo site")
+    site.slurm_conf.write_text(f"{SLURM_CONF}Prolog={own}\nEpilog={own}\n")
+    prolog, epilog = wrappers(site, tmp_path)
+    assert run(prolog) == (0, ["site", "ours"])
+    assert run(epilog) == (0, ["ours", "site"])
+    written(own, "echo site", "exit 3")
+    assert run(prolog) == (3, ["site"])
+    assert run(epilog) == (3, ["ours", "site"])
+
+
+def test_a_pattern_of_the_sites_own_prologs_runs_them_as_slurm_does_the_last_name_first(
+    site: Site, tmp_path: Path
+) -> None:
+    folder = tmp_path / "prolog.d"
+    folder.mkdir()
+    for name in ("10-a", "20-b", "c"):
+        written(folder / name, f"echo {name}")
+    site.slurm_conf.write_text(f"{SLURM_CONF}Prolog={folder}/*\nEpilog={folder}/[12]*\n")
+    prolog, epilog = wrappers(site, tmp_path)
+    assert run(prolog) == (0, ["c", "20-b", "10-a", "ours"])
+    assert run(epilog) == (0, ["ours", "20-b", "10-a"])
+    written(folder / "20-b", "exit 4")
+    assert run(prolog) == (4, ["c"])
+    shutil.rmtree(folder)
+    assert run(prolog)[0] == 127  # Slurm drains a node where its pattern finds nothing; so it does still
+
+
+def test_sharing_across_users_reaches_the_prolog(site: Site, tmp_path: Path) -> None:
+    site.gpusage_toml.write_text("[sharing]\nacross_users = true\n")
+    prolog, _ = wrappers(site, tmp_path)
+    assert run(prolog) == (0, ["ours-for-all"])
+    site.gpusage_toml.write_text("[sharing]\nacross_users = false\n")
+    make_edits(plan_installation(site))
+    assert setting(site.slurm_conf.read_text(), "Prolog") == str(FOLDER / "prolog.sh")
+
+
+def test_what_nodes_must_have_is_named(site: Site) -> None:
+    assert [Path(path).name for path in new_node_scripts(plan_installation(site))] == [
+        "task_prolog.sh",
+        "prolog.sh",
+        "epilog.sh",
+    ]
+    make_edits(plan_installation(site))
+    assert new_node_scripts(plan_installation(site)) == ()
+
+
+def test_the_long_name_of_the_lua_plugin_is_enough(site: Site) -> None:
+    site.slurm_conf.write_text("JobSubmitPlugins=job_submit/lua\nCliFilterPlugins=cli_filter/lua\n")
+    make_edits(plan_installation(site))
+    assert setting(site.slurm_conf.read_text(), "JobSubmitPlugins") == "job_submit/lua"
+    assert setting(site.slurm_conf.read_text(), "CliFilterPlugins") == "cli_filter/lua"
+
+
+def test_an_include_named_after_the_cluster_is_followed_and_what_it_includes(site: Site) -> None:
+    site.slurm_conf.write_text("ClusterName=Big\nInclude site_%c.conf\n")
+    (site.folder / "site_big.conf").write_text("Include more/%c.conf\n")
+    (site.folder / "more").mkdir()
+    (site.folder / "more" / "big.conf").write_text("JobSubmitPlugins=throttle\nInclude big.conf\n")
+    make_edits(plan_installation(site))
+    assert setting((site.folder / "more" / "big.conf").read_text(), "JobSubmitPlugins") == "throttle,lua"
+    assert setting(site.slurm_conf.read_text(), "JobSubmitPlugins") is None
+
+
+@pytest.mark.parametrize("name", ["with blank", "with#sign"])
+def test_a_path_that_slurm_conf_cannot_name_is_refused(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = site.folder / name
+    folder.mkdir()
+    (folder / "slurm.conf").write_text(SLURM_CONF)
+    with pytest.raises(RequestError, match="no blanks"):
+        find_site(folder / "slurm.conf")
+    monkeypatch.setattr("sys.executable", str(folder / "bin" / "python"))
+    with pytest.raises(RequestError, match="no blanks"):
+        find_site(site.slurm_conf)
+
+
+def test_slurm_conf_is_kept_as_it_was_before_the_first_installation(site: Site) -> None:
+    kept = site.folder / "slurm.conf.gpusage-before"
+    make_edits(plan_installation(site))
+    site.slurm_conf.write_text(site.slurm_conf.read_text().replace("TaskProlog", "#TaskProlog"))
+    make_edits(plan_installation(site))
+    assert kept.read_text() == SLURM_CONF
+    make_edits(plan_uninstallation(site))
+    assert kept.exists() == (site.slurm_conf.read_text() != SLURM_CONF)
+
+
 def test_a_wrapped_task_prolog_outlives_a_node_without_gpusage(site: Site) -> None:
     own = site.folder / "it's a prolog"
     own.write_text("#!/bin/sh\necho print own\n")
@@ -131,6 +248,7 @@ def test_an_empty_task_prolog_is_none(site: Site) -> None:
 
 def test_slurm_conf_is_written_last_for_sbatch_reads_it_at_once(site: Site) -> None:
     assert plan_installation(site)[-1].path == site.slurm_conf
+    make_edits(plan_installation(site))
     assert plan_uninstallation(site)[0].path == site.slurm_conf
 
 

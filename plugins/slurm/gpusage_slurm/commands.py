@@ -61,14 +61,15 @@ def install(
 
     Example: gpusage slurm install --mode advise --systemd --nodes-ready --yes
     """
-    from gpusage_slurm.install import find_site, new_task_prolog, plan_installation  # noqa: PLC0415 - quick --help
+    from gpusage_slurm.install import find_site, new_node_scripts, plan_installation  # noqa: PLC0415 - quick --help
 
     edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
-    prolog = new_task_prolog(edits)
-    if yes and prolog and not nodes_ready:
+    scripts = new_node_scripts(edits)
+    if yes and scripts and not nodes_ready:
         message = (
-            f"Task prolog {prolog!r} must be on every compute node before slurm.conf names it, because tasks fail "
-            "where it is missing; this host cannot see that. Have it there at the same path, then add --nodes-ready."
+            f"Node scripts must be on every compute node before its slurmd reads slurm.conf, because a node that lacks "
+            f"one is drained or fails its tasks, and this host cannot see that; got {', '.join(scripts)}. Have gpusage "
+            "at the same path there, and a shared or copied folder of slurm.conf, then add --nodes-ready."
         )
         raise RequestError(message)
     start = "systemctl enable --now gpusaged" if unit_folder else "gpusaged (or install it with --systemd)"

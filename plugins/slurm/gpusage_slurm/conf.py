@@ -11,18 +11,37 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+from gpusage.edits import read_text
 from gpusage_hooks.errors import RequestError
 
 _WAS = "  # gpusage: was "
 _ADDED = "  # gpusage: added"
 OURS = {
-    "jobsubmitplugins": ("lua",),
-    "clifilterplugins": ("lua",),
-    "accountingstoragetres": ("gres/gpu", "gres/mps"),
-    "schedulerparameters": ("ignore_prefer_validation",),
+    "JobSubmitPlugins": ("lua",),
+    "CliFilterPlugins": ("lua",),
+    "AccountingStorageTRES": ("gres/gpu", "gres/mps"),
+    "SchedulerParameters": ("ignore_prefer_validation",),
 }
 """What we add to lists: taken out by name from a line that the site has changed since."""
+_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
+_DEEPEST_INCLUDE = 9
+
+
+def read_files(path: Path, cluster: str | None = None, depth: int = 0) -> Iterator[tuple[Path, str]]:
+    """Yield the file at *path* and those that it includes, with their texts; ``%c`` is the cluster's name.
+
+    A name without a folder lies beside the file that includes it.
+    """
+    text = read_text(path)
+    if text is None or depth > _DEEPEST_INCLUDE:
+        return
+    yield path, text
+    cluster = cluster or (setting(text, "ClusterName") or "").lower()
+    for name in _INCLUDE.findall(text):
+        yield from read_files(path.parent / name.replace("%c", cluster), cluster, depth + 1)
 
 
 def setting(text: str, key: str) -> str | None:
@@ -55,9 +74,16 @@ def with_setting(text: str, key: str, value: str) -> str:
 
 def with_item(text: str, key: str, *items: str) -> str:
     """Return *text* where the comma-separated list of *key* holds each of *items*."""
-    present = [item for item in (setting(text, key) or "").split(",") if item]
-    missing = [item for item in items if item.lower() not in {word.lower() for word in present}]
+    value = setting(text, key) or ""
+    present = [item for item in value.split(",") if item]
+    missing = [item for item in items if not holds(value, item)]
     return with_setting(text, key, ",".join([*present, *missing])) if missing else text
+
+
+def holds(value: str, item: str) -> bool:
+    """Tell whether the list *value* holds *item*; of plugins Slurm also takes the long name, ``job_submit/lua``."""
+    words = {word.strip().lower() for word in value.split(",")}
+    return bool(words & {item.lower(), f"job_submit/{item}".lower(), f"cli_filter/{item}".lower()})
 
 
 def without_edits(text: str) -> str:
@@ -84,7 +110,7 @@ def _changed_since(line: str) -> str | None:
     if not line.endswith(_ADDED) and was == line:
         return None
     key = line.partition("=")[0].strip()
-    ours = OURS.get(key.lower(), ())
+    ours = next((items for name, items in OURS.items() if name.lower() == key.lower()), ())
     before = [item for item in _value(was or "").split(",") if item]
     now = [item for item in _value(line).split(",") if item]
     expected = [*before, *(item for item in ours if item in now and item not in before)]

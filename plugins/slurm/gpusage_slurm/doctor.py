@@ -7,9 +7,12 @@ import re
 
 from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
 from gpusage_slurm.block import block_of
+from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
+from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named
 from gpusage_slurm.preference import SETTING, is_soft
+from gpusage_slurm.releases import dry_run_crashes, is_vulnerable
 
 OLDEST_VERSION = (22, 5)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
@@ -48,9 +51,9 @@ def _cli_filter(evidence: Evidence) -> Finding:
 def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Finding:
     if block_of(evidence.scripts.get(script, "")) is None:
         return failed(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
-    used = evidence.settings.get(key, "").split(",")
-    if evidence.settings and "lua" not in used:
-        return failed(name, f"slurmctld uses {key}={','.join(used) or 'nothing'}", "scontrol reconfigure")
+    used = evidence.settings.get(key, "")
+    if evidence.settings and not holds(used, "lua"):
+        return failed(name, f"slurmctld uses {key}={used or 'nothing'}", "scontrol reconfigure")
     return passed(name, f"{script} calls gpusage")
 
 
@@ -68,14 +71,41 @@ def _lua_posix(evidence: Evidence) -> Finding:
     return warned(name, "no module 'posix' where Lua looks", "apt install lua-posix (on the login nodes)")
 
 
+def _release(evidence: Evidence) -> Finding:
+    name, running = "release", evidence.settings.get("slurm_version", "of no known version")
+    if dry_run_crashes(evidence.settings):
+        found = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
+        return warned(name, found, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
+    if is_vulnerable(evidence.settings):
+        found = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
+        return warned(name, found, "update Slurm, unless your distribution says that it has mended them")
+    return passed(name, f"slurmctld {running}: nothing is known against it")
+
+
 def _task_prolog(evidence: Evidence) -> Finding:
     name = "task prolog"
-    used = evidence.settings.get("taskprolog", "")
-    if "gpusage" not in used:
-        return failed(name, f"TaskProlog={used or '(none)'}", "gpusage slurm install --yes, then scontrol reconfigure")
-    if not os.access(used, os.X_OK):
-        return failed(name, f"{used} is not executable here", "install gpusage at the same path on every node")
-    return passed(name, used)
+    script = named(evidence.settings, TASK_PROLOG)
+    if script is None:
+        used = evidence.settings.get("taskprolog") or "(none)"
+        return failed(name, f"TaskProlog={used}", "gpusage slurm install --yes, then scontrol reconfigure")
+    return _executable(name, script)
+
+
+def _node_prolog(evidence: Evidence) -> Finding:
+    name = "node prolog"
+    lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
+    if lacking:
+        found = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
+        verdict = failed if evidence.configuration.mode == "enforce" else warned
+        return verdict(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+    return _executable(name, *(str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)))
+
+
+def _executable(name: str, *scripts: str) -> Finding:
+    for script in scripts:
+        if not os.access(script, os.X_OK):
+            return failed(name, f"{script} is not executable here", "install gpusage at the same path on every node")
+    return passed(name, ", ".join(scripts))
 
 
 def _shares(evidence: Evidence) -> Finding:
@@ -138,15 +168,6 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
     return passed(name, "none that a share would lose")
 
 
-def _mps_daemons(evidence: Evidence) -> Finding:
-    name = "node prolog"
-    prologs = [evidence.settings.get(key, "") for key in ("prolog", "prolog[0]", "epilog", "epilog[0]")]
-    if not any(prologs):
-        todo = "add node/prolog.sh and node/epilog.sh of gpusage to Prolog and Epilog, with PrologFlags=Alloc"
-        return warned(name, "no Prolog: shares are served in time slices, without MPS", todo)
-    return passed(name, ", ".join(dict.fromkeys(filter(None, prologs))))
-
-
 def _accounting(evidence: Evidence) -> Finding:
     name = "accounting"
     text = evidence.scripts.get("slurm.conf", "")
@@ -179,6 +200,8 @@ def _daemon(evidence: Evidence) -> Finding:
 
 def _submission(evidence: Evidence) -> Finding:
     name = "dry run"
+    if dry_run_crashes(evidence.settings):
+        return warned(name, "not tried: it could crash this slurmctld", "update Slurm to 26.05.4 or newer")
     if evidence.answered is None:
         return warned(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
     if not evidence.answered:
@@ -224,18 +247,19 @@ def _current(evidence: Evidence) -> Finding:
 
 
 _OF_SLURM = (
+    _release,
     _job_submit,
     _cli_filter,
     _current,
     _lua_socket,
     _lua_posix,
     _task_prolog,
+    _node_prolog,
     _shares,
     _all_sharing,
     _units,
     _prefer,
     _per_gpu_defaults,
-    _mps_daemons,
     _accounting,
     _submission,
     _pyslurm,

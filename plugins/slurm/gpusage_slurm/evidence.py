@@ -22,6 +22,7 @@ from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import pyslurm_version, read_cluster
 from gpusage_slurm.install import Site, find_site, plan_installation
+from gpusage_slurm.releases import dry_run_crashes
 
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
@@ -81,7 +82,7 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         configuration_trouble=configuration_trouble,
         status=status,
         status_trouble=status_trouble,
-        answered=_dry_run(configuration) if settings and status else None,
+        answered=_dry_run(configuration) if settings and status and not dry_run_crashes(settings) else None,
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
         killed=Path(configuration.kill_switch).exists(),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,16 +20,14 @@ from pathlib import Path
 from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm import conf, preference
+from gpusage_slurm import conf, node_side
 from gpusage_slurm.block import with_block, without_block
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
 
-_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
-_NODE = Path(__file__).parent / "node"
+_PLAIN = re.compile(r"[\w/.+@:~-]+")  # what slurm.conf and a systemd unit hold without quotes
 _PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
-TRACKED = ("gres/gpu", "gres/mps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,8 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
     """Return the site whose *slurm_conf* is given, else the one that SLURM_CONF names, else the usual place's.
 
     Raises:
-        RequestError: There is no such file, or a unit is wanted and could not start this installation's daemon.
+        RequestError: There is no such file, slurm.conf could not name this installation, or a unit is wanted and could
+            not start its daemon.
     """
     chosen = slurm_conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     if not chosen.is_file():
@@ -74,6 +72,13 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
         raise RequestError(message)
     # Not resolved: where slurm.conf is a link, Slurm looks for its scripts beside the link.
     chosen = chosen.absolute()
+    for path in (chosen, command, node_side.FOLDER):
+        if not _PLAIN.fullmatch(str(path)):
+            message = (
+                "gpusage and slurm.conf must lie where a path has no blanks and no signs like '#', because slurm.conf "
+                f"names them without quotes; got {str(path)!r}. Install it in /opt/gpusage, for example."
+            )
+            raise RequestError(message)
     return Site(slurm_conf=chosen, gpusage_toml=configuration_path(), command=command, unit_folder=unit_folder)
 
 
@@ -86,8 +91,10 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         card_limit_s=configuration.slurm.card_limit_s,
         command=str(site.command),
     )
-    texts = dict(_configuration_files(site))
-    prolog = _add_settings(texts, site)
+    before = dict(conf.read_files(site.slurm_conf))
+    texts = dict(before)
+    _add_lists(texts, site)
+    wrappers = _add_node_side(texts, site, across_users=configuration.sharing.across_users)
     edits = [
         edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
         for name, body in (
@@ -95,10 +102,10 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
             ("cli_filter.lua", cli_filter_block(settings)),
         )
     ]
-    if prolog is not None:
-        edits.append(edit_of(_prolog_path(site), prolog, executable=True))
+    edits += wrappers
     edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode)))
     edits += _unit_edits(site, _unit(site))
+    edits += _backup_edits(site, before[site.slurm_conf], texts[site.slurm_conf])
     # What slurm.conf names must be there first: sbatch reads slurm.conf anew each time, and fails without the script.
     return (*edits, *(edit_of(path, texts[path]) for path in texts))
 
@@ -106,31 +113,35 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
     """Return the edits that take us out; a gpusage.toml that the site changed is left to it.
 
-    A task prolog that wraps the site's own goes with the second uninstallation, when no slurm.conf names it any more.
+    A wrapper of the site's own node scripts goes with the second uninstallation, when no slurm.conf names it any more.
     """
-    edits = [edit_of(path, conf.without_edits(text)) for path, text in _configuration_files(site)]
+    edits = [edit_of(path, conf.without_edits(text)) for path, text in conf.read_files(site.slurm_conf)]
     for name in ("job_submit.lua", "cli_filter.lua"):
         text = read_text(site.folder / name)
         if text is not None:
             edits.append(
                 edit_of(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
             )
-    # Until the slurmds have read slurm.conf again, they fail each task whose prolog is gone: it stays till then.
-    if not any(edit.before and str(_prolog_path(site)) in edit.before for edit in edits):
-        edits.append(edit_of(_prolog_path(site), None))
+    # Until the slurmds have read slurm.conf again, a node whose prolog is gone takes no job: it stays till then.
+    wrappers = [script.wrapper(site.folder) for script in node_side.SCRIPTS]
+    edits += [edit_of(path, None) for path in wrappers if not any(str(path) in (edit.before or "") for edit in edits)]
     own = read_text(site.gpusage_toml)
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(edit_of(site.gpusage_toml, None if generated else own))
+    if read_text(_backup_path(site)) == edits[0].after:
+        edits.append(Edit(path=_backup_path(site), before=edits[0].after, after=None, summary="is removed"))
     return (*edits, *_unit_edits(site, None))
 
 
-def new_task_prolog(edits: Iterable[Edit]) -> str | None:
-    """Return the task prolog that *edits* would name anew: where a node lacks it, every task there fails."""
-    for edit in edits:
-        named = conf.setting(edit.after or "", "TaskProlog")
-        if edit.path.suffix == ".conf" and named and named != conf.setting(edit.before or "", "TaskProlog"):
-            return named
-    return None
+def new_node_scripts(edits: Iterable[Edit]) -> tuple[str, ...]:
+    """Return the node scripts that *edits* would name anew: where a node lacks one, it fails its jobs."""
+    named = [
+        (conf.setting(edit.before or "", script.key), conf.setting(edit.after or "", script.key))
+        for edit in edits
+        for script in node_side.SCRIPTS
+        if edit.path.suffix == ".conf"
+    ]
+    return tuple(after for before, after in named if after and after != before)
 
 
 def accounts(text: str) -> bool:
@@ -147,44 +158,44 @@ def tracked_or_billed(text: str) -> bool:
     return "gres/mps" in tracked or bool(_BILLED.search(text))
 
 
-def _add_settings(texts: dict[Path, str], site: Site) -> str | None:
-    """Add to *texts* what we need; return the text of the task prolog that keeps the site's own, if it has one."""
-
-    def file_of(key: str) -> Path:
-        return next((path for path, text in texts.items() if conf.setting(text, key) is not None), site.slurm_conf)
-
-    for key in ("JobSubmitPlugins", "CliFilterPlugins"):
-        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, "lua")
-    texts[file_of("SchedulerParameters")] = conf.with_item(
-        texts[file_of("SchedulerParameters")], "SchedulerParameters", preference.SETTING
-    )
-    if accounts(texts[file_of("AccountingStorageType")]):
-        key = "AccountingStorageTRES"
-        texts[file_of(key)] = conf.with_item(texts[file_of(key)], key, *TRACKED)
-    ours, wrapper = str(_NODE / "task_prolog.sh"), str(_prolog_path(site))
-    path = file_of("TaskProlog")
-    theirs = conf.setting(conf.without_edits(texts[path]), "TaskProlog")
-    if theirs in (None, "", ours):
-        texts[path] = conf.with_setting(texts[path], "TaskProlog", ours)
-        return None
-    texts[path] = conf.with_setting(texts[path], "TaskProlog", wrapper)
-    # A task prolog that fails costs the job, so a node that lacks ours goes on without it.
-    theirs, ours = shlex.quote(theirs), shlex.quote(ours)
-    return (
-        "#!/bin/sh\n# The site's own task prolog, then gpusage's.\n"
-        f'{theirs} "$@" || exit $?\n[ ! -x {ours} ] || exec {ours}\n'
-    )
+def _add_lists(texts: dict[Path, str], site: Site) -> None:
+    """Add to the lists in *texts* what we need there."""
+    counted = accounts(texts[_file_of("AccountingStorageType", texts, site)])
+    for key, items in conf.OURS.items():
+        if key != "AccountingStorageTRES" or counted:
+            path = _file_of(key, texts, site)
+            texts[path] = conf.with_item(texts[path], key, *items)
 
 
-def _configuration_files(site: Site) -> Iterator[tuple[Path, str]]:
-    """Yield slurm.conf and the files that it includes, with their texts."""
-    main = read_text(site.slurm_conf) or ""
-    yield site.slurm_conf, main
-    for name in _INCLUDE.findall(main):
-        path = site.folder / name
-        text = read_text(path)
-        if text is not None:
-            yield path, text
+def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) -> list[Edit]:
+    """Name our node scripts in *texts*, and return the wrappers that keep the site's own."""
+    edits = []
+    for script in node_side.SCRIPTS:
+        path = _file_of(script.key, texts, site)
+        theirs = conf.setting(conf.without_edits(texts[path]), script.key)
+        wrapper = script.wrapper(site.folder)
+        text = node_side.render_wrapper(script, theirs, across_users=across_users)
+        texts[path] = conf.with_setting(texts[path], script.key, str(wrapper if text else script.path))
+        if text:
+            edits.append(edit_of(wrapper, text, mode=0o755))
+    return edits
+
+
+def _file_of(key: str, texts: dict[Path, str], site: Site) -> Path:
+    """Return the file that sets *key*, slurm.conf itself where none does."""
+    return next((path for path, text in texts.items() if conf.setting(text, key) is not None), site.slurm_conf)
+
+
+def _backup_path(site: Site) -> Path:
+    return site.slurm_conf.with_name(f"{site.slurm_conf.name}.gpusage-before")
+
+
+def _backup_edits(site: Site, before: str, after: str) -> tuple[Edit, ...]:
+    """Return the edit that keeps slurm.conf as it was before we first touched it."""
+    if after == before or conf.without_edits(before) != before:
+        return ()
+    path, summary = _backup_path(site), f"a copy of {site.slurm_conf.name} as it is now"
+    return (Edit(path=path, before=read_text(path), after=before, mode=0o600, summary=summary),)
 
 
 def _unit(site: Site) -> str:
@@ -208,7 +219,3 @@ def _toml(present: str | None, mode: SiteMode | None) -> str:
         return present
     line = f'mode = "{mode}"'
     return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"
-
-
-def _prolog_path(site: Site) -> Path:
-    return site.folder / "gpusage_task_prolog.sh"

@@ -26,13 +26,19 @@ def observe_cluster(manager: str) -> Cluster | None:
         return None
     from gpusage_slurm import scontrol  # noqa: PLC0415 - the daemon and the admin's commands need it
     from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - as above
+    from gpusage_slurm.node_side import unshared  # noqa: PLC0415 - as above
     from gpusage_slurm.per_gpu import losses  # noqa: PLC0415 - as above
     from gpusage_slurm.places import joined, whole_node_partitions  # noqa: PLC0415 - as above
     from gpusage_slurm.preference import without_demands  # noqa: PLC0415 - as above
 
     settings, partitions = scontrol.configuration(), scontrol.partitions()
     cluster = without_demands(read_cluster(), settings)
-    return replace(cluster, unshared=joined(whole_node_partitions(partitions), losses(settings, partitions)))
+    return replace(
+        cluster,
+        unshared=joined(
+            unshared(settings, partitions), whole_node_partitions(partitions), losses(settings, partitions)
+        ),
+    )
 
 
 @hookimpl(trylast=True)
