@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, Rendered
 from gpusage_hooks.units import GIB
 
 MAXIMUM_LENGTH = 500
 
 
-def explain(decision: Decision, rendered: Rendered) -> str:
-    """Return *decision* as one line of at most 500 characters; empty where the job is not ours."""
+def explain(decision: Decision, rendered: Rendered, assumed: Sequence[str] = ()) -> str:
+    """Return *decision* as one line of at most 500 characters; empty where the job is not ours.
+
+    Args:
+        decision: What was decided.
+        rendered: The same in the manager's words.
+        assumed: What the user left out, for example ``batch=1``; said where anything was predicted from it.
+    """
     if decision.code is Code.DECLINE:
         return ""
     change = f"{rendered.before} -> {rendered.after}" if decision.code is Code.REWRITE else f"{rendered.before} kept"
-    need = [describe_need(decision.need)] if decision.need else []
+    need = [*_assumptions(assumed), describe_need(decision.need)] if decision.need else []
     line = " | ".join([change, *need, "; ".join(decision.reasons)])
     line = " ".join(line.split())
     return line if len(line) <= MAXIMUM_LENGTH else line[: MAXIMUM_LENGTH - 3] + "..."
+
+
+def _assumptions(assumed: Sequence[str]) -> list[str]:
+    return [f"assumed {', '.join(assumed)}"] if assumed else []
 
 
 def describe_need(need: GpuNeed) -> str:

@@ -32,7 +32,7 @@ from gpusage_hooks.types import (
     Workload,
 )
 
-NO_CARD = "no description of the model came with the job ('gpusage validate SCRIPT' tells more)"
+NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
 STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
 
@@ -102,7 +102,8 @@ class Advisor:
             reason = "the job says nothing to gpusage" if wish is None else "the job opted out with gpusage=off"
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
         if graph is None:
-            return _kept(job, job.card_trouble or NO_CARD)
+            troubles = (job.card_trouble,) if job.card_trouble else ()
+            return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         try:
             case = self._case(job.request, graph, wish.workload, cluster.within(job.request.partitions))
         except GpuUsageError as error:
@@ -198,5 +199,5 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
     )
 
 
-def _kept(job: Job, reason: str) -> Decision:
-    return Decision(code=Code.KEEP, request=job.request, reasons=(reason,), plugin=__name__)
+def _kept(job: Job, *reasons: str) -> Decision:
+    return Decision(code=Code.KEEP, request=job.request, reasons=reasons, plugin=__name__)

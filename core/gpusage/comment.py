@@ -116,10 +116,12 @@ def parse_model(text: str) -> ModelRequest:
     if enabled and not values.get("model"):
         message = f"Comment {text!r} must name a model; got none. Write 'model=PATH,batch=N'."
         raise RequestError(message)
+    workload = _workload(values, tuple(shapes))
+    chosen = {"batch": workload.batch_size, "mode": workload.mode, "precision": workload.precision}
     return ModelRequest(
         model=values.get("model", ""),
-        workload=_workload(values, tuple(shapes)),
-        batch_given="batch" in values,
+        workload=workload,
+        assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in values),
         enabled=enabled,
     )
 

@@ -56,7 +56,7 @@ class SlurmSettings:
     """What the Slurm adapter may take, in the controller and on the login node."""
 
     limit_ms: float = 10.0
-    card_limit_s: float = 10.0
+    card_limit_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

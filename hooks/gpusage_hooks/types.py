@@ -110,11 +110,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What a user wrote about the model: the comment, or the command's options."""
+    """What a user wrote about the model: the comment, or the command's options.
+
+    Attributes:
+        assumed: What the user left out and a prediction depends on most, as ``batch=1``, for people.
+    """
 
     model: str
     workload: Workload = Workload()
-    batch_given: bool = False
+    assumed: tuple[str, ...] = ()
     enabled: bool = True
 
 
@@ -340,7 +344,8 @@ class Job:
         request_text: The same in the manager's own words, for people, for example ``gres/gpu:1``.
         model_request: ``None`` where the user said nothing to us.
         card: The model's card, where one travelled with the job.
-        card_trouble: Why none did, as one sentence, where the client could say.
+        card_trouble: Why none did, as one sentence, where that is known.
+        caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
     """
 
     submission: Submission
@@ -349,6 +354,7 @@ class Job:
     model_request: ModelRequest | None = None
     card: str | None = None
     card_trouble: str | None = None
+    caveat: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from gpusage.cli import main
 from gpusage.cli.validate import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage_hooks.errors import RequestError
 
+MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 SILENT = "#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun train\n"
 TYPO = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=r.onnx,bach=3\n"
 OFF = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx,gpusage=off\n"
@@ -37,6 +38,7 @@ def test_a_job_that_says_nothing_or_opts_out_is_left_alone() -> None:
         "after": "gres/gpu:2",
         "reasons": ["the job says nothing to gpusage"],
         "need": None,
+        "notes": [],
     }
 
 
@@ -55,6 +57,24 @@ def test_with_json_the_document_tells_the_errors_beside_the_decisions() -> None:
     assert document["errors"][0]["script"] == "0.sbatch"
     assert [decision["script"] for decision in document["decisions"]] == ["1.sbatch"]
     assert document["cluster"]["origin"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ("--comment=model=r.onnx,batch=64,mode=infer,precision=fp16 --export=ALL,X=1", []),
+        ("--comment=model=r.onnx,batch=64", ["assumed mode=train, precision=fp32"]),
+        ("--comment=model=r.onnx,batch=1,mode=infer,precision=fp16 --export=NONE", ["--export=NONE: where the Lua of"]),
+        ("--export=NONE", []),
+    ],
+)
+def test_what_the_decision_rests_on_beside_the_script_is_said(options: str, notes: list[str]) -> None:
+    Path("r.onnx").write_bytes(MODEL.read_bytes())
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:1 {options}\n"
+    (decision,) = json.loads(_validate(script, "--json").stdout)["decisions"]
+    assert [note[: len(begin)] for note, begin in zip(decision["notes"], notes, strict=True)] == notes
+    shown = " ".join(_validate(script).stdout.split())
+    assert [note for note in notes if f" note: {note}" in shown] == notes
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

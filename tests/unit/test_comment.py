@@ -70,6 +70,18 @@ def test_what_was_clearly_meant_for_us_is_never_silently_left_out(text: str, sen
         parse_comment(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "assumed"),
+    [
+        ("r.onnx", ("batch=1", "mode=train", "precision=fp32")),
+        ("r.onnx,batch=1,precision=fp16", ("mode=train",)),
+        ("r.onnx,batch=64,mode=train,precision=fp32", ()),
+    ],
+)
+def test_what_is_assumed_is_known(text: str, assumed: tuple[str, ...]) -> None:
+    assert parse_model(text).assumed == assumed
+
+
 def test_every_key_arrives() -> None:
     request = parse_model(
         "model=r.onnx,batch=64,shape=seq=128,shape=input=3x224x224,mode=infer,precision=bf16,"
@@ -77,7 +89,6 @@ def test_every_key_arrives() -> None:
     )
     assert request == ModelRequest(
         model="r.onnx",
-        batch_given=True,
         workload=Workload(
             batch_size=64,
             mode="infer",

@@ -1,64 +1,63 @@
 """What the login node calls for each sbatch: a job's comment -> the card of its model, on standard output.
 
-It runs as the user, in the directory that sbatch was called in. Where the model cannot be read, the reason travels in
-the card's place and the daemon's answer tells the user; whatever else goes wrong, nothing is printed, for a job must go
-through without a card. Cards are kept below the user's cache folder, so that the second submission of a model reads no
-model.
+It runs as the user, in the directory that sbatch was called in. Where there is no card, the reason travels in its place
+and the daemon's answer tells the user; a malformed comment is left to the daemon, which reads it as well. Cards are
+kept below the user's cache folder, and a site may keep some for all of its users, so that the second submission of a
+model reads no model.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import signal
-import sys
 from pathlib import Path
 
 import click
 
-from gpusage.cli.keeping import keep, user_cache
+from gpusage.cli.keeping import keep, kept_card, user_cache
+from gpusage.cli.reading import read_within
 from gpusage.comment import parse_comment
 from gpusage.graphs.trouble import encode_trouble
-from gpusage_hooks.errors import GraphError
+from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelRequest
 
-MAXIMUM_CARD_CHARACTERS = 16 * 1024
+SITE_FOLDER = Path("/etc/gpusage/cards")
+"""Cards that a site keeps for all of its users, written by ``gpusage job-card --keep-in``."""
 
-_CARD = re.compile(rf"[A-Za-z0-9+/=]{{1,{MAXIMUM_CARD_CHARACTERS}}}")
 _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 
 
 @click.command(name="job-card", hidden=True)
 @click.argument("comment")
-@click.option("--limit-s", default=8.0, show_default=True, help="Give up after so many seconds.")
-def job_card(comment: str, limit_s: float) -> None:
-    """Print the card of the model that a job's COMMENT names, or why there is none, or nothing.
+@click.option("--limit-s", type=float, help="Say by then why there is no card.  [default: wait for it]")
+@click.option("--keep-in", type=click.Path(path_type=Path), help="Keep it here.  [default: the user's cache]")
+def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
+    """Print the card of the model that a job's COMMENT names, or behind "!" why there is none, or nothing.
 
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, also inside a C library
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
-        card = card_of_comment(comment)
-    except GraphError as error:
-        card = encode_trouble(str(error))
-    except Exception:  # noqa: BLE001 - whatever it was, sbatch goes on without a card
-        sys.exit(1)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    if card:
-        click.echo(card)
+        wish = parse_comment(comment)
+    except RequestError:
+        return
+    if wish is None or not wish.enabled:
+        return
+    click.echo(_in_time(wish, keep_in or cache_folder(), limit_s))
+    if keep_in is not None:
+        (keep_in / cache_key(wish)).chmod(0o644)  # for all users
 
 
-def card_of_comment(comment: str, cache: Path | None = None) -> str | None:
-    """Return the card of the model that *comment* names, ``None`` where it names none or opts out.
-
-    Raises:
-        GpuUsageError: The comment or the model is malformed.
-        OSError: The model cannot be looked at.
-    """
-    wish = parse_comment(comment)
-    return None if wish is None or not wish.enabled else card_of(wish, cache)
+def _in_time(wish: ModelRequest, cache: Path, limit_s: float | None) -> str:
+    """Return the card, or what stands in its place, within *limit_s*."""
+    try:
+        place = cache / cache_key(wish)
+        kept = kept_card(place) or kept_card(SITE_FOLDER / place.name)
+        if kept or limit_s is None:
+            return kept or card_of(wish, cache)
+        return read_within(limit_s, place, lambda: card_of(wish, cache))
+    except GpuUsageError as error:
+        return encode_trouble(str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it was, sbatch goes on without a card, and the user hears why
+        return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
 
 
 def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
@@ -68,8 +67,8 @@ def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
         GpuUsageError: The model is malformed.
         OSError: The model cannot be looked at.
     """
-    kept = (cache or cache_folder()) / cache_key(wish)
-    return _read_kept(kept) or _keep(kept, _read_model(wish))
+    place = (cache or cache_folder()) / cache_key(wish)
+    return kept_card(place) or kept_card(SITE_FOLDER / place.name) or _keep(place, _read_model(wish))
 
 
 def cache_folder() -> Path:
@@ -99,15 +98,6 @@ def _read_model(wish: ModelRequest) -> str:
 
     model = str(Path(wish.model).expanduser()) if wish.model.startswith("~") else wish.model
     return encode(make_advisor().read(model, dict(wish.workload.shape)))
-
-
-def _read_kept(path: Path) -> str | None:
-    try:
-        with path.open(encoding="ascii") as file:
-            text = file.read(MAXIMUM_CARD_CHARACTERS + 2).strip()
-    except (OSError, ValueError):
-        return None
-    return text if _CARD.fullmatch(text) else None
 
 
 def _keep(path: Path, card: str) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+MAXIMUM_CARD_CHARACTERS = 16 * 1024
+_CARD = re.compile(rf"[A-Za-z0-9+/=]{{1,{MAXIMUM_CARD_CHARACTERS}}}")
 
 
 def user_cache() -> Path:
@@ -26,3 +30,13 @@ def keep(path: Path, content: bytes) -> None:
         except OSError:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def kept_card(path: Path) -> str | None:
+    """Return the card that was kept at *path*, ``None`` where there is none."""
+    try:
+        with path.open(encoding="ascii") as file:
+            text = file.read(MAXIMUM_CARD_CHARACTERS + 2).strip()
+    except (OSError, ValueError):
+        return None
+    return text if _CARD.fullmatch(text) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,12 +35,13 @@ MAXIMUM_SCRIPT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of one script: a decision in the manager's words, or an error of the script."""
+    """What becomes of one script: a decision in the manager's words with notes, or an error of the script."""
 
     script: str
     decision: Decision | None = None
     rendered: Rendered | None = None
     error: GpuUsageError | None = None
+    notes: tuple[str, ...] = ()
 
 
 @click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
@@ -87,7 +88,17 @@ def judge(advisor: Advisor, script: str, cluster: Cluster) -> Verdict:
         decision, rendered = advisor.render(job, decision, cluster)
     except GpuUsageError as error:
         return Verdict(script=script, error=error)
-    return Verdict(script=script, decision=decision, rendered=rendered)
+    return Verdict(script=script, decision=decision, rendered=rendered, notes=tuple(_notes(job)))
+
+
+def _notes(job: Job) -> Iterator[str]:
+    """Yield what the decision rests on and the script does not say."""
+    wish = job.model_request
+    if wish is not None and wish.enabled:
+        if wish.assumed:
+            yield f"assumed {', '.join(wish.assumed)}"
+        if job.caveat:
+            yield job.caveat
 
 
 def _job(advisor: Advisor, script: str) -> Job:
@@ -129,7 +140,7 @@ def _document(verdicts: Sequence[Verdict], cluster: Cluster, origin: str, mode: 
         "mode": mode,
         "cluster": documents.cluster(cluster, origin),
         "decisions": [
-            documents.decision(verdict.script, verdict.decision, verdict.rendered)
+            documents.decision(verdict.script, verdict.decision, verdict.rendered) | {"notes": list(verdict.notes)}
             for verdict in verdicts
             if verdict.decision and verdict.rendered
         ],
@@ -157,7 +168,7 @@ def _show(verdict: Verdict) -> None:
     if verdict.decision and verdict.rendered:
         tables.show("")
         tables.show_title(verdict.script)
-        tables.show(*_lines(verdict.decision, verdict.rendered))
+        tables.show(*_lines(verdict.decision, verdict.rendered), *(f"  note: {text}" for text in verdict.notes))
 
 
 def _lines(decision: Decision, rendered: Rendered) -> list[str]:

@@ -183,24 +183,25 @@ def kept(
 
 
 def _verdict(job: Job, decision: Decision, rendered: Rendered, snapshot: Snapshot) -> Verdict:
-    speak: Callable[[Decision, Rendered], bytes] = _SPEAKERS[snapshot.configuration.mode]
-    line = DECLINED if decision.code is Code.DECLINE else speak(decision, rendered)
+    assumed = job.model_request.assumed if job.model_request else ()
+    told = explain(decision, rendered, assumed)
+    line = (
+        DECLINED if decision.code is Code.DECLINE else _SPEAKERS[snapshot.configuration.mode](decision, rendered, told)
+    )
     record = _record(job.submission, decision, rendered, snapshot, job)
     return Verdict(line=line, record=record, marked=_marked(line, record, snapshot, named=False))
 
 
-def _observed(decision: Decision, rendered: Rendered) -> bytes:  # noqa: ARG001 - one signature for every mode
+def _observed(decision: Decision, rendered: Rendered, told: str) -> bytes:  # noqa: ARG001 - one signature for every mode
     return KEPT
 
 
-def _advised(decision: Decision, rendered: Rendered) -> bytes:
-    prefix = "advice only: " if decision.code is Code.REWRITE else ""
-    return answer_line("KEEP", prefix + explain(decision, rendered))
+def _advised(decision: Decision, rendered: Rendered, told: str) -> bytes:  # noqa: ARG001 - as above
+    return answer_line("KEEP", ("advice only: " if decision.code is Code.REWRITE else "") + told)
 
 
-def _enforced(decision: Decision, rendered: Rendered) -> bytes:
-    settings = rendered.fields if decision.code is Code.REWRITE else {}
-    return answer_line(decision.code.value, explain(decision, rendered), settings)
+def _enforced(decision: Decision, rendered: Rendered, told: str) -> bytes:
+    return answer_line(decision.code.value, told, rendered.fields if decision.code is Code.REWRITE else {})
 
 
 _SPEAKERS = {"observe": _observed, "advise": _advised, "enforce": _enforced}

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpusage.comment import MODEL_PREFIXES, parse_comment
-from gpusage.graphs.trouble import MARK, decode_trouble
+from gpusage.graphs.trouble import MARK
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
+from gpusage_slurm.cause import CAVEAT, exports_all, no_card
 from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
@@ -54,7 +55,8 @@ def parse_submission(submission: Submission) -> Job | None:
         request_text=describe_request(fields),
         model_request=_found_from(fields.get("work_dir", ""), parse_comment(fields.get("comment", ""))),
         card=card if fits else None,
-        card_trouble=decode_trouble(card),
+        card_trouble=None if fits else no_card(fields),
+        caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 
 

@@ -32,6 +32,7 @@ _PLAIN = MappingProxyType(
         "comment": "comment",
         "chdir": "work_dir",
         "workdir": "work_dir",
+        "export": "export",
         "constraint": "features",
         "prefer": "prefer",
         "partition": "partition",

@@ -45,7 +45,8 @@ class Proposal:
         """Return the one line that the user sees."""
         from gpusage.advice import explain  # noqa: PLC0415 - only where somebody reads it
 
-        told = explain(self.decision, self.rendered)
+        wish = self.job.model_request
+        told = explain(self.decision, self.rendered, wish.assumed if wish else ())
         if not told:
             return f"{describe_plan(None, self.plan.labels)} | {'; '.join(self.decision.reasons)}"
         return f"advice only, for {self.held_back}: {told}" if self.held_back else told

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpusage.graphs.trouble import decode_trouble, encode_trouble
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
 
 Drive = Callable[..., dict[str, Any]]
@@ -140,12 +141,12 @@ def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float =
 
 
 def test_sbatch_sends_the_card_in_the_environment(drive: Drive, tmp_path: Path) -> None:
-    command = stand_in(tmp_path, 'printf "%s" "$1|$2|$3" >"$0.seen"; echo QUJD+/==')
+    command = stand_in(tmp_path, 'printf "%s|" "$@" >"$0.seen"; echo QUJD+/==')
     comment = 'model=it\'s "odd" $(touch x) `id` \\.onnx,batch=4'
     report = drive(sbatch(command, f"{{ type = 'sbatch', comment = {quoted(comment)} }}", posix=True))
-    assert report["set"] == "GPUSAGE_CARD=QUJD+/=="
+    assert report["set"] == "SLURM_GPUSAGE_CARD=QUJD+/=="
     assert "export" not in report
-    assert command.with_name("gpusage.seen").read_text() == f"job-card|--|{comment}"
+    assert command.with_name("gpusage.seen").read_text() == f"job-card|--limit-s|10.000|--|{comment}|"
 
 
 @pytest.mark.parametrize(("folder", "seen"), [("", "."), ("it's here", "it's here"), ("not here", ".")])
@@ -176,13 +177,35 @@ def test_without_luaposix_the_users_own_export_stays(drive: Drive, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "body", ["exit 1", "sleep 20; echo QUJD", "echo 'not a card'", "head -c 100000 /dev/zero | tr '\\0' A", "true"]
+    ("body", "reason"),
+    [
+        ("exit 3", "gpusage job-card on the host of the submission ended with status 3"),
+        ("sleep 20; echo QUJD", "describing the model took longer than 0.3 s"),
+        ("exit 127", "the host of the submission has no gpusage at"),
+        ("echo 'not a card'", "ended with status unknown"),
+        ("head -c 100000 /dev/zero | tr '\\0' A", "ended with status unknown"),
+        (f"echo {encode_trouble('no such model')}", "no such model"),
+    ],
 )
-def test_where_there_is_no_card_sbatch_goes_on(drive: Drive, tmp_path: Path, body: str) -> None:
+def test_where_there_is_no_card_the_reason_travels_and_sbatch_goes_on(
+    drive: Drive, tmp_path: Path, body: str, reason: str
+) -> None:
     command = stand_in(tmp_path, body)
     report = drive(sbatch(command, "{ type = 'sbatch', comment = 'r.onnx' }", posix=True, limit_s=0.3))
-    assert "set" not in report
+    assert reason in str(decode_trouble(report["set"].removeprefix("SLURM_GPUSAGE_CARD=")))
     assert (report["verdict"], report["logged"]) == ("0", "")
+
+
+def test_a_host_without_gpusage_says_so(drive: Drive, tmp_path: Path) -> None:
+    options = "{ type = 'sbatch', comment = 'r.onnx' }"
+    report = drive(sbatch(tmp_path / "none", options, posix=True))
+    reason = decode_trouble(report["set"].removeprefix("SLURM_GPUSAGE_CARD="))
+    assert reason == f"the host of the submission has no gpusage at {tmp_path}/none"
+
+
+def test_a_comment_that_job_card_has_nothing_to_say_to_sends_nothing(drive: Drive, tmp_path: Path) -> None:
+    report = drive(sbatch(stand_in(tmp_path, "true"), "{ type = 'sbatch', comment = 'r.onnx' }", posix=True))
+    assert "set" not in report
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ SUBMIT = """
   local verdict = slurm_job_submit(job, {}, 1000)
   return {
     seconds = socket.gettime() - start, verdict = verdict, gres = job.tres_per_node, prefer = job.prefer,
-    per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.GPUSAGE_CARD,
+    per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.SLURM_GPUSAGE_CARD,
     cap = job.environment.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, export = job.environment.SLURM_EXPORT_ENV,
     owner = job.environment.GPUSAGE_JOB, pipe = job.environment.CUDA_MPS_PIPE_DIRECTORY,
     preload = job.environment.LD_PRELOAD, priority = job.priority, partition = job.partition,
@@ -116,7 +116,7 @@ def test_an_answer_is_applied_and_shown(drive: Drive, tmp_path: Path) -> None:
 def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Path) -> None:
     job = """{ comment = 'model=r.onnx', min_nodes = 2, max_nodes = 4294967294, num_tasks = 3, shared = 65534,
                ntasks_per_tres = 65534, het_job_offset = 4294967294, features = 'a&b', partition = 'gpu',
-               environment = { GPUSAGE_CARD = 'QUJD' } }"""
+               environment = { SLURM_GPUSAGE_CARD = 'QUJD', SLURM_EXPORT_ENV = 'NONE' } }"""
     with server(tmp_path / "s", answering({"v": "1", "code": "KEEP", "message": ""})) as questions:
         report = drive(submit(tmp_path / "s", job))
     question = json.loads(questions[0])
@@ -125,10 +125,19 @@ def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Pat
         "user_id": "1000", "comment": "model=r.onnx", "card": "QUJD", "tres_per_node": "gres:gpu:1", "min_nodes": "2",
         "max_nodes": "", "num_tasks": "3", "shared": "", "ntasks_per_tres": "", "het": "0", "script": "1",
         "features": "a&b", "partition": "gpu", "cpus_per_tres": "", "mem_per_tres": "", "tres_freq": "", "prefer": "",
+        "export": "NONE",
     }  # fmt: skip
     assert expected.items() <= question["fields"].items()
     assert all(isinstance(value, str) for value in question["fields"].values())
     assert (report["gres"], report["told"], report["card"]) == ("gres:gpu:1", "", "")  # the card has done its work
+
+
+def test_a_client_without_our_filter_may_send_a_card_under_its_plain_name(drive: Drive, tmp_path: Path) -> None:
+    job = "{ environment = { GPUSAGE_CARD = 'QUJD', SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD,X=1' } }"
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", job))
+    fields = json.loads(questions[0])["fields"]
+    assert (fields["card"], fields["export"]) == ("QUJD", "ALL,X=1")
 
 
 def test_a_direct_srun_and_a_heterogeneous_component_are_told_apart(drive: Drive, tmp_path: Path) -> None:
@@ -386,7 +395,7 @@ def test_the_marks_of_an_enclosing_job_are_emptied(drive: Drive, tmp_path: Path)
     environment = (
         "environment = { GPUSAGE_DECISION = 'mps:40', CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = '0=1M', GPUSAGE_JOB = '6',"
         " CUDA_MPS_PIPE_DIRECTORY = '/run/x',"
-        " SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD', GPUSAGE_CARD = 'QUJD' }"
+        " SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD', SLURM_GPUSAGE_CARD = 'QUJD' }"
     )
     report = drive(submit(tmp_path / "missing", f"{{ {environment} }}"))
     assert (report["mark"], report["cap"], report["card"], report["export"]) == ("", "", "", "ALL")

@@ -29,7 +29,7 @@ class LuaSettings:
     socket: str = "/run/gpusage/gpusaged.sock"
     limit_ms: float = 10.0
     command: str = "gpusage"
-    card_limit_s: float = 10.0
+    card_limit_s: float = 2.0
 
 
 def job_submit_block(settings: LuaSettings) -> str:

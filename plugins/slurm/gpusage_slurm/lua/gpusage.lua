@@ -13,6 +13,7 @@ local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_ADMIN_COMMENT_BYTES = 1024 -- slurmctld's limit
 local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
 local MAXIMUM_SCRIPT_BYTES = 262144
+local MAXIMUM_EXPORT_BYTES = 200
 local MAXIMUM_LIMIT_MS = 1000
 local MAXIMUM_REST_S = 4
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
@@ -29,6 +30,9 @@ local INHERITED = {
   "GPUSAGE_DECISION", "GPUSAGE_JOB", "GPUSAGE_DEVICE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
   "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
 }
+
+local CARD = "SLURM_GPUSAGE_CARD" -- the prefix lets it travel whatever --export says
+local OTHER_CARD = "GPUSAGE_CARD" -- of a client without our filter, or whose Lua cannot set a variable
 
 -- JSON, as much of it as the protocol needs -----------------------------------------------------------------------
 
@@ -168,13 +172,15 @@ function M.question(job, more)
   for _, name in ipairs(NUMBERS) do
     add(name, number_text(read(job, name)))
   end
-  local user, script, card = read(job, "user_id"), read(job, "script"), variable(job, "GPUSAGE_CARD")
+  local user, script, card = read(job, "user_id"), read(job, "script"), variable(job, CARD)
+  if card == "" then card = variable(job, OTHER_CARD) end
   add("user_id", type(user) == "number" and string.format("%.0f", user) or "")
   script = type(script) == "string" and script or ""
   add("script", script ~= "" and "1" or "0")
   add("script_options", M.script_options(job, script))
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
+  add("export", variable(job, "SLURM_EXPORT_ENV"):gsub(",GPUSAGE_CARD=[^,]*", ""):sub(1, MAXIMUM_EXPORT_BYTES))
   return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
 end
 
@@ -284,7 +290,9 @@ function M.clean(job)
       if variable(job, name) ~= "" then job.environment[name] = "" end
     end
   end
-  if variable(job, "GPUSAGE_CARD") ~= "" then job.environment["GPUSAGE_CARD"] = "" end
+  for _, name in ipairs({ CARD, OTHER_CARD }) do
+    if variable(job, name) ~= "" then job.environment[name] = "" end
+  end
   local exported = variable(job, "SLURM_EXPORT_ENV")
   local plain = exported:gsub(",GPUSAGE_CARD=[^,]*", "")
   if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end

@@ -4,7 +4,7 @@
 -- srun inside a job whose GPU became a share: asks for the share where the script asks for the GPU.
 -- Whatever goes wrong, the command goes on as the user wrote it.
 
-local M = { command = "gpusage", limit_s = 10 }
+local M = { command = "gpusage", limit_s = 2 }
 
 local MAXIMUM_CARD_BYTES = 16384
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
@@ -31,24 +31,57 @@ function M.quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
--- Return the card of the model that `comment` names, nil where there is none within the limit. A relative path is looked
--- up from `folder`, where the job will run; where that is not here, from where sbatch was called.
-function M.card(comment, folder)
-  local limit = string.format("%.3f", M.limit_s)
-  local from = "cd -- " .. M.quoted(folder) .. " >/dev/null 2>&1; "
-  local command = "exec timeout -k 1 " .. limit .. " " .. M.quoted(M.command) .. " job-card -- " .. M.quoted(comment)
-  local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null", "r")
-  if not pipe then return nil end
-  local card = pipe:read(MAXIMUM_CARD_BYTES + 2) or ""
-  pipe:close()
-  card = card:match("^(!?[%w+/=]+)\n?$") -- "!" begins the reason why there is none
-  return card and #card <= MAXIMUM_CARD_BYTES and card or nil
+local DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+-- Return `sentence` as gpusage.graphs.trouble writes it: what travels in a card's place where there is none.
+function M.trouble(sentence)
+  local parts = {}
+  for i = 1, #sentence, 3 do
+    local a, b, c = sentence:byte(i, i + 2)
+    local bits = a * 65536 + (b or 0) * 256 + (c or 0)
+    local function digit(weight)
+      local at = math.floor(bits / weight) % 64 + 1
+      return DIGITS:sub(at, at)
+    end
+    parts[#parts + 1] = digit(262144) .. digit(4096) .. (b and digit(64) or "=") .. (c and digit(1) or "=")
+  end
+  return "!" .. table.concat(parts)
 end
 
--- Put `card` where sbatch takes the job's environment from; the user's own --export stays as it is.
+-- Return why there is no card where job-card ended so and said nothing; nil where there was nothing to say.
+local function silence(status)
+  if status == 0 then return nil end
+  if status == 126 or status == 127 then
+    return M.trouble("the host of the submission has no gpusage at " .. M.command)
+  end
+  if status == 124 or status == 137 then
+    return M.trouble(string.format("describing the model took longer than %g s", M.limit_s))
+  end
+  return M.trouble("gpusage job-card on the host of the submission ended with status " .. status)
+end
+
+-- Return the card of the model that `comment` names, or why there is none; nil where it names none. A relative path is
+-- looked up from `folder`, where the job will run; where that is not here, from where sbatch was called.
+function M.card(comment, folder)
+  local limit = string.format("%.3f", M.limit_s):gsub(",", ".")
+  local backstop = string.format("%.3f", M.limit_s + 1):gsub(",", ".") -- job-card itself ends in time
+  local from = "cd -- " .. M.quoted(folder) .. " >/dev/null 2>&1; "
+  local command = "timeout -k 1 " .. backstop .. " " .. M.quoted(M.command)
+    .. " job-card --limit-s " .. limit .. " -- " .. M.quoted(comment)
+  local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null; echo =$?", "r")
+  if not pipe then return nil end
+  local said = pipe:read(MAXIMUM_CARD_BYTES + 8) or ""
+  pipe:close()
+  local card, status = said:match("^(!?[%w+/=]*)\n?=(%d+)\n$") -- "!" begins the reason why there is no card
+  if card and card ~= "" and #card <= MAXIMUM_CARD_BYTES then return card end
+  return silence(status and tonumber(status) or "unknown")
+end
+
+-- Put `card` where sbatch takes the job's environment from. What begins with SLURM_ travels whatever --export says; without
+-- luaposix only a job that exports all can be given a card, because the user's own --export stays as it is.
 function M.send(options, card)
   local found, stdlib = pcall(require, "posix.stdlib")
-  if found and pcall(stdlib.setenv, "GPUSAGE_CARD", card) then return end
+  if found and pcall(stdlib.setenv, "SLURM_GPUSAGE_CARD", card) then return end
   local export = read(options, "export")
   if (export == "" or export == "ALL") and not os.getenv("SBATCH_EXPORT") then
     options["export"] = "ALL,GPUSAGE_CARD=" .. card

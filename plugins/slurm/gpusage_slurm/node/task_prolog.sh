@@ -12,8 +12,8 @@ if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
 fi
 
 # What an sbatch inside one took along, emptied by job_submit, or the card's empty remainder: away with it.
-for name in GPUSAGE_DECISION GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
-    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE \
+    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
     eval "empty=\${$name-given}" # "given" where there is no such variable
     [ -z "$empty" ] && echo "unset $name"
 done
