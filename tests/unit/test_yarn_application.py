@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.application import Application, command_line, describe_files, parse_variables
+from gpusage_yarn.application import (
+    Application,
+    command_line,
+    describe_files,
+    parse_variables,
+    require_carriable,
+    without_ours,
+)
 from gpusage_yarn.plan import Plan, parse_plan
 
 PLAN = Plan(share=40, labels=("a100", "h100"), containers=2)
@@ -78,6 +85,24 @@ def test_a_file_is_known_by_its_time_of_change_in_milliseconds(tmp_path: Path) -
     path.write_text("four")
     os.utime(path, ns=(0, 1_700_000_000_123_456_789))
     assert describe_files([path]) == (("a b.txt", f"{path.as_uri()} 4 1700000000123"),)
+
+
+def test_a_command_that_no_node_could_hand_to_bash_is_refused() -> None:
+    require_carriable("x" * 60_000, [("A", "y" * 30_000)])
+    for command, variables in (("x" * 60_000, [("A", "y" * 60_000)]), ("true", [("A", "'" * 40_000)])):
+        with pytest.raises(RequestError, match=r"^Command and variables must have at most 92160 bytes together"):
+            require_carriable(command, variables)
+
+
+def test_variables_count_as_they_travel() -> None:
+    parse_variables([f"A={'ü' * 30_000}"])
+    with pytest.raises(RequestError, match=r"^Variables, as they travel, must have at most 65536 bytes"):
+        parse_variables(["A=" + '"' * 40_000])
+
+
+def test_variables_that_keep_a_container_to_its_share_are_taken_out() -> None:
+    given = (("CUDA_VISIBLE_DEVICES", "7"), ("A", "1"), ("CUDA_MPS_PIPE_DIRECTORY", "/x"))
+    assert without_ours(given) == ((("A", "1"),), ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"))
 
 
 def test_files_that_cannot_lie_in_one_folder_are_refused(tmp_path: Path) -> None:

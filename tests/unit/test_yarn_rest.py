@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -196,6 +197,17 @@ def test_two_standbys_that_point_at_each_other_are_silent(start: Callable[[], Ma
     one.active, two.active = two.url, one.url
     with pytest.raises(SilentError, match="standby"):
         client(one, two, patience_s=0).get("info")
+
+
+def test_one_that_has_never_answered_is_not_waited_for_long(start: Callable[[], Manager]) -> None:
+    server = start()
+    manager = client(server, patience_s=90)
+    server.shutdown()
+    server.server_close()
+    began_s = time.monotonic()
+    with pytest.raises(SilentError, match="Connection refused"):
+        manager.get("info")
+    assert time.monotonic() - began_s < 5
 
 
 def test_nobody_at_all_is_one_sentence(start: Callable[[], Manager]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -114,20 +115,25 @@ def test_words_arrive_as_they_were_typed(cluster: Sandbox) -> None:
 def test_variables_and_files_arrive(cluster: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "it's a file").write_text("content\n")
     value = 'it\'s "$x" `y`\n2'
-    identity = submit(
+    done = submit(
         cluster,
         *WHOLE,
         "--env",
         f"VALUE={value}",
         "--env",
+        f"LONG={'l' * 30_000}",
+        "--env",
+        "CUDA_VISIBLE_DEVICES=7",
+        "--env",
         "HERE",
         "--file",
         str(tmp_path / "it's a file"),
         "--",
-        'cat "it\'s a file"; echo "$VALUE" "$HERE"',
+        f'cat "it\'s a file"; echo "$VALUE" "$HERE" ${{#LONG}}  # {"x" * 60_000}',
         environment={"HERE": "here"},
-    ).stdout
-    assert outputs(cluster, identity) == [f"content\n{value} here\n"]
+    )
+    assert outputs(cluster, done.stdout) == [f"content\n{value} here 30000\n"]
+    assert "note: --env CUDA_VISIBLE_DEVICES is left out" in done.stderr
 
 
 def test_a_failure_is_explained_and_its_status_is_ours(cluster: Sandbox) -> None:
@@ -168,14 +174,16 @@ def test_two_containers_share_one_gpu(cluster: Sandbox, tmp_path: Path) -> None:
     assert report["finalStatus"] == "SUCCEEDED"
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.3])
+@pytest.mark.parametrize("moment", [0.0, 0.05])
 def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
     cluster: Sandbox, tmp_path: Path, moment: float
 ) -> None:
     known = {app["id"] for app in apps.applications(cluster)}
     mark = tmp_path / "ran"
     with begin(cluster, *WHOLE, "--name", mark.parent.name, "--", f"echo $$ >>{mark}") as process:
-        subprocess.run(["sleep", str(0.3 + moment)], check=True)  # start-up of the command takes about so long
+        assert process.stderr is not None
+        assert "yarn.io/gpu: 1 on" in process.stderr.readline()  # what comes next is the submission
+        time.sleep(moment)
         cluster.kill_rm()
         cluster.start_rm()
         identity, said = process.communicate(timeout=120)
@@ -249,6 +257,7 @@ def has_seen_yarn(socket: Path) -> bool:
         (("--gpu", "k80"), "GPU 'k80' must be a node label with shared GPUs; there are a100, v100."),
         (("--queue", "nope"), "Queue 'nope' must be one of the cluster's; there are root.default."),
         (("--env", "1=2"), "Variable must be NAME=VALUE"),
+        (("--memory-mib", "999999"), "Container's --memory-mib must be at most 16384 MiB"),
         (("--file", "/none"), "File '/none' must exist"),
         (("--model", "/none.onnx"), "none.onnx"),
     ],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.plan import Plan, encode, encode_texts
+from gpusage_yarn.plan import Plan, encode, encode_texts, json_of
 from gpusage_yarn.queues import MASTER_MIB
 
 MASTER = "org.gpusage.yarn.GpuShareApplicationMaster"
@@ -44,10 +44,12 @@ _JAVA = (
     "-XX:+IgnoreUnrecognizedVMOptions --add-opens=java.base/java.lang=ALL-UNNAMED"
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTE = "'"
+_OURS = re.compile(r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_MPS_.*")  # as in Task.java
 _ATTEMPTS = 2
-_MOST_CHARACTERS = (
-    64 * 1024
-)  # of one variable: Linux gives 128 KiB, base64 takes a third more, and Texts.java stops here
+_MOST_CHARACTERS = 64 * 1024  # of one of our variables, before base64: Texts.java stops here
+_MOST_ARGUMENT = 128 * 1024  # Linux's, for one word of a command line
+_ARGUMENT_FRAME = 8 * 1024  # for what Task.java writes around the script, two paths of logs among it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +141,32 @@ def parse_variables(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
         variables[name] = value if given else os.environ[name]
     for name, value in variables.items():
         _checked(f"Variable {name}", value)
-    _checked("Variables", "".join(f"{name}{value}" for name, value in variables.items()))
+    _checked("Variables, as they travel,", json_of(variables))
     return tuple(variables.items())
+
+
+def without_ours(variables: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return *variables* without those that keep a container to its share, and the names of these."""
+    given = tuple(variables)
+    ours = tuple(name for name, _ in given if _OURS.fullmatch(name))
+    return tuple((name, value) for name, value in given if name not in ours), ours
+
+
+def require_carriable(command: str, variables: Iterable[tuple[str, str]]) -> None:
+    """Refuse a command that with its variables does not fit where a node hands it to bash, as one word in base64.
+
+    Raises:
+        RequestError: It is so long.
+    """
+    exports = [f"export {name}='{value}'\n{value.count(_QUOTE) * '...'}" for name, value in variables]
+    script = len("".join([*exports, command, "\n"]).encode())
+    most = (_MOST_ARGUMENT - _ARGUMENT_FRAME) * 3 // 4
+    if script > most:
+        message = (
+            f"Command and variables must have at most {most} bytes together, a quote in a variable counted as four; "
+            f"got {script}. Put them into a script, and send that with --file."
+        )
+        raise RequestError(message)
 
 
 def describe_files(paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
@@ -162,7 +188,7 @@ def describe_files(paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
             raise RequestError(message)
         # YARN compares the time of change to the millisecond.
         files[path.name] = f"{path.absolute().as_uri()} {status.st_size} {status.st_mtime_ns // 1_000_000}"
-    _checked("List of files", "".join(f"{name}{place}" for name, place in files.items()))
+    _checked("List of files, as it travels,", json_of(files))
     return tuple(files.items())
 
 

@@ -112,7 +112,12 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
 
 def encode_texts(texts: Mapping[str, str]) -> str:
     """Return *texts* as one of our variables holds them."""
-    return encode(json.dumps(dict(texts), separators=(",", ":")))
+    return encode(json_of(texts))
+
+
+def json_of(texts: Mapping[str, str]) -> str:
+    """Return *texts* as one flat JSON object."""
+    return json.dumps(dict(texts), separators=(",", ":"), ensure_ascii=False)
 
 
 def encode(text: str) -> str:

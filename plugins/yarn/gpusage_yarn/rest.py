@@ -24,9 +24,11 @@ from urllib3.util import Retry
 from gpusage_hooks.errors import GpuUsageError, RequestError
 
 PATIENCE_S = 90.0
-"""How long a silent ResourceManager is waited for: one that starts takes some seconds, a failover half a minute."""
+"""How long one that has answered before is waited for: one that starts takes some seconds, a failover half a minute."""
+FIRST_PATIENCE_S = 2.0
+"""How long one that has never answered is: it may be a wrong address."""
 
-_TIMEOUT_S = (3.05, 30.0)
+_TIMEOUT_S = (2.0, 30.0)
 _PAUSE_S = 0.25
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 4
@@ -64,7 +66,7 @@ class ResourceManager:
     Args:
         addresses: For example ``http://rm1:8088``; the active one is found among them.
         user: Who asks, where the cluster takes our word for it.
-        patience_s: How long to wait for one that is silent.
+        patience_s: How long to wait for one that is silent and has answered before.
     """
 
     def __init__(self, addresses: tuple[str, ...], user: str | None = None, patience_s: float = PATIENCE_S) -> None:
@@ -72,6 +74,7 @@ class ResourceManager:
         self.user = user or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._active = self.addresses[0]
         self._patience_s = patience_s
+        self._has_answered = False
         self._session = requests.Session()
         self._session.headers["Accept"] = "application/json"
         self._session.trust_env = False  # a proxy is for the world outside
@@ -204,12 +207,15 @@ class ResourceManager:
         return report
 
     def _patiently(self, action: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        deadline_s = time.monotonic() + self._patience_s
-        while time.monotonic() < deadline_s:
-            with suppress(SilentError):
+        began_s = time.monotonic()
+        while True:
+            try:
                 return action()
+            except SilentError:
+                patience_s = self._patience_s if self._has_answered else min(self._patience_s, FIRST_PATIENCE_S)
+                if time.monotonic() - began_s >= patience_s:
+                    raise
             time.sleep(_PAUSE_S)
-        return action()
 
     def _ask(self, address: str, method: str, path: str, document: object) -> tuple[Any, str]:
         """Return what one address says, or why it says nothing."""
@@ -227,6 +233,7 @@ class ResourceManager:
             answer = self._session.request(
                 method, url, params=parameters, json=document, timeout=_TIMEOUT_S, allow_redirects=False
             )
+            self._has_answered = True
             target = answer.headers.get("Location", "")
             if answer.status_code not in _REDIRECTS or not target:
                 self._active = address

@@ -110,10 +110,19 @@ def _prepare(
 ) -> tuple[Proposal, Application]:
     """Return what to ask for, and the application that does; nothing is sent yet."""
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-    from gpusage_yarn.application import Application, describe_files, parse_variables  # noqa: PLC0415 - as above
+    from gpusage_yarn.application import (  # noqa: PLC0415 - as above
+        Application,
+        describe_files,
+        parse_variables,
+        require_carriable,
+        without_ours,
+    )
     from gpusage_yarn.proposal import master_label, record  # noqa: PLC0415 - as above
 
-    variables, files = parse_variables(wishes.env), describe_files(wishes.files)
+    (variables, ours), files = without_ours(parse_variables(wishes.env)), describe_files(wishes.files)
+    require_carriable(line, variables)
+    if ours:
+        _tell(f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it")
     view, notes = _look(manager, configuration, wishes)
     advised = replace(advisor(), rules=configuration.rules)
     proposal = _decide(advised, configuration, wish, wishes, manager.user, view)
