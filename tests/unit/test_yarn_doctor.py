@@ -87,6 +87,46 @@ def test_nodes_without_our_listener_are_named(healthy: Evidence) -> None:
     assert (found.verdict, healthy.nodes[0].name in found.found) == ("fail", True)
 
 
+def test_a_listener_that_failed_to_start_says_why_itself(healthy: Evidence) -> None:
+    line = "listener: gpusage.node.gpus must name GPUs; got 'GPU 0'."
+    nodes = (replace(healthy.nodes[0], classes=frozenset(), free=(), troubles=(line,)), *healthy.nodes[1:])
+    found = finding(replace(healthy, nodes=nodes), "node listener")
+    assert (found.verdict, found.found.endswith(line)) == ("fail", True)
+    assert found.todo == "mend what it says, then restart the NodeManager"
+
+
+def test_what_a_daemon_says_of_itself_is_told(healthy: Evidence) -> None:
+    line = "mps: Cannot run program /nope/gpusage-mps"
+    nodes = (replace(healthy.nodes[0], troubles=(line,)), *healthy.nodes[1:])
+    found = finding(replace(healthy, nodes=nodes), "troubles")
+    assert (found.verdict, found.found) == ("fail", f"{nodes[0].name}: {line}")
+    failing = replace(healthy, manager=replace(healthy.manager, failures=3))  # type: ignore[type-var]
+    found = finding(failing, "troubles")
+    assert (found.verdict, found.found.endswith("ResourceManager: 3")) == ("warn", True)
+
+
+def test_a_node_whose_share_is_not_that_of_its_gpus_is_told(healthy: Evidence) -> None:
+    two = next(node.name for node in healthy.view.nodes if node.total.share == 200)  # type: ignore[union-attr]
+    right = tuple(replace(node, free=(100, 100)) if node.name == two else node for node in healthy.nodes)
+    assert finding(replace(healthy, nodes=right), "shares of nodes").verdict == "pass"
+    wrong = tuple(replace(node, free=(100,)) if node.name == two else node for node in healthy.nodes)
+    found = finding(replace(healthy, nodes=wrong), "shares of nodes")
+    assert (found.verdict, found.found) == ("fail", f"{two} offers 200, and its listener has 1 GPUs")
+
+
+def test_a_node_that_offers_its_gpus_twice_is_told(healthy: Evidence) -> None:
+    nodes = tuple(replace(node, gpus=1) for node in healthy.view.nodes)  # type: ignore[union-attr]
+    assert finding(changed_view(healthy, nodes=nodes), "shares of nodes").verdict == "warn"
+
+
+def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Evidence) -> None:
+    queue = healthy.view.queues[0]  # type: ignore[union-attr]
+    narrow = replace(queue, masters=dict.fromkeys(queue.masters, 10.0))
+    found = finding(changed_view(healthy, queues=(narrow,)), "masters")
+    assert found.verdict == "warn"
+    assert found.found == "root.default runs few applications at once for its 4 GPUs: 1 on a100, 1 on h100, 1 on v100"
+
+
 def test_two_versions_side_by_side_are_a_warning(healthy: Evidence) -> None:
     nodes = (replace(healthy.nodes[0], version="2"), *healthy.nodes[1:])
     assert finding(replace(healthy, nodes=nodes), "node listener").verdict == "warn"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ from gpusage_yarn.install import (
     plan_uninstallation,
     with_item,
 )
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 YARN_SITE = """\
 <?xml version="1.0"?>
@@ -140,6 +146,35 @@ def test_a_block_leaves_no_trace(text: str | None) -> None:
 def test_values_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(with_block(None, {"a<b": "c&d"}, "f") or "")
     assert read_settings(tmp_path / "f") == {"a<b": "c&d"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'kill_switch = "/x"\n[daemon]\n',
+        '# ours\nmode = "observe" # for now\n[yarn]\n',
+        "mode = 'advise'",
+        'mode = "enforce"\n',
+    ],
+)
+def test_a_mode_that_was_there_comes_back(site: Site, text: str) -> None:
+    site.gpusage_toml.parent.mkdir(parents=True, exist_ok=True)
+    site.gpusage_toml.write_text(text)
+    for mode in ("enforce", "advise", None, "enforce"):
+        make_edits(plan_installation(site, mode))  # type: ignore[arg-type]
+    assert tomllib.loads(site.gpusage_toml.read_text())["mode"] == "enforce"
+    assert not any(edit.changes for edit in plan_installation(site, "enforce"))
+    make_edits(plan_uninstallation(site))
+    assert site.gpusage_toml.read_text() == text
+
+
+def test_a_mode_that_the_site_changed_after_us_stays(site: Site) -> None:
+    site.gpusage_toml.parent.mkdir(parents=True, exist_ok=True)
+    site.gpusage_toml.write_text('mode = "observe"\n')
+    make_edits(plan_installation(site, "enforce"))
+    site.gpusage_toml.write_text(site.gpusage_toml.read_text().replace('\nmode = "enforce"', '\nmode = "advise"'))
+    make_edits(plan_uninstallation(site))
+    assert site.gpusage_toml.read_text() == 'mode = "advise"\n'
 
 
 def test_an_item_joins_a_list_once() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
 from gpusage_yarn.evidence import Evidence
-from gpusage_yarn.install import CALCULATOR, CLASSES, LISTENERS, OLD_CALCULATORS, PROCESSORS, RULES
+from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
 from gpusage_yarn.listeners import Daemon
+from gpusage_yarn.node_checks import listener, masters, shares, troubles
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
@@ -80,24 +81,6 @@ def _of_manager(name: str, key: str, evidence: Evidence) -> Finding:
         return failed(name, f"{key}={named or '(none)'}", todo)
     trouble = f" ({running.trouble})" if running and running.trouble else ""
     return failed(name, f"it does not run in the ResourceManager{trouble}", todo)
-
-
-def _nodes(evidence: Evidence) -> Finding:
-    name, wanted = "node listener", CLASSES[LISTENERS]
-    if not evidence.nodes:
-        return failed(
-            name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
-        )
-    lacking = [node.name for node in evidence.nodes if not _has(node, wanted)]
-    if lacking:
-        found = f"it does not run on {len(lacking)} of {len(evidence.nodes)} nodes: {', '.join(lacking[:5])}"
-        return failed(name, found, "gpusage yarn install --role node --yes there, then restart the NodeManager")
-    versions = sorted(
-        {node.version for node in evidence.nodes} | ({evidence.manager.version} if evidence.manager else set())
-    )
-    if len(versions) > 1:
-        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
-    return passed(name, f"runs on {len(evidence.nodes)} nodes, version {versions[0]}")
 
 
 def _labels(evidence: Evidence) -> Finding:
@@ -218,9 +201,12 @@ _OF_CLUSTER: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("resource calculator", _calculator),
     ("placement rule", _rule),
     ("processor", _processor),
-    ("node listener", _nodes),
+    ("node listener", listener),
+    ("shares of nodes", shares),
+    ("troubles", troubles),
     ("node labels", _labels),
     ("queues", _queues),
+    ("masters", masters),
     ("recovery", _recovery),
 )
 _OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (

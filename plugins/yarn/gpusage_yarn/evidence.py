@@ -32,6 +32,7 @@ SETTINGS = (
     "yarn.resourcemanager.scheduler.class",
     "yarn.node-labels.enabled",
     "yarn.resourcemanager.recovery.enabled",
+    "yarn.scheduler.minimum-allocation-mb",
     "gpusage.daemon.socket",
     "gpusage.switch-file",
 )

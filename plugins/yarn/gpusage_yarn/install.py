@@ -45,6 +45,9 @@ OLD_CALCULATORS = frozenset(
 )
 
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
+_OWN_MODE = re.compile(r"""^[ \t]*(mode[ \t]*=[ \t]*(?:"[^"\n]*"|'[^'\n]*')).*$""", re.MULTILINE)
+_CHANGED = "# gpusage yarn install wrote {} below; uninstall puts this back: "
+_OUR_MODE = re.compile(_CHANGED.format("(?P<written>.*)") + r"(?P<own>.*)\n(?P<line>.*)(?P<end>\n?)")
 _WHOLE = 100
 
 
@@ -101,9 +104,9 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
-    """Return the edits that take us out; a gpusage.toml that the site changed is left to it."""
+    """Return the edits that take us out; a gpusage.toml that is the site's own has its own mode again."""
     edits = [edit_of(site.folder / name, without_block(read_text(site.folder / name))) for name in FILES]
-    own = read_text(site.gpusage_toml)
+    own = _own_toml(read_text(site.gpusage_toml))
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None, site))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, None if generated else own))
@@ -173,5 +176,21 @@ def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
         )
     if mode is None:
         return present
-    line = f'mode = "{mode}"'
-    return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"
+    own, line = _own_toml(present) or "", f'mode = "{mode}"'
+    found = _OWN_MODE.search(own)
+    if found is None:
+        return f"{_CHANGED.format(line)}\n{line}\n{own}"
+    if found[1] == line:
+        return own
+    return f"{own[: found.start()]}{_CHANGED.format(line)}{found[0]}\n{line}{own[found.end() :]}"
+
+
+def _own_toml(present: str | None) -> str | None:
+    """Return gpusage.toml as the site wrote it; a mode that it changed after us is its own."""
+    return present if present is None else _OUR_MODE.sub(_restored, present, count=1)
+
+
+def _restored(ours: re.Match[str]) -> str:
+    if ours["line"] != ours["written"]:
+        return f"{ours['line']}{ours['end']}"
+    return f"{ours['own']}{ours['end']}" if ours["own"] else ""

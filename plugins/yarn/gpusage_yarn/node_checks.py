@@ -1,0 +1,109 @@
+"""Checks of what nodes do and offer, and of how many masters queues run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage_yarn.cluster import View
+from gpusage_yarn.evidence import Evidence
+from gpusage_yarn.plan import WHOLE_GPU
+from gpusage_yarn.queues import MASTER_MIB, Queue
+
+_RESOURCE = "yarn.nodemanager.resource-type"
+
+
+def listener(evidence: Evidence) -> Finding:
+    """Tell nodes that bind no container to a GPU, and why."""
+    name = "node listener"
+    if not evidence.nodes:
+        return failed(
+            name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
+        )
+    silent = [node.name for node in evidence.nodes if node.trouble]
+    lacking = [node for node in evidence.nodes if not node.binds and not node.trouble]
+    if lacking:
+        found = (
+            f"it does not run on {len(lacking)} of {len(evidence.nodes)} nodes: {_some(node.name for node in lacking)}"
+        )
+        said = next((line for node in lacking for line in node.troubles), "")
+        if said:
+            return failed(name, f"{found}; {said}", "mend what it says, then restart the NodeManager")
+        return failed(name, found, "gpusage yarn install --role node --yes there, then restart the NodeManager")
+    if silent:
+        return warned(name, f"{_some(silent)} did not tell", "see whether this host reaches their web addresses")
+    versions = sorted(
+        {node.version for node in evidence.nodes} | ({evidence.manager.version} if evidence.manager else set())
+    )
+    if len(versions) > 1:
+        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
+    return passed(name, f"runs on {len(evidence.nodes)} nodes, version {versions[0]}")
+
+
+def shares(evidence: Evidence) -> Finding:
+    """Tell nodes that offer other GPUs than they share out."""
+    name, offered = "shares of nodes", {node.name: node for node in evidence.view.nodes} if evidence.view else {}
+    both = [node.name for node in offered.values() if node.total.share and node.gpus]
+    for node in evidence.nodes:
+        share = offered[node.name].total.share if node.name in offered else 0
+        if node.free and share != WHOLE_GPU * len(node.free):
+            found = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
+            todo = (
+                f"set {_RESOURCE}.{evidence.configuration.yarn.share_resource} to {WHOLE_GPU * len(node.free)}, "
+                "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
+            )
+            return failed(name, found, todo)
+    if both:
+        found = f"{_some(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
+        todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
+        return warned(name, found, todo)
+    return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
+
+
+def troubles(evidence: Evidence) -> Finding:
+    """Tell what daemons say of themselves: MPS, the journal, and exceptions of ours that were kept from them."""
+    name, daemons = "troubles", [*([evidence.manager] if evidence.manager else []), *evidence.nodes]
+    said = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
+    if said:
+        return failed(name, "; ".join(said[:5]), "mend what it says, then restart that daemon")
+    failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
+    if failing:
+        found = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
+        return warned(name, found, "look for gpusage in their logs")
+    return passed(name, "no daemon tells of any")
+
+
+def masters(evidence: Evidence) -> Finding:
+    """Tell queues in which fewer masters run at once than the queue has GPUs."""
+    name, view = "masters", evidence.view
+    if view is None:
+        return warned(name, "they are not known", "mend the ResourceManager first")
+    least = int(evidence.settings.get("yarn.scheduler.minimum-allocation-mb", "1024"))
+    told = []
+    for queue in view.queues:
+        labels = sorted({node.label for node in view.nodes if queue.opens(node.label)})
+        counts = {label: masters_at_once(view, queue, label, max(MASTER_MIB, least)) for label in labels}
+        gpus = sum(node.total.share for node in view.nodes if queue.opens(node.label)) // WHOLE_GPU
+        if sum(counts.values()) < gpus:
+            each = ", ".join(f"{count} on {label or 'nodes without a label'}" for label, count in counts.items())
+            todo = (
+                "raise yarn.scheduler.capacity.maximum-am-resource-percent (0.1 where it is not set), of all queues "
+                "or of this one; then yarn rmadmin -refreshQueues"
+            )
+            return warned(name, f"{queue.path} runs few applications at once for its {gpus} GPUs: {each}", todo)
+        told.append(f"{queue.path}: {sum(counts.values())} at once")
+    return passed(name, ", ".join(told[:5]))
+
+
+def masters_at_once(view: View, queue: Queue, label: str, memory_mib: int) -> int:
+    """Return how many masters of applications *queue* is sure to run at once on nodes with *label*; at least one."""
+    part = queue.capacity.get(label, 0) / 100 * queue.masters.get(label, 100) / 100
+    nodes = view.of_label(label)
+    memory = sum(node.total.memory_mib for node in nodes) * part / memory_mib
+    return max(int(min(memory, sum(node.total.vcores for node in nodes) * part)), 1 if nodes else 0)
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return a few of *names*."""
+    known = list(names)
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # noqa: PLR2004 - as many
