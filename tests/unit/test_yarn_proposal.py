@@ -44,10 +44,11 @@ def proposed(
     graph: ModelGraph | None,
     view: View = VIEW,
     configuration: Configuration | None = None,
+    wish: ModelRequest = WISH,
     **fields: str,
 ) -> Proposal:
     job = advisor.plugins.hook.parse_submission(submission=Submission(manager="yarn", fields=fields, origin="alice"))
-    job = replace(job, model_request=WISH if graph else None)
+    job = replace(job, model_request=wish if graph else None)
     return propose(advisor, job, graph, view, configuration or Configuration(), SIZE)
 
 
@@ -151,7 +152,22 @@ def test_a_label_on_which_nothing_binds_containers_is_left_out() -> None:
 def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
     made = proposed(advisor, None)
     assert (made.plan.share, made.plan.memory_cap_mib) == (100, 0)
-    assert made.line() == "yarn.io/gpu: 1 on a100, then h100, then v100 | the job says nothing to gpusage"
+    assert made.line() == "gpusage.io/share: 100 on a100, then h100, then v100 | the job says nothing to gpusage"
+
+
+def test_a_small_model_that_keeps_its_gpu_takes_an_old_one(advisor: Advisor) -> None:
+    model = str(ROOT / "examples/models/mobilenet_v3_large.onnx")
+    wish = ModelRequest(model=model, workload=Workload(batch_size=8, mode="infer"))
+    made = proposed(advisor, advisor.read(model), wish=wish)
+    assert made.decision.code is Code.KEEP
+    assert made.plan.labels == ("v100", "a100", "h100")
+    assert made.line().startswith("gpusage.io/share: 100 on v100, then a100, then h100: a whole GPU kept | ")
+
+
+def test_a_model_that_is_much_slower_on_an_old_gpu_keeps_a_fast_one(advisor: Advisor) -> None:
+    model = str(ROOT / "examples/models/vgg16.onnx")
+    wish = ModelRequest(model=model, workload=Workload(batch_size=64, precision="fp16"))
+    assert proposed(advisor, advisor.read(model), wish=wish).plan.labels[-1] == "v100"
 
 
 def test_a_named_gpu_is_the_only_one(advisor: Advisor, graph: ModelGraph) -> None:

@@ -85,7 +85,7 @@ def test_a_share_never_goes_where_gpus_are_not_shared() -> None:
 def test_a_whole_gpu_goes_only_where_its_memory_is_enough() -> None:
     found = rendered(job_of(), preferred_gpus=("h100",), need=need(20))  # a V100 has 16 GiB
     assert found.fields["set.labels"] == "h100,a100"
-    assert (found.fields["set.share"], found.after) == ("100", "yarn.io/gpu: 1 on h100, then a100")
+    assert (found.fields["set.share"], found.after) == ("100", "gpusage.io/share: 100 on h100, then a100")
 
 
 def test_labels_out_of_the_queue_s_reach_are_left_out() -> None:

@@ -182,7 +182,7 @@ def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
     mark = tmp_path / "ran"
     with begin(cluster, *WHOLE, "--name", mark.parent.name, "--", f"echo $$ >>{mark}") as process:
         assert process.stderr is not None
-        assert "yarn.io/gpu: 1 on" in process.stderr.readline()  # what comes next is the submission
+        assert "gpusage.io/share: 100 on" in process.stderr.readline()  # what comes next is the submission
         time.sleep(moment)
         cluster.kill_rm()
         cluster.start_rm()

@@ -8,13 +8,14 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import Cluster, Code, Decision, DecisionRecord, Job, ModelGraph, Rendered
+from gpusage_hooks.types import Cluster, Code, Decision, DecisionRecord, GpuNeed, GpuPool, Job, ModelGraph, Rendered
 from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
 from gpusage_yarn.plan import WHOLE_GPU, Plan
 from gpusage_yarn.queues import DEFAULT, find_queue
@@ -45,10 +46,12 @@ class Proposal:
         """Return the one line that the user sees."""
         from gpusage.advice import explain  # noqa: PLC0415 - only where somebody reads it
 
-        wish = self.job.model_request
-        told = explain(self.decision, self.rendered, wish.assumed if wish else ())
-        if not told:
-            return f"{describe_plan(None, self.plan.labels)} | {'; '.join(self.decision.reasons)}"
+        wish, after = self.job.model_request, self.rendered.after
+        if self.decision.code is Code.DECLINE:
+            return f"{after} | {'; '.join(self.decision.reasons)}"
+        kept = self.decision.code is Code.KEEP
+        rendered = replace(self.rendered, before=f"{after}: a whole GPU") if kept else self.rendered
+        told = explain(self.decision, rendered, wish.assumed if wish else ())
         return f"advice only, for {self.held_back}: {told}" if self.held_back else told
 
 
@@ -61,6 +64,7 @@ def propose(
     queue = find_queue(view.queues, job.submission.fields.get("queue") or DEFAULT)
     cluster = _usable(cluster_of(view, advisor.catalogue), known=queue is not None)
     decision = advisor.decide(job, graph, cluster)
+    cluster = modest_first(advisor, job, graph, cluster)
     decision, rendered = advisor.render(job, decision, cluster)
     mode = configuration.mode if "mode" in configuration.origins else "enforce"
     held_back = ""
@@ -81,9 +85,37 @@ def propose(
         memory_mib=size.memory_mib,
         vcores=size.vcores,
     )
-    if decision.code is Code.REWRITE and not held_back:
-        rendered = replace(rendered, after=describe_plan(percent, labels))
+    if not held_back:
+        rendered = replace(rendered, after=describe_plan(plan.share, labels))
     return Proposal(job=job, decision=decision, rendered=rendered, plan=plan, mode=mode, held_back=held_back)
+
+
+def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Cluster:
+    """Return *cluster* with the oldest GPU types first that are not surely slower than the fastest.
+
+    Where nothing is predicted the order stays as it is: an old GPU may be too small for a job that nobody knows.
+    """
+    from gpusage.predictors.speedups import speedup  # noqa: PLC0415 - start-up time of those who only list commands
+
+    known = {pool.site_type: advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu}
+    needs: dict[str, GpuNeed] = {}
+    if graph and job.model_request:
+        with suppress(GpuUsageError):
+            predicted = advisor.predict(graph, job.model_request.workload, tuple(known.values()))
+            needs = dict(zip(known, predicted, strict=True))
+    fitting = [need for need in needs.values() if need.fits]
+    if not fitting:
+        return cluster
+    fastest = min(fitting, key=lambda need: need.step_time_s.value)
+
+    def rank(pool: GpuPool) -> tuple[bool, bool, float]:
+        need = needs.get(pool.site_type)
+        if need is None:
+            return True, True, math.inf
+        slower = need != fastest and speedup(fastest, need).low >= advisor.rules.generation.minimum_speedup
+        return not need.fits, slower, need.step_time_s.value if slower else known[pool.site_type].launch_year
+
+    return replace(cluster, pools=tuple(sorted(cluster.pools, key=rank)))
 
 
 def master_label(view: View, queue: str, labels: tuple[str, ...]) -> str:

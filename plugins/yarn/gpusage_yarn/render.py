@@ -16,7 +16,7 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered
 from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels
-from gpusage_yarn.request import MANAGER, WHOLE
+from gpusage_yarn.request import MANAGER
 
 MARK = "GPUSAGE_DECISION"
 """The variable by which a job can tell that its GPU became a share."""
@@ -41,12 +41,13 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if len(labels) > 1:
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
     fields[f"env.{MARK}"] = f"share={fields['set.share']}"
-    return Rendered(before=before, after=describe_plan(percent, labels), fields=MappingProxyType(fields))
+    after = describe_plan(percent or WHOLE_GPU, labels)
+    return Rendered(before=before, after=after, fields=MappingProxyType(fields))
 
 
-def describe_plan(percent: int | None, labels: tuple[str, ...]) -> str:
+def describe_plan(percent: int, labels: tuple[str, ...]) -> str:
     """Return what a container will ask for, for people: ``gpusage.io/share: 40 on a100, then h100``."""
-    return f"{WHOLE if percent is None else f'{SHARE}: {percent}'} on {', then '.join(labels)}"
+    return f"{SHARE}: {percent} on {', then '.join(labels)}"
 
 
 def plan_labels(decision: Decision, pools: tuple[GpuPool, ...]) -> tuple[str, ...]:
