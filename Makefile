@@ -7,6 +7,9 @@ BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
 export PATH := $(PATH):$(HOME)/.local/bin
+# The system's certificate authorities, as pip takes them: behind a proxy that opens TLS uv's own are not enough. Two names, older and newer.
+export UV_NATIVE_TLS ?= 1
+export UV_SYSTEM_CERTS ?= 1
 
 .PHONY: help demo demo-yarn test test-versions lint format bench clean
 
@@ -49,6 +52,7 @@ define install
   || $(PYTHON) -m pip install --quiet --user --break-system-packages uv 2>/dev/null \
   || { echo "make: uv is needed to set up .venv, and pip could not install it; install the package python3-pip, or uv" >&2; exit 1; }
 uv venv --quiet --allow-existing --python $(PYTHON) .venv
-uv pip install --quiet --python $(BIN)/python --editable '$(1)'
+uv pip install --quiet --python $(BIN)/python --editable '$(1)' \
+  || { echo "make: uv could not; pip tries, as it is set up here" >&2; $(PYTHON) -m pip --python $(BIN)/python install --quiet --editable '$(1)'; }
 @touch $@
 endef
