@@ -1,11 +1,13 @@
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from gpusage.api import advisor
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
-from gpusage_slurm import cluster
+from gpusage_slurm import cluster, scontrol
 from gpusage_slurm.cluster import NodeState, parse_node, pools_of
 
 
@@ -136,3 +138,10 @@ def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it
     monkeypatch.setattr(cluster, "pyslurm_version", lambda: (23, 2))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [pool.gpu_count for pool in cluster.read_cluster().pools] == [4]
+
+
+def test_a_command_that_this_user_may_not_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match=r"'scontrol' must be on the PATH.*Permission denied"):
+        scontrol.configuration()
