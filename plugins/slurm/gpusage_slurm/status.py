@@ -47,6 +47,8 @@ def _cluster(status: Mapping[str, Any]) -> Iterator[str]:
     for pool in cluster["pools"]:
         share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"
         feature = f"feature {pool['feature']}" if pool["feature"] else "no feature"
+        if pool["site_type"] and not pool.get("exact_feature"):
+            feature += ", none that is only theirs: whoever names the type gets a whole GPU"
         known = pool["gpu"] or "not in the catalogue"
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({known}): {free}, {share}, {feature}"
