@@ -27,7 +27,12 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
-RANGES = {"slurm.limit_ms": (1.0, 1000.0), "slurm.card_limit_s": (0.1, 60.0), "daemon.refresh_s": (0.1, 3600.0)}
+RANGES = {
+    "slurm.limit_ms": (1.0, 1000.0),
+    "slurm.card_limit_s": (0.1, 60.0),
+    "daemon.refresh_s": (0.1, 3600.0),
+    "daemon.stuck_after_s": (1.0, 86400.0),
+}
 """Keys whose value could stall a controller, a login node or a manager; inclusive."""
 
 SiteMode = Literal["observe", "advise", "enforce"]
@@ -41,6 +46,7 @@ class DaemonSettings:
     allowed_users: tuple[str, ...] = ("root", "slurm")
     refresh_s: float = 15.0
     stale_after_s: float = 120.0
+    stuck_after_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,12 @@ from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, load_configuration
 from gpusage.service import listening
 from gpusage.service.access import keep_to, open_to_everyone
+from gpusage.service.aftercare import Aftercare
 from gpusage.service.client import status_path
 from gpusage.service.desk import Desk
 from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
-from gpusage.service.state import State
+from gpusage.service.state import MANAGERS, State
 from gpusage.service.visitors import Visitors
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
@@ -103,11 +104,13 @@ async def _serve_on(
     asking: socket.socket, looking: socket.socket, state: State, recorder: Recorder, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
-    desk = Desk(state, recorder, loop)
+    aftercare = Aftercare(state, MANAGERS)
+    desk = Desk(state, recorder, aftercare, loop)
     server, visitors = Server(desk, loop), Visitors(desk, loop)
     state.start()
     recorder.start()
     desk.start()
+    aftercare.start()
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
     await server.start(asking)
@@ -118,6 +121,7 @@ async def _serve_on(
     await visitors.close()
     await server.close()
     desk.stop()
+    aftercare.stop()
     state.stop()
     await recorder.close()
 

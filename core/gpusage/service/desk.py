@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from gpusage.service.aftercare import Aftercare
 from gpusage.service.answer import Judge, Verdict, origin
 from gpusage.service.case import Case, overdue, time_left_s
 from gpusage.service.memo import Memo
@@ -77,14 +78,16 @@ class Desk:
     Args:
         state: What verdicts rest on.
         recorder: Keeps them.
+        aftercare: Hears of it when a job was rewritten.
         loop: Where `answer` is called.
     """
 
-    def __init__(self, state: State, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, state: State, recorder: Recorder, aftercare: Aftercare, loop: asyncio.AbstractEventLoop) -> None:
         self.counts = Counts()
         self.missed = dict.fromkeys(MISSED, 0)
         self._state = state
         self._recorder = recorder
+        self._aftercare = aftercare
         self._loop = loop
         self._version = version("gpusage")
         self._started_s = time.monotonic()
@@ -145,6 +148,7 @@ class Desk:
             "asks": asdict(self.counts),
             "missed": dict(self.missed),
             "records": asdict(self._recorder.counts),
+            "aftercare": self._aftercare.status(),
         }
 
     def _parsed(self, line: bytes, uid: int) -> Question:
@@ -233,6 +237,8 @@ class Desk:
             return
         code = verdict.record.decision.code.value.lower()
         setattr(self.counts, code, getattr(self.counts, code) + 1)
+        if verdict.record.decision.code is Code.REWRITE:
+            self._aftercare.rewrote = True
         now_s = time.time()
         number = self._numbered(now_s)
         line = verdict.line if verdict.marked is None else number.encode().join(verdict.marked)

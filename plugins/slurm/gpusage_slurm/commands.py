@@ -80,18 +80,48 @@ def install(
 @slurm.command()
 @_SLURM_CONF
 @_SYSTEMD
+@click.option("--with-jobs", is_flag=True, help="Go on although rewritten jobs wait or run.")
 @_YES
 @_JSON
-def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, yes: bool, as_json: bool) -> None:
+def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, with_jobs: bool, yes: bool, as_json: bool) -> None:
     """Show what taking gpusage out would change at this site; with --yes, change it.
+
+    A rewritten job needs cli_filter and the task prolog until it ends, so none may wait or run: `gpusage slurm drain`.
 
     Example: gpusage slurm uninstall --yes
     """
-    from gpusage_slurm.install import find_site, plan_uninstallation  # noqa: PLC0415 - --help stays quick
+    from gpusage_slurm.drain import require_none  # noqa: PLC0415 - --help stays quick
+    from gpusage_slurm.install import find_site, plan_uninstallation  # noqa: PLC0415 - as above
 
+    if yes and not with_jobs:
+        require_none()
     edits = plan_uninstallation(find_site(slurm_conf, unit_folder))
     after = "Now run: scontrol reconfigure; gpusage slurm uninstall --yes; systemctl disable --now gpusaged"
     show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
+
+
+@slurm.command()
+@_YES
+@_JSON
+def drain(*, yes: bool, as_json: bool) -> None:
+    """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait.
+
+    New jobs are left alone by the kill switch, the file that gpusage.toml names; remove it to go on as before. Slurm
+    22.05 turns no job back.
+
+    Example: gpusage slurm drain --yes
+    """
+    from gpusage.cli import tables  # noqa: PLC0415 - --help stays quick
+    from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
+    from gpusage_slurm import drain as leaving  # noqa: PLC0415 - as above
+
+    switch = load_configuration().kill_switch
+    switched = leaving.switch_on(switch) if yes else False
+    found = leaving.departures(act=yes)
+    if as_json:
+        tables.print_json(leaving.document(found, switch, act=yes, switched=switched))
+        return
+    tables.show(*leaving.lines(found, switch, act=yes))
 
 
 @slurm.command()

@@ -82,6 +82,19 @@ def _release(evidence: Evidence) -> Finding:
     return passed(name, f"slurmctld {running}: nothing is known against it")
 
 
+def _stuck_jobs(evidence: Evidence) -> Finding:
+    name = "rewritten jobs"
+    aftercare = (evidence.status or {}).get("aftercare", {})
+    if aftercare.get("error"):
+        return warned(name, f"they cannot be looked at: {aftercare['error']}", "let gpusaged's user call squeue")
+    if aftercare.get("stuck"):
+        todo = (
+            "cancel them, and submit them with gpusage=off in the comment; as SlurmUser gpusaged could turn them back"
+        )
+        return warned(name, "; ".join(aftercare["stuck"]), todo)
+    return passed(name, f"none waits in vain; {aftercare.get('turned_back', 0)} turned back")
+
+
 def _task_prolog(evidence: Evidence) -> Finding:
     name = "task prolog"
     script = named(evidence.settings, TASK_PROLOG)
@@ -264,7 +277,7 @@ _OF_SLURM = (
     _submission,
     _pyslurm,
 )
-_OF_OURS = (_settings_file, _daemon, _store, _kill_switch)
+_OF_OURS = (_settings_file, _daemon, _stuck_jobs, _store, _kill_switch)
 
 
 def _skip(check: str) -> Finding:

@@ -8,11 +8,19 @@ from dataclasses import replace
 import click
 
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Cluster, MarkedJob
+from gpusage_hooks.types import Cluster, JobState, MarkedJob
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 
-__all__ = ["add_commands", "find_jobs", "observe_cluster", "parse_submission", "render_decision"]
+__all__ = [
+    "add_commands",
+    "find_jobs",
+    "observe_cluster",
+    "parse_submission",
+    "render_decision",
+    "shared_jobs",
+    "turn_back",
+]
 
 
 @hookimpl(trylast=True)
@@ -51,6 +59,34 @@ def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
     from gpusage_slurm import jobs  # noqa: PLC0415 - only the admin's commands need it
 
     return jobs.find_jobs(job_id, user)
+
+
+@hookimpl(trylast=True)
+def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+    """Find the jobs whose whole GPU became a share.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    if manager != MANAGER:
+        return None
+    from gpusage_slurm import shared  # noqa: PLC0415 - the daemon and the admin's commands need it
+
+    return shared.shared_jobs(states)
+
+
+@hookimpl(trylast=True)
+def turn_back(job: MarkedJob, reason: str) -> bool | None:
+    """Give a waiting job its GPU again, where this version of Slurm can.
+
+    Raises:
+        RequestError: slurmctld refuses.
+    """
+    if job.manager != MANAGER:
+        return None
+    from gpusage_slurm import turning_back  # noqa: PLC0415 - the daemon and the admin's commands need it
+
+    return turning_back.turn_back(job, reason)
 
 
 @hookimpl(trylast=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -66,6 +67,12 @@ def default_partition() -> str | None:
     lines = partitions().splitlines()
     defaults = [line for line in lines if "Default=YES" in line.split()]
     return defaults[0].split(maxsplit=1)[0].partition("=")[2] if defaults else None
+
+
+def job(job_id: str) -> Mapping[str, str]:
+    """Return what slurmctld says of a job, by its own names; of an array the first part."""
+    text = run("scontrol", "show", "job", "--oneliner", re.split(r"[_+]", job_id)[0])
+    return dict(word.split("=", 1) for word in text.partition("\n")[0].split() if "=" in word)
 
 
 def nodes() -> list[Mapping[str, Any]]:

@@ -33,7 +33,16 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
     yield f"left alone without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
+    yield from _aftercare(status.get("aftercare", {}))
     yield from _cluster(status)
+
+
+def _aftercare(aftercare: Mapping[str, Any]) -> Iterator[str]:
+    if aftercare.get("turned_back"):
+        yield f"turned back, because they could not start as a share: {aftercare['turned_back']} jobs"
+    if aftercare.get("error"):
+        yield f"rewritten jobs cannot be looked at: {aftercare['error']}"
+    yield from aftercare.get("stuck", ())
 
 
 def _cluster(status: Mapping[str, Any]) -> Iterator[str]:

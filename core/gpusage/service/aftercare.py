@@ -1,0 +1,113 @@
+"""What becomes of jobs after they were rewritten: those that can never start as a share get their own request again.
+
+Invariants:
+
+1. A job is acted on only after it has looked stuck at every look for a while, and once.
+2. Nothing is asked while no job was rewritten and none waits: the looks cost the manager two listings of its queue.
+3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gpusage.service.state import State
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_hooks.types import MarkedJob
+
+REMEMBERED_TROUBLES = 20
+_log = logging.getLogger(__name__)
+_Key = tuple[str, str]
+
+
+class Aftercare:
+    """Looks after rewritten jobs, in a thread of its own.
+
+    Args:
+        state: Whom to ask, and what may be done.
+        managers: Whose jobs to look at.
+    """
+
+    def __init__(self, state: State, managers: Sequence[str]) -> None:
+        self.rewrote = True  # before this daemon was started, perhaps
+        self._state = state
+        self._managers = managers
+        self._since_s: dict[_Key, float] = {}
+        self._told: dict[_Key, str] = {}
+        self._turned_back = 0
+        self._error: str | None = None
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Look from now on."""
+        threading.Thread(target=self._run, name="aftercare", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread, soon."""
+        self._stop.set()
+
+    def status(self) -> dict[str, Any]:
+        """Return what was done, and which jobs need a person."""
+        told = dict(self._told)
+        return {"turned_back": self._turned_back, "stuck": [*told.values()][:REMEMBERED_TROUBLES], "error": self._error}
+
+    def look(self) -> None:
+        """Look once; whatever goes wrong, the next look may succeed."""
+        self.rewrote = False
+        waiting: dict[_Key, MarkedJob] = {}
+        try:
+            for manager in self._managers:
+                found = self._state.snapshot.advisor.plugins.hook.shared_jobs(manager=manager, states=("waiting",))
+                waiting |= {(manager, job.job_id): job for job in found or ()}
+            self._error = None
+        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+            self._fail(error)
+        if waiting or self._error:
+            self.rewrote = True  # there is something to look at next time
+        self._act(waiting, time.monotonic())
+
+    def _act(self, waiting: dict[_Key, MarkedJob], now_s: float) -> None:
+        stuck = {key: job for key, job in waiting.items() if job.stuck}
+        self._since_s = {key: self._since_s.get(key, now_s) for key in stuck}
+        self._told = {key: text for key, text in self._told.items() if key in stuck}
+        limit_s = self._state.snapshot.configuration.daemon.stuck_after_s
+        for key, job in stuck.items():
+            if now_s - self._since_s[key] >= limit_s and key not in self._told:
+                self._help(key, job)
+
+    def _help(self, key: _Key, job: MarkedJob) -> None:
+        """Turn *job* back, or remember why not."""
+        snapshot = self._state.snapshot
+        why_not = "this version of its manager cannot turn it back"
+        try:
+            if snapshot.configuration.mode != "enforce" or snapshot.killed is not None:
+                why_not = snapshot.killed or f"nothing is changed in mode {snapshot.configuration.mode}"
+            elif snapshot.advisor.plugins.hook.turn_back(job=job, reason=job.stuck):
+                self._turned_back += 1
+                _log.info("%s job %s of %s was turned back: %s", job.manager, job.job_id, job.user, job.stuck)
+                return
+        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+            why_not = _said(error)
+        self._told[key] = (
+            f"{job.manager} job {job.job_id} of {job.user} cannot start as a share: {job.stuck}; {why_not}"
+        )
+        _log.warning("%s", self._told[key])
+
+    def _fail(self, error: Exception) -> None:
+        said = _said(error)
+        if said != self._error:
+            _log.warning("rewritten jobs cannot be looked at: %s", said)
+        self._error = said
+
+    def _run(self) -> None:
+        while not self._stop.wait(max(1.0, self._state.snapshot.configuration.daemon.refresh_s)):
+            if self.rewrote:
+                self.look()
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}"

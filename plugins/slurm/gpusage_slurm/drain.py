@@ -1,0 +1,144 @@
+"""Leaving: the jobs that became shares, what to do with each, and the kill switch that keeps new ones away.
+
+A rewritten job needs cli_filter and the task prolog until it ends: an inner `srun` asks for the share through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gpusage.mark import parse_mark
+from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.types import MarkedJob
+from gpusage_slurm.shared import shared_jobs
+from gpusage_slurm.turning_back import turn_back
+
+REASON = "gpusage leaves this site"
+What = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]
+_STAYS: Final = "let it end, or cancel it and submit it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A rewritten job, and what becomes of it.
+
+    Attributes:
+        before: The request as its user made it.
+        after: The share that it waits for or holds.
+        what: What is to be done, or was.
+        why: Where it could not be turned back.
+    """
+
+    job_id: str
+    user: str
+    state: str
+    before: str
+    after: str
+    what: What
+    why: str = ""
+
+
+def departures(*, act: bool) -> tuple[Departure, ...]:
+    """Return what becomes of each rewritten job that waits or runs; with *act*, turn those back that wait.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    return tuple(_departure(job, act=act) for job in shared_jobs(("waiting", "running")))
+
+
+def switch_on(path: str) -> bool:
+    """Make the kill switch's file, and tell whether it was not there.
+
+    Raises:
+        RequestError: The configuration names none, or it cannot be made.
+    """
+    if not path:
+        message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."
+        raise RequestError(message)
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        message = f"Kill switch {path!r} must be made; got: {error.strerror}. Do this as its folder's owner."
+        raise RequestError(message) from error
+    return True
+
+
+def require_none() -> None:
+    """Refuse to take out what rewritten jobs still need.
+
+    Raises:
+        RequestError: There are such jobs, or slurmctld does not tell.
+    """
+    try:
+        jobs = shared_jobs(("waiting", "running"))
+    except RequestError as error:
+        message = f"{error} Whether rewritten jobs still need gpusage cannot be seen; add --with-jobs to go on."
+        raise RequestError(message) from error
+    if jobs:
+        names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # noqa: PLR2004 - a line
+        message = (
+            f"No rewritten job must wait or run when gpusage is taken out, because each needs cli_filter and the task "
+            f"prolog until it ends; got {len(jobs)}: {names}. First: gpusage slurm drain --yes; or add --with-jobs."
+        )
+        raise RequestError(message)
+
+
+def document(found: Iterable[Departure], switch: str, *, act: bool, switched: bool) -> Mapping[str, Any]:
+    """Return what `gpusage slurm drain --json` prints."""
+    jobs = [asdict(each) for each in found]
+    return {
+        "schema": "gpusage.slurm.drain/1",
+        "applied": act,
+        "kill_switch": {"path": switch, "made": switched},
+        "jobs": jobs,
+    }
+
+
+def lines(found: Sequence[Departure], switch: str, *, act: bool) -> Iterator[str]:
+    """Yield what `gpusage slurm drain` prints for people."""
+    if act:
+        yield f"The kill switch {switch} is on: new jobs are left alone. Remove that file to go on as before."
+    if not found:
+        yield "No rewritten job waits or runs: gpusage can be taken out."
+    for job in found:
+        why = f" ({job.why})" if job.why else ""
+        yield f"{job.job_id} of {job.user}, {job.state}, {job.before} -> {job.after}: {job.what}{why}"
+    if any(job.what != "turned back" for job in found):
+        yield "Until the jobs that stay have ended, leave gpusage installed: their srun lines need it."
+    if not act:
+        yield "Add --yes to switch gpusage off for new jobs, and to turn those back that wait."
+
+
+def _departure(job: MarkedJob, *, act: bool) -> Departure:
+    mark = parse_mark(job.mark)
+    what, why = _fate(job, act=act)
+    return Departure(
+        job_id=job.job_id,
+        user=job.user,
+        state=job.state,
+        before=mark.before if mark else "",
+        after=mark.after if mark else "",
+        what=what,
+        why=why,
+    )
+
+
+def _fate(job: MarkedJob, *, act: bool) -> tuple[What, str]:
+    if job.state != "waiting":
+        return "let it end", ""
+    if not act:
+        return "turn back", ""
+    try:
+        done = turn_back(job, REASON)
+    except GpuUsageError as error:
+        return _STAYS, str(error)
+    if done:
+        return "turned back", ""
+    return _STAYS, "this version of Slurm changes no waiting share into a GPU"

@@ -1,0 +1,144 @@
+"""The daemon's looks at rewritten jobs: how long, how often, and what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.service import aftercare
+from gpusage.service.aftercare import Aftercare
+from gpusage.service.state import State
+from gpusage_hooks import samples
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import MarkedJob
+
+JOB = replace(samples.marked_job(), stuck="node n1 is idle")
+
+
+class Manager:
+    """A workload manager with some jobs, and what was asked of it."""
+
+    def __init__(self, *jobs: MarkedJob) -> None:
+        self.jobs: Sequence[MarkedJob] = jobs
+        self.looks = 0
+        self.turned: list[str] = []
+        self.answer: Callable[[], bool] = lambda: True
+
+    def shared_jobs(self, manager: str, states: Sequence[str]) -> Sequence[MarkedJob]:
+        """Answer as an adapter would."""
+        assert (manager, states) == (samples.MANAGER, ("waiting",))
+        self.looks += 1
+        return self.jobs
+
+    def turn_back(self, job: MarkedJob, reason: str) -> bool:
+        """Answer as an adapter would."""
+        self.turned.append(f"{job.job_id}: {reason}")
+        return self.answer()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(aftercare, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def looking_after(manager: Manager, mode: str = "enforce", killed: str | None = None) -> Aftercare:
+    configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
+    advisor = SimpleNamespace(plugins=SimpleNamespace(hook=manager))
+    snapshot: Any = SimpleNamespace(configuration=configuration, advisor=advisor, killed=killed)
+    return Aftercare(cast("State", SimpleNamespace(snapshot=snapshot)), (samples.MANAGER,))
+
+
+def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[float]) -> None:
+    manager = Manager(JOB)
+    care = looking_after(manager)
+    care.look()
+    clock[0] += 59
+    care.look()
+    assert manager.turned == []
+    clock[0] += 1
+    care.look()
+    assert manager.turned == ["sample:1: node n1 is idle"]
+    assert care.status() == {"turned_back": 1, "stuck": [], "error": None}
+
+
+def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -> None:
+    manager = Manager(JOB)
+    care = looking_after(manager)
+    for jobs in ((JOB,), (replace(JOB, stuck=""),), (JOB,)):
+        manager.jobs = jobs
+        care.look()
+        clock[0] += 40
+    assert manager.turned == []
+
+
+@pytest.mark.parametrize("refusal", [lambda: False, pytest.param(None, id="an error")])
+def test_what_cannot_be_turned_back_is_told_of_and_not_tried_again(
+    clock: list[float], refusal: Callable[[], bool] | None
+) -> None:
+    def refuse() -> bool:
+        raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")  # noqa: EM101, TRY003 - a test
+
+    manager = Manager(JOB)
+    manager.answer = refusal or refuse
+    care = looking_after(manager)
+    for _ in range(4):
+        care.look()
+        clock[0] += 60
+    assert len(manager.turned) == 1
+    (told,) = care.status()["stuck"]
+    assert "no-such-manager job sample:1 of ada cannot start as a share: node n1 is idle; " in told
+    assert told.endswith("this version of its manager cannot turn it back" if refusal else "Access denied.")
+    manager.jobs = ()
+    care.look()
+    assert care.status()["stuck"] == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "killed", "why"),
+    [("observe", None, "in mode observe"), ("enforce", "the kill switch is on (/off)", "the kill switch is on")],
+)
+def test_where_nothing_may_be_changed_jobs_are_only_told_of(
+    clock: list[float], mode: str, killed: str | None, why: str
+) -> None:
+    manager = Manager(JOB)
+    care = looking_after(manager, mode, killed)
+    for _ in range(2):
+        care.look()
+        clock[0] += 60
+    assert manager.turned == []
+    assert why in care.status()["stuck"][0]
+
+
+def test_nothing_is_asked_while_nothing_was_rewritten_and_nothing_waits(clock: list[float]) -> None:
+    """The thread looks where `rewrote` holds; a daemon that was just started looks once."""
+    assert clock
+    manager = Manager()
+    care = looking_after(manager)
+    assert care.rewrote
+    care.look()
+    assert not care.rewrote
+    manager.jobs = (JOB,)
+    care.look()
+    assert care.rewrote
+
+
+def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[float]) -> None:
+    assert clock
+    manager = Manager(JOB)
+    care = looking_after(manager)
+    good = manager.shared_jobs
+    manager.shared_jobs = lambda manager, states: 1 / 0  # type: ignore[assignment,return-value,misc] # noqa: ARG005
+    care.look()
+    assert care.rewrote
+    assert "ZeroDivisionError" in care.status()["error"]
+    manager.shared_jobs = good  # type: ignore[method-assign]
+    care.look()
+    assert care.status()["error"] is None

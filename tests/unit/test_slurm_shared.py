@@ -1,0 +1,114 @@
+"""Which waiting shares seem unable to start, and what Slurm's listings say; tests/service has a real Slurm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusage_slurm.jobs import marked_job, parse_rows
+from gpusage_slurm.shared import stuck
+
+COLUMNS = (("JobArrayID", 12), ("UserName", 8), ("StateCompact", 4), ("Reason", 12), ("admin_comment", 80))
+MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | why"
+ROW = {
+    "JobArrayID": "7",
+    "UserName": "ada",
+    "StateCompact": "PD",
+    "Reason": "Priority",
+    "Partition": "gpu,other",
+    "tres-alloc": "cpu=4,mem=64G,node=1,billing=4",
+    "SchedNodes": "",
+    "admin_comment": MARK,
+}
+NODE = {
+    "name": "n1",
+    "state": ["IDLE"],
+    "partitions": ["gpu"],
+    "gres": "gpu:v100:2,mps:200",
+    "active_features": ["v100", "ib"],
+    "cpus": 32,
+    "real_memory": 65536,
+}
+
+
+def test_an_idle_node_that_could_run_a_waiting_share_makes_it_stuck() -> None:
+    assert stuck(ROW, [NODE], {}) == "node n1 is idle and could run it, and yet it waits (Priority)"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": ["MIXED"]},
+        {"state": "mixed"},
+        {"state": ["IDLE", "DRAIN"]},
+        {"state": ["IDLE"], "state_flags": ["RESERVED"]},
+        {"state": ["IDLE", "PLANNED"]},  # for somebody else
+        {"partitions": ["cpu"]},
+        {"gres": "gpu:v100:2"},
+        {"cpus": 2},
+        {"real_memory": 32000},
+    ],
+)
+def test_a_node_that_could_not_run_it_does_not(change: dict[str, Any]) -> None:
+    assert stuck(ROW, [NODE | change], {}) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Reason": "Dependency"},
+        {"Reason": "JobHeldUser"},
+        {"Reason": "BeginTime"},
+        {"Reason": "QOSMaxGRESPerUser"},  # others of the user's jobs end some day
+        {"Reason": "QOSGrpGRES"},
+        {"Partition": "cpu"},
+    ],
+)
+def test_a_job_that_waits_for_something_else_is_not_stuck(change: dict[str, str]) -> None:
+    assert stuck(ROW | change, [NODE], {}) == ""
+
+
+def test_a_node_that_is_planned_for_the_job_itself_counts_as_idle() -> None:
+    """Slurm's backfill plans a share there that then never starts."""
+    assert stuck(ROW | {"SchedNodes": "n1"}, [NODE | {"state": ["IDLE", "PLANNED"]}], {})
+
+
+@pytest.mark.parametrize("reason", ["QOSMinGRES", "QOSMaxGRESPerJob", "AssocMaxGRESPerJob", "QOSMaxGRESPerNode"])
+def test_a_limit_that_no_other_job_can_lift_makes_it_stuck_whatever_the_nodes(reason: str) -> None:
+    assert stuck(ROW | {"Reason": reason}, [], {}) == f"a limit of the site stops its share ({reason})"
+
+
+@pytest.mark.parametrize(
+    ("job", "is_stuck"),
+    [
+        ({"Features": "v100"}, True),
+        ({"Features": "v100&ib"}, True),
+        ({"Features": "h100"}, False),
+        ({"Features": "[v100|h100]"}, False),  # in doubt it waits
+        ({"ReqNodeList": "n2"}, False),
+        ({"ExcNodeList": "n1"}, False),
+        ({"Features": "(null)", "ReqNodeList": "(null)", "ExcNodeList": "(null)"}, True),
+    ],
+)
+def test_what_ties_a_job_to_nodes_counts(job: dict[str, str], is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
+    assert bool(stuck(ROW, [NODE], job)) == is_stuck
+
+
+def test_columns_are_cut_by_bytes_and_a_users_line_break_makes_no_job() -> None:
+    text = (
+        f"12_[1-3%2]  ada     PD  Resources   {MARK}\n"
+        f"13          bob     R   None        caf\u00e9; {MARK}\n"
+        "no job      bob     PD  Resources   of nobody\n"
+        "14          eve     CD  None        (null)\n"
+    )
+    first, second, third = map(marked_job, parse_rows(text, COLUMNS))
+    assert (first.job_id, first.user, first.state, first.waits_for, first.mark) == (
+        "12_[1-3%2]",
+        "ada",
+        "waiting",
+        "Resources",
+        MARK,
+    )
+    assert (second.state, second.waits_for, second.mark) == ("running", "", f"caf\u00e9; {MARK}")
+    assert (third.state, third.mark) == ("ended", "")
