@@ -131,10 +131,10 @@ def weighted(found: Measurements, indices: Array) -> list[Sample]:
     return result
 
 
-def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = (), iterations: int = 150) -> Fitted:
+def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = ()) -> Fitted:
     """Return the fit to the rows *indices*, with no row, operator or product of the GPUs *without*."""
     samples = [*weighted(found, indices), *found.operators, *found.products]
-    fitted = fit([sample for sample in samples if sample.gpu.name not in without], iterations=iterations)
+    fitted = fit([sample for sample in samples if sample.gpu.name not in without])
     kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
     residual = fit_residual(_residual_rows(found, kept, fitted))
     # a GPU of which products alone were measured has no part of its own, and stays one that was not measured

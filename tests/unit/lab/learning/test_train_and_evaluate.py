@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from click.testing import CliRunner
 from gpusage.cli import main
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import profiled as profiled_tables
+from gpusage_lab.learning import step_fit, step_samples
+from gpusage_lab.learning.artifacts import FOLDER
 from gpusage_lab.learning.profiled import WITHOUT_GPU, profiled
 from gpusage_lab.learning.targets import TARGETS
 from gpusage_lab.measurements.tables import DataFolder
@@ -68,23 +72,34 @@ def made_to_look_like_a_gpus(source: Path, target: Path) -> Path:
     return target
 
 
-def test_a_cpus_table_teaches_nothing_and_made_to_look_like_a_gpus_it_is_learned_from_and_scored_as_a_campaign(
-    tmp_path: Path,
-) -> None:
-    data = write_measurements(tmp_path)
-    table = trial_on_the_cpu(tmp_path / "profile" / "cpu.csv")
-    found = profiled(DataFolder(data))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of measurements, a table that looks like a GPU's among them, and in ``artifacts`` what they taught.
+
+    The step time is fitted in a few iterations: what the figures are is not asked here.
+    """
+    folder = write_measurements(tmp_path_factory.mktemp("data"))
+    table = trial_on_the_cpu(folder / "cpu.csv")
+    made_to_look_like_a_gpus(table, folder / "profile" / "lent.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_samples, "fit", partial(step_fit.fit, iterations=10))
+        invoked("train", "--data", folder, "--output", folder / "artifacts")
+        yield folder
+
+
+def test_a_cpus_table_teaches_nothing(tmp_path: Path) -> None:
+    trial_on_the_cpu(tmp_path / "profile" / "cpu.csv")
+    found = profiled(DataFolder(tmp_path))
     assert (found.runs, found.left_out) == ((), {WITHOUT_GPU: 3 + 3 + 2 * 2})
     assert found.note == f"10 {WITHOUT_GPU}"
 
-    made_to_look_like_a_gpus(table, tmp_path / "profile" / "lent.csv")
-    table.unlink()
-    invoked("train", "--data", data, "--output", tmp_path / "artifacts")
+
+def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path, tmp_path: Path) -> None:
     for name in TARGETS:
-        card = json.loads((tmp_path / "artifacts" / f"{name}.json").read_text())["card"]
+        card = json.loads((trained / "artifacts" / f"{name}.json").read_text())["card"]
         assert any(line.startswith("profile lent") for line in card["fitted_on"]), name
 
-    as_it_is = json.loads(invoked("evaluate", "--data", data, "--artifact", tmp_path / "artifacts", "--json"))
+    as_it_is = json.loads(invoked("evaluate", "--data", trained, "--artifact", trained / "artifacts", "--json"))
     for name in TARGETS:
         ours = [row for row in as_it_is["targets"][name][0]["rows"] if row[0].startswith("profile lent")]
         assert ours, name
@@ -92,7 +107,7 @@ def test_a_cpus_table_teaches_nothing_and_made_to_look_like_a_gpus_it_is_learned
         assert {line for line, seen in taught.items() if seen == "no"} == NEVER_FITTED.get(name, set())
 
     page = tmp_path / "report.html"
-    text = invoked("evaluate", "--data", data, "-o", page)
+    text = invoked("evaluate", "--data", trained, "-o", page)
     assert "profile lent train: h200-sxm5-141gb" in text  # as a GPU that no other row is of
     assert "Memory: measured by gpusage profile" in text
     html = page.read_text()
@@ -108,14 +123,18 @@ def test_a_table_that_came_with_gpusage_and_lies_in_the_folder_too_is_read_once(
     assert profiled(DataFolder(tmp_path)).left_out == {WITHOUT_GPU: 3 + 3 + 2 * 2}
 
 
-def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(tmp_path: Path) -> None:
-    data = write_measurements(tmp_path)
-    contents: list[dict[str, bytes]] = []
-    for name in ("first", "second"):
-        invoked("train", "--data", data, "--output", tmp_path / name)
-        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert contents[0] == contents[1]
-    assert sorted(contents[0]) == sorted(f"{name}.json" for name in TARGETS)
+def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(
+    trained: Path, tmp_path: Path
+) -> None:
+    shipped = contents(FOLDER)
+    invoked("train", "--data", trained, "--output", tmp_path)
+    assert contents(tmp_path) == contents(trained / "artifacts")
+    assert sorted(contents(tmp_path)) == sorted(f"{name}.json" for name in TARGETS)
+    assert contents(FOLDER) == shipped
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.json")}
 
 
 def refusal(*arguments: str | Path) -> dict[str, Any]:
