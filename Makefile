@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.local/bin
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo demo-yarn test test-versions lint format bench clean
+.PHONY: help demo demo-yarn test test-all test-versions lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,8 +22,11 @@ demo: .venv/base  ## the main job on a real Slurm of this machine's own, without
 demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Java 17 and Maven (3 minutes)
 	$(BIN)/python examples/demo_yarn.py
 
-test: .venv/test  ## every test: unit, contract, property, golden, and service tests on the host's Slurm
-	$(BIN)/pytest
+test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (10 minutes)
+	$(BIN)/pytest -m "short or not (slurm or yarn)"
+
+test-all: test  ## the same, and then every other test on the host's Slurm and on a real YARN (20 minutes more)
+	$(BIN)/pytest -m "(slurm or yarn) and not short"
 
 test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done

@@ -161,10 +161,12 @@ def stand_in(cluster: Sandbox, behave: Callable[[socketserver.StreamRequestHandl
     assert len(asked) >= SUBMISSIONS
 
 
+@pytest.mark.short
 def test_with_the_daemon_alive_jobs_are_rewritten(daemon: Sandbox) -> None:
     assert_still_rewritten(daemon)
 
 
+@pytest.mark.short
 def test_daemon_killed(daemon: Sandbox) -> None:
     os.kill(daemon_pid(daemon), signal.SIGKILL)
     assert Path(socket_path(daemon)).exists()

@@ -116,6 +116,7 @@ def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str,
 SHARE = "percent=40 device=0 mark=mps:40"
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     ("option", "visible"),
     [("--gres=gpu:1", ""), ("--gpus=1", "1"), ("--gpus-per-node=1", "1"), ("--gpus-per-task=1", "1")],

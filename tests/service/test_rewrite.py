@@ -44,6 +44,7 @@ def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, di
     return done.stderr, dict(re.findall(r"(\w+)=(\S*)", job))
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
 def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox, option: str) -> None:
     said, job = submit(sandbox, option, "--ntasks=1", f"--comment={LIGHT}")
@@ -231,6 +232,7 @@ def test_a_job_that_only_some_nodes_can_run_is_never_refused_and_runs(
     sandbox.run("sbatch", "--wait", *gres, *options, f"--comment={LIGHT}", "--wrap=true", timeout_s=30)
 
 
+@pytest.mark.short
 def test_two_light_jobs_share_one_gpu(sandbox: Sandbox) -> None:
     """Each runs until the other has started, or for 20 s, which tells that they did not run together."""
     until = "until [ $(ls *.device | wc -l) = 2 ]; do sleep 0.1; done"

@@ -24,7 +24,8 @@ def test_each_row_has_its_source() -> None:
     rows = json.loads(CliRunner().invoke(main, ["gpus", "--json"]).stdout)["gpus"]
     assert len(rows) == len(CATALOGUE)
     assert all(row["source"] for row in rows)
-    assert all(f"{row.name}: " in CliRunner().invoke(main, ["gpus"]).stdout for row in CATALOGUE)
+    listed = CliRunner().invoke(main, ["gpus"]).stdout
+    assert all(f"{row.name}: " in listed for row in CATALOGUE)
 
 
 def test_local_gpus_are_shown_by_both_names(capsys: pytest.CaptureFixture[str]) -> None:

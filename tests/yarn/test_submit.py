@@ -75,6 +75,7 @@ def outputs(sandbox: Sandbox, identity: str) -> list[str]:
     return list(masters.outputs(sandbox, identity.strip()).values())
 
 
+@pytest.mark.short
 def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     done = submit(cluster, *SMALL, "--json", "--", "env")
     document = json.loads(done.stdout)
@@ -160,6 +161,7 @@ def test_detached_is_only_submitted(cluster: Sandbox, tmp_path: Path) -> None:
     masters.wait_for_end(cluster, identity.strip())
 
 
+@pytest.mark.short
 def test_two_containers_share_one_gpu(cluster: Sandbox, tmp_path: Path) -> None:
     hold = f"env; until test -e {tmp_path}/go; do sleep 0.1; done"
     identity = submit(
