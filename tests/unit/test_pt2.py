@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zipfile
 from collections import Counter
@@ -243,10 +245,64 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
         read_model(str(path), {})
 
 
-def test_a_table_of_contents_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+def end_record(size_bytes: int, offset_bytes: int) -> bytes:
+    """Return the record at the end of a zip whose table of contents has *size_bytes*, and begins at *offset_bytes*."""
+    return struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size_bytes, offset_bytes, 0)
+
+
+def long_end_records(size_bytes: int, offset_bytes: int) -> bytes:
+    """Return the same for a zip of any length: the record, where it is, and the short one that points to it."""
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, size_bytes, offset_bytes)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, offset_bytes + size_bytes, 1)
+    return record + locator + end_record(0xFFFFFFFF, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("records", [end_record, long_end_records])
+@pytest.mark.parametrize("decoy", [b"", b"PK\6\6" + bytes(52)], ids=["plain", "decoy"])
+def test_a_table_of_contents_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, records: Callable[[int, int], bytes], decoy: bytes
+) -> None:
+    """The file is sparse: a few KiB on the disk; a decoy that says another length deceives nobody."""
     path = tmp_path / "model.pt2"
-    path.write_bytes(b"PK\x05\x06" + bytes(8) + (2**31).to_bytes(4, "little") + bytes(6))
+    with path.open("wb") as file:
+        file.truncate(1_000_000_000)
+        file.seek(0, os.SEEK_END)
+        end = records(1_000_000_000 - len(decoy), len(decoy))
+        file.write(end[:-2] + struct.pack("<H", len(decoy)) + decoy if decoy else end)
+    tracemalloc.start()
     with pytest.raises(GraphError, match="must have a table of contents of at most"):
+        read_model(str(path), {})
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_is_not_unpacked_piece_by_piece_is_refused(tmp_path: Path, method: int) -> None:
+    """889 bytes of bz2 became two gigabytes before anyone could look at their length."""
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("model/models/model.json", json.dumps(document()))
+    with pytest.raises(GraphError, match="must be stored or deflated"):
+        read_model(str(path), {})
+
+
+def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
+    path = Path(saved(tmp_path, document()))
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.find(mark) + offset] |= 1
+    path.write_bytes(content)
+    with pytest.raises(GraphError, match="a member that is encrypted"):
+        read_model(str(path), {})
+
+
+def test_a_place_before_the_file_begins_is_refused(tmp_path: Path) -> None:
+    """The kernel answers with an error of its own, which is no fault of ours."""
+    path = Path(saved(tmp_path, document()))
+    content = path.read_bytes()
+    end = content.rfind(b"PK\5\6")
+    path.write_bytes(content[: end + 12] + struct.pack("<LL", len(content), 0) + content[end + 20 :])
+    with pytest.raises(GraphError, match=r"must be a program as torch\.export\.save writes it"):
         read_model(str(path), {})
 
 

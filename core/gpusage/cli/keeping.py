@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -34,9 +35,23 @@ def keep(path: Path, content: bytes) -> None:
 
 def kept_card(path: Path) -> str | None:
     """Return the card that was kept at *path*, ``None`` where there is none."""
-    try:
-        with path.open(encoding="ascii") as file:
-            text = file.read(MAXIMUM_CARD_CHARACTERS + 2).strip()
-    except (OSError, ValueError):
-        return None
+    text = (kept(path, MAXIMUM_CARD_CHARACTERS + 2) or b"").decode("ascii", "replace").strip()
     return text if _CARD.fullmatch(text) else None
+
+
+def kept(path: Path, limit_bytes: int) -> bytes | None:
+    """Return what was kept at *path*; nothing where anyone but this user and root may have put it there.
+
+    A shared cache folder may hold another user's file, a link or a FIFO.
+    """
+    with suppress(OSError), open(path, "rb", opener=_opened) as file:
+        status = os.fstat(file.fileno())
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid()) and not shared:
+            return file.read(limit_bytes)
+    return None
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open no link, and wait for no FIFO."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gpusage.advisor import Advisor
-from gpusage.cli.keeping import keep, user_cache
+from gpusage.cli.keeping import keep, kept, user_cache
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
 
 MAXIMUM_BYTES = 1024 * 1024
@@ -45,11 +45,11 @@ class RememberingAdvisor(Advisor):
 
     def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, predicted now or kept from before."""
-        kept = self.folder / self._key(workload, gpus)
-        found = _read(kept, gpus)
+        path = self.folder / self._key(workload, gpus)
+        found = _read(path, gpus)
         if found is None:
             found = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
-            keep(kept, msgspec.json.encode(found))
+            keep(path, msgspec.json.encode(found))
         return found
 
     def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
@@ -73,9 +73,8 @@ def remembering(advisor: Advisor, card: str) -> Advisor:
 
 def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
     try:
-        with path.open("rb") as file:
-            needs = _DECODER.decode(file.read(MAXIMUM_BYTES))
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        needs = _DECODER.decode(kept(path, MAXIMUM_BYTES) or b"")
+    except ValueError:  # msgspec's errors are some
         return None
     return needs if [need.gpu for need in needs] == [gpu.name for gpu in gpus] else None
 

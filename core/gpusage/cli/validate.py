@@ -74,7 +74,7 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
         _show_premises(cluster, origin, configuration.mode)
     for verdict in verdicts:
         if verdict.error is not None:
-            click.echo(f"gpusage: error: {verdict.script}: {verdict.error}", err=True)
+            click.echo(tables.harmless(f"gpusage: error: {verdict.script}: {verdict.error}"), err=True)
         elif not as_json:
             _show(verdict)
     context.exit(1 if any(verdict.error for verdict in verdicts) else 0)

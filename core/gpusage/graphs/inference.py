@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, fits, shown
+from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, fits, printable, shown
 from gpusage.graphs.onnx_file import (
     MAXIMUM_DEPTH,
     Attribute,
@@ -191,7 +191,7 @@ class _Run:
         ]
         if _holds_weights(node, results):
             self._trace.weight_counts[f"{len(self._trace.steps)}"] = prod(results[0].shape)
-        op_type = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
+        op_type = printable(node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}")
         self._trace.steps.append(Step(op_type, node.attributes, inputs, tuple(outputs), known))
         by_place = iter(outputs)
         return [
@@ -287,4 +287,6 @@ def _bound(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
 
 def _misfit(node: OnnxNode, inputs: tuple[Value | None, ...]) -> InferenceError:
     shapes = ", ".join("x".join(map(str, value.shape or ())) or "a scalar" for value in inputs if value is not None)
-    return InferenceError(f"{node.op_type} node {shown(node.name)} cannot take inputs of {shapes or 'no shape'}")
+    return InferenceError(
+        f"{printable(node.op_type)} node {shown(node.name)} cannot take inputs of {shapes or 'no shape'}"
+    )

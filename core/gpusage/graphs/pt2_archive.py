@@ -5,6 +5,7 @@ The weights and sample inputs in the same zip, which may be pickles, are never o
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -12,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import IO, Any, cast
 
 from gpusage.graphs.guard import printable, regular_file, shown
 from gpusage.graphs.pt2_program import Program, program_graph
@@ -22,8 +23,11 @@ from gpusage_hooks.types import ModelGraph
 MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
 """Python needs up to 27 times as much to hold it, which stays below half a GiB."""
 MAXIMUM_LIST_BYTES = 4 * 1024 * 1024
-MAXIMUM_DIRECTORY_BYTES = 16 * 1024 * 1024
-_TAIL_BYTES = 22 + 56 + 20 + 65535
+MAXIMUM_DIRECTORY_BYTES = 4 * 1024 * 1024
+"""Of some 40,000 members at least, one a weight; Python needs up to 15 times as much to hold it."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that are unpacked a piece at a time; bz2 and LZMA make two gigabytes of one piece."""
+_ENCRYPTED = 0x1
 _SPOILT = (
     LookupError,
     TypeError,
@@ -33,6 +37,8 @@ _SPOILT = (
     RecursionError,
     NotImplementedError,
     RuntimeError,
+    OSError,
+    MemoryError,
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -51,7 +57,10 @@ def read_program(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
         text, weights = _texts(source)
         places = _places(json.loads(weights))
         return program_graph(
-            Program(json.loads(text), places), name=printable(PurePath(source).stem), source=source, shape=shape
+            Program(json.loads(text), places),
+            name=printable(PurePath(source).stem),
+            source=printable(source),
+            shape=shape,
         )
     except _SPOILT as error:
         message = (
@@ -68,20 +77,48 @@ def _places(weights: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
 
 def _texts(source: str) -> tuple[bytes, bytes]:
     """Return the JSON of the program in the zip at *source*, and that of the list of its weights."""
-    with regular_file(source) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-        size_bytes = os.fstat(descriptor).st_size
-        file.seek(max(0, size_bytes - _TAIL_BYTES))
-        if _directory_bytes(file.read(_TAIL_BYTES)) > MAXIMUM_DIRECTORY_BYTES:
-            raise _too_large(source, "a table of contents", MAXIMUM_DIRECTORY_BYTES)
-        with zipfile.ZipFile(file) as archive:
-            members = sorted(archive.namelist())
-            weights = [name for name in members if name.endswith("model_weights_config.json")]
-            program = _read(archive, _program_member(members, source), source, MAXIMUM_PROGRAM_BYTES)
-            return program, _read(archive, weights[0], source, MAXIMUM_LIST_BYTES) if weights else b"{}"
+    with (
+        regular_file(source) as descriptor,
+        _Sparing(os.dup(descriptor), source) as file,
+        zipfile.ZipFile(cast("IO[bytes]", file)) as archive,
+    ):
+        file.limit_bytes = MAXIMUM_PROGRAM_BYTES
+        members = sorted(archive.namelist())
+        weights = [name for name in members if name.endswith("model_weights_config.json")]
+        program = _read(archive, _program_member(members, source), source, MAXIMUM_PROGRAM_BYTES)
+        return program, _read(archive, weights[0], source, MAXIMUM_LIST_BYTES) if weights else b"{}"
+
+
+class _Sparing(io.BufferedReader):
+    """A file that never gives more at once than it should.
+
+    `zipfile` reads a table of contents of whatever length the file claims, and there are several places where it may.
+    """
+
+    def __init__(self, descriptor: int, source: str) -> None:
+        super().__init__(io.FileIO(descriptor))
+        self.limit_bytes = MAXIMUM_DIRECTORY_BYTES
+        self._source = source
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to *size* bytes, all that are left where it is negative."""
+        most = self.limit_bytes + 1
+        found = super().read(most if size is None or size < 0 else min(size, most))
+        if len(found) == most:
+            raise _too_large(self._source, "a table of contents", self.limit_bytes)
+        return found
 
 
 def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:
-    with archive.open(member) as opened:
+    about = archive.getinfo(member)
+    if about.compress_type not in _METHODS or about.flag_bits & _ENCRYPTED:
+        message = (
+            f"Model {shown(source)} must be stored or deflated, as torch.export.save does it; "
+            f"got a member that is {'encrypted' if about.flag_bits & _ENCRYPTED else 'packed in another way'}. "
+            "Export it again."
+        )
+        raise GraphError(message)
+    with archive.open(about) as opened:
         text = opened.read(limit_bytes + 1)
     if len(text) > limit_bytes:
         raise _too_large(source, "a program", limit_bytes)
@@ -91,17 +128,6 @@ def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) 
 def _too_large(source: str, subject: str, limit_bytes: int) -> GraphError:
     message = f"Model {shown(source)} must have {subject} of at most {limit_bytes} bytes; got more. Use ONNX instead."
     return GraphError(message)
-
-
-def _directory_bytes(tail: bytes) -> int:
-    """Return how long the zip's table of contents says that it is, from the last bytes of the file."""
-    end = tail.rfind(b"PK\x05\x06")
-    if end < 0:
-        message = "no zip"
-        raise ValueError(message)
-    size_bytes = int(struct.unpack_from("<I", tail, end + 12)[0])
-    long_end = tail.rfind(b"PK\x06\x06")
-    return int(struct.unpack_from("<Q", tail, long_end + 40)[0]) if long_end >= 0 else size_bytes
 
 
 def _program_member(members: Sequence[str], source: str) -> str:

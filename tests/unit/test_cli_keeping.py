@@ -1,0 +1,46 @@
+"""What commands keep in the user's cache folder, and what they believe of what lies there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpusage.cli.keeping import keep, kept
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to(path.with_name("real")),
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a file that others may write": lambda path: path.write_bytes(b"planted") and path.chmod(0o666),
+    "a file that the group may write": lambda path: path.write_bytes(b"planted") and path.chmod(0o620),
+}
+
+
+def test_what_was_kept_is_there_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "cards" / "a"
+    assert kept(path, 100) is None
+    keep(path, b"a card")
+    assert kept(path, 100) == b"a card"
+    assert kept(path, 3) == b"a c"
+
+
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED.keys())
+def test_what_anyone_else_may_have_put_there_is_not_believed(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    """And nothing is waited for: a FIFO cost 8 s before; what is made anew takes the planted file's place."""
+    (tmp_path / "real").write_bytes(b"planted")
+    path = tmp_path / "a"
+    plant(path)
+    assert kept(path, 100) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_another_users_file_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    keep(path, b"planted")
+    os.chown(path, 65534, 65534)
+    assert kept(path, 100) is None
+    keep(path, b"ours")
+    assert kept(path, 100) == b"ours"
