@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.graphs.card import document_of
+from gpusage.graphs.huggingface import build_name
+from gpusage.graphs.image_libraries import build
 from gpusage.graphs.named import read_model
 from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
@@ -105,13 +108,20 @@ def test_what_cannot_be_is_refused_in_one_sentence(source: str, option: dict[str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("source", ["timm:resnet18", "torchvision:mobilenet_v3_small", "hf:distilgpt2"])
+def test_a_card_of_ours_is_what_the_library_gives(source: str) -> None:
+    library, _, name = source.partition(":")
+    built = build_name(name, {}) if library == "hf" else build(library, name, {})
+    assert document_of(read(source)) == document_of(built)
+
+
 @pytest.mark.parametrize("library", ["timm", "torchvision", "torch"])
 def test_a_library_that_is_missing_is_named_with_the_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(
         GraphError, match=rf"Library {library} must be there .* Install gpusage with its extra \[torch\]"
     ):
-        read_model("torchvision:resnet18" if library != "timm" else "timm:resnet18", {})
+        read_model("torchvision:resnet18" if library != "timm" else "timm:resnet18", {"size": (40,)})
 
 
 def test_a_folder_and_its_configuration_are_the_same_model(tmp_path: Path) -> None:

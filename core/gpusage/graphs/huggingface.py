@@ -7,10 +7,12 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gpusage.graphs import named_cards
 from gpusage.graphs.guard import check_shape, printable, read_whole, shown
 from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
 from gpusage_hooks.errors import GraphError
@@ -29,12 +31,25 @@ _LEFT_OUT = ("auto_map", "quantization_config", "transformers_version", "_name_o
 
 
 def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of the model called *name*, from our own card of it where there is one.
+
+    Raises:
+        GraphError: As `build_name`.
+    """
+    found = None
+    if not shape or set(shape) == {"seq"}:
+        text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
+        found = named_cards.find(f"hf:{name}", text) or named_cards.find(f"hf:{name.rpartition('/')[2]}", text)
+    return replace(found, name=printable(name), source=f"hf:{name}") if found else build_name(name, shape)
+
+
+def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """Return the graph of a well-known model, or of one whose configuration is in the local Hugging Face cache.
 
     Raises:
         GraphError: Neither is so, or the model cannot be built.
     """
-    known = _known_models()
+    known = known_models()
     source = f"hf:{name}"
     configuration = known.get(name) or known.get(name.rpartition("/")[2])
     cached = None if configuration else _cached(name)
@@ -60,7 +75,8 @@ def read_configuration(path: str, source: str, shape: Mapping[str, Sequence[int]
     return _graph(_read(path, source), Path(path).absolute().parent.name, source, shape)
 
 
-def _known_models() -> dict[str, dict[str, Any]]:
+def known_models() -> dict[str, dict[str, Any]]:
+    """Return the configurations of well-known models, by their names without an organization."""
     text = resources.files("gpusage.graphs").joinpath("huggingface.json").read_text(encoding="utf-8")
     known: dict[str, dict[str, Any]] = json.loads(text)["models"]
     return known

@@ -1,4 +1,4 @@
-"""Builds the image models of timm and torchvision by name, on the meta device."""
+"""Reads the image models of timm and torchvision by name: from a card of ours, else built on the meta device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpusage.graphs import named_cards
 from gpusage.graphs.guard import check_shape, printable, shown
 from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
 from gpusage_hooks.errors import GraphError
@@ -20,18 +21,34 @@ Size = tuple[int, ...]
 
 
 def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
-    """Return the graph of the model that *library* calls *name*.
+    """Return the graph of the model that *library* calls *name*, from our own card of it where there is one.
+
+    Raises:
+        GraphError: As `build`.
+    """
+    source = f"{library}:{name}"
+    default = named_cards.default_shape(source)
+    if default is not None:
+        wanted = _wanted(tuple(map(int, default.split("x"))), shape)
+        found = named_cards.find(source, "x".join(map(str, wanted)))
+        if found is not None:
+            return found
+    return build(library, name, shape)
+
+
+def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of the model as *library* defines it.
 
     Raises:
         GraphError: The library is not installed, has no such model, or the model does not take this shape.
     """
     known = _timm_names if library == "timm" else _torchvision_names
     _check_name(library, name, known())
-    default = _timm_size(name) if library == "timm" else _torchvision_size(name)
+    default = timm_size(name) if library == "timm" else torchvision_size(name)
     wanted = _wanted(default, shape)
-    build = _timm_model if library == "timm" else _torchvision_model
+    make = _timm_model if library == "timm" else _torchvision_model
     source = f"{library}:{name}"
-    module = build_on_meta(lambda: build(name, wanted, default), source)
+    module = build_on_meta(lambda: make(name, wanted, default), source)
     return graph_from_module(module, (_pixels(wanted),), name=name, origin=source)
 
 
@@ -77,7 +94,8 @@ def _timm_names() -> list[str]:
     return names
 
 
-def _timm_size(name: str) -> Size:
+def timm_size(name: str) -> Size:
+    """Return the size that timm gives the model's images."""
     configuration = import_library("timm").get_pretrained_cfg(name, allow_unregistered=True)
     return tuple(configuration.input_size) if configuration is not None else (3, 224, 224)
 
@@ -99,7 +117,7 @@ def _torchvision_names() -> list[str]:
     return names
 
 
-def _torchvision_size(name: str) -> Size:
+def torchvision_size(name: str) -> Size:
     """Return the size that the model's first published weights were trained for."""
     models = import_library("torchvision").models
     with warnings.catch_warnings():

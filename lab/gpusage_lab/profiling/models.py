@@ -150,7 +150,7 @@ def _torchvision(name: str, shape: Mapping[str, Sequence[int]]) -> Built:
 
 
 def _huggingface(name: str, shape: Mapping[str, Sequence[int]]) -> Built:
-    known = huggingface._known_models()  # noqa: SLF001 - ours: the same model as `gpusage predict hf:NAME` reads
+    known = huggingface.known_models()  # the same model as `gpusage predict hf:NAME` reads
     if name not in known:
         message = f"Workload 'hf:{name}' must be one of the {len(known)} that gpusage knows; got another. See predict."
         raise GraphError(message)

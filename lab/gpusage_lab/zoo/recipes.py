@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gpusage.graphs import huggingface
-from gpusage.graphs.image_libraries import read
+from gpusage.graphs.image_libraries import build as read
 from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.measurements.tables import DataFolder
@@ -148,7 +148,7 @@ def _neusight(name: str, length: int) -> ModelGraph:
 def _profile(name: str, shape: Sizes) -> ModelGraph:
     library, _, model = name.partition(":")
     if library == "hf":
-        return huggingface.read_name(model, dict(shape))
+        return huggingface.build_name(model, dict(shape))
     if library != "builtin":
         return read(library, model, dict(shape))
     built = build_on_meta(lambda: build(name, shape, "meta"), name)
