@@ -96,6 +96,17 @@ def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
     assert local["decisions"][0]["code"] == "DECLINE"
 
 
+def test_status_and_doctor_find_the_daemon_of_a_broken_configuration(bare: Sandbox) -> None:
+    install_plugin(bare)
+    (bare.layout.etc / "gpusage.toml").write_text("mode = [broken")
+    time.sleep(1.2)
+    text = bare.run("gpusage", "slurm", "status").stdout
+    assert "mode enforce" in text
+    assert "not usable, the last good one is in force" in text
+    found = doctor(bare)
+    assert (found["gpusage.toml"], found["gpusaged"], found["dry run"]) == ("fail", "warn", "pass")
+
+
 def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_in_that_partition(bare: Sandbox) -> None:
     conf = bare.layout.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))

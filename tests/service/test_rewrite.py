@@ -201,13 +201,56 @@ def test_a_model_that_is_not_there_costs_the_job_nothing_and_the_user_hears_why(
     assert job["TresPerNode"].endswith("gpu:1")
 
 
+@pytest.mark.parametrize("export", ["NONE", "HOME,X=1"])
+def test_a_card_travels_whatever_export_says(sandbox: Sandbox, export: str) -> None:
+    said, _ = submit(sandbox, "--gres=gpu:1", f"--export={export}", f"--comment={LIGHT}")
+    assert "gres/gpu:1 -> gres/mps:" in said
+
+
+def test_a_model_by_name_gets_its_card_as_fast_as_one_of_a_file(sandbox: Sandbox) -> None:
+    said, _ = submit(sandbox, "--gres=gpu:1", "--comment=model=torchvision:resnet18,batch=8,mode=infer")
+    assert "assumed precision=fp32 | on " in said
+
+
+def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
+    said = sandbox.run("srun", "--gres=gpu:1", f"--comment={LIGHT}", "true").stderr
+    assert "only batch jobs are changed, not srun or salloc" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("/bin/gpusage", "/bin/none", "the host of the submission has no gpusage at /"),
+        ("limit_s = 2", "limit_s = 0.001", "describing the model takes longer than 0.001 s"),
+        ("gpusage_cli", "nowhere", "no description of the model came with the job: the host of the submission has no"),
+        ("require, 'gpusage_cli'", "function() package.preload['posix.stdlib'] = error return require('gpusage_cli') end",
+         "--export=NONE left the description of the model behind"),
+    ],
+    ids=["no gpusage on the host", "a card that took too long", "no filter on the host", "--export=NONE, no luaposix"],
+)  # fmt: skip
+def test_a_kept_request_says_its_true_cause(sandbox: Sandbox, old: str, new: str, reason: str) -> None:
+    model = sandbox.layout.jobs / "never seen before.onnx"
+    model.write_bytes((MODELS / "dlrm.onnx").read_bytes())
+    script = sandbox.layout.etc / "cli_filter.lua"
+    good = script.read_text()
+    assert old in good
+    script.write_text(good.replace(old, new))
+    try:
+        export = ("--export=NONE",) if "--export" in reason else ()
+        said, job = submit(sandbox, "--gres=gpu:1", *export, f"--comment=model={model},batch=8,mode=infer")
+    finally:
+        script.write_text(good)
+    assert f"gres/gpu:1 kept | {reason}" in said
+    assert job["TresPerNode"].endswith("gpu:1")
+
+
 def test_the_card_does_not_stay_in_the_jobs_environment(sandbox: Sandbox) -> None:
     output = sandbox.layout.jobs / "environment"
     sandbox.run("sbatch", "--wait", f"--output={output}", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=env")
     names = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
     assert names["GPUSAGE_DECISION"].startswith("mps:")
     assert re.fullmatch(r"0=\d+M", names["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"])
-    assert "GPUSAGE_CARD" not in names
+    assert not [name for name in names if name.endswith("GPUSAGE_CARD")]
 
 
 @pytest.mark.parametrize(

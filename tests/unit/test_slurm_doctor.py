@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpusage.cli.admin import Finding
-from gpusage.configuration import Configuration
+from gpusage.configuration import Configuration, DaemonSettings
 from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm.address import sockets
 from gpusage_slurm.block import with_block
 from gpusage_slurm.doctor import examine
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import Site
+from gpusage_slurm.lua import LuaSettings, job_submit_block
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)
@@ -55,6 +57,7 @@ def healthy(tmp_path: Path) -> Evidence:
         configuration_trouble="",
         status={"asks": {"asked": 1}, "records": {"lost": 0}},
         status_trouble="",
+        socket="/run/gpusage/gpusaged.sock",
         answered=True,
         lua_modules=frozenset({"socket", "posix"}),
         pyslurm=None,
@@ -68,6 +71,36 @@ def finding(evidence: Evidence, check: str) -> Finding:
 
 def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
     assert [found for found in examine(healthy) if found.verdict != "pass"] == []
+
+
+@pytest.mark.parametrize(
+    ("asks", "missed", "verdict", "found"),
+    [
+        ({"asked": 100, "overdue": 5}, {"silent": 2}, "pass", "of 100 jobs 5 had no answer in time, 0 were"),
+        ({"asked": 100, "overdue": 6}, {}, "warn", "of 100 jobs 6 had"),
+        (
+            {"asked": 90, "overdue": 3},
+            {"silent": 3, "rest": 10},
+            "warn",
+            "of 100 jobs 3 had no answer in time, 10 were",
+        ),
+        ({}, {}, "pass", "of 0 jobs"),
+    ],
+)
+def test_jobs_that_got_no_answer_in_time_are_told(
+    healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, found: str
+) -> None:
+    made = finding(replace(healthy, status={"asks": asks, "missed": missed}), "answers in time")
+    assert (made.verdict, made.found[: len(found)]) == (verdict, found)
+
+
+def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
+    ours = Configuration(daemon=DaemonSettings(socket="/ours"))
+    block = with_block("return 0\n", job_submit_block(LuaSettings(socket="/it's \"\u00e9\\")))
+    usual = DaemonSettings().socket
+    assert sockets(ours, "") == ("/ours", usual)
+    assert sockets(None, block) == ("/it's \"\u00e9\\", usual)
+    assert sockets(ours, 'socket = "/the/sites/own"') == ("/ours", usual)
 
 
 def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None:

@@ -150,9 +150,8 @@ def status(*, as_json: bool) -> None:
 
     Example: gpusage slurm status
     """
-    from gpusage.configuration import load_configuration  # noqa: PLC0415 - --help stays quick
-    from gpusage.service import client  # noqa: PLC0415 - as above
+    from gpusage_slurm.address import find_status, local_sockets  # noqa: PLC0415 - --help stays quick
     from gpusage_slurm.status import describe  # noqa: PLC0415 - as above
 
-    answer = client.status(load_configuration().daemon.socket)
+    _, answer = find_status(local_sockets())
     click.echo(json.dumps(answer, indent=1) if as_json else describe(answer))

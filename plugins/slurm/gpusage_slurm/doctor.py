@@ -14,6 +14,7 @@ from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named
 from gpusage_slurm.preference import SETTING, is_soft
 from gpusage_slurm.releases import dry_run_crashes, is_vulnerable
 
+_TOLERATED_LATE = 0.05
 OLDEST_VERSION = (22, 5)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
@@ -208,7 +209,22 @@ def _daemon(evidence: Evidence) -> Finding:
     trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("slurm")
     if trouble:
         return warned(name, str(trouble), "see `gpusage slurm status`")
-    return passed(name, f"answers at {evidence.configuration.daemon.socket}")
+    return passed(name, f"answers at {evidence.socket}")
+
+
+def _in_time(evidence: Evidence) -> Finding:
+    name = "answers in time"
+    status = evidence.status or {}
+    asks, missed = status.get("asks", {}), status.get("missed", {})
+    late, resting = max(asks.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
+    asked = asks.get("asked", 0) + resting
+    found = f"of {asked} jobs {late} had no answer in time, {resting} were not asked about after that"
+    if late + resting > asked * _TOLERATED_LATE:
+        todo = (
+            "give gpusaged more of this host's processors, or raise slurm.limit_ms and run gpusage slurm install --yes"
+        )
+        return warned(name, found, todo)
+    return passed(name, found)
 
 
 def _submission(evidence: Evidence) -> Finding:
@@ -277,7 +293,7 @@ _OF_SLURM = (
     _submission,
     _pyslurm,
 )
-_OF_OURS = (_settings_file, _daemon, _stuck_jobs, _store, _kill_switch)
+_OF_OURS = (_settings_file, _daemon, _in_time, _stuck_jobs, _store, _kill_switch)
 
 
 def _skip(check: str) -> Finding:

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpusage.configuration import Configuration, load_configuration
-from gpusage.service import client
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
+from gpusage_slurm.address import find_status, sockets
 from gpusage_slurm.cluster import pyslurm_version, read_cluster
 from gpusage_slurm.install import Site, find_site, plan_installation
 from gpusage_slurm.releases import dry_run_crashes
 
+LONGEST_REST_S = 4.5
+"""For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
 
@@ -35,6 +38,8 @@ class Evidence:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
         scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
         outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
+        configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
+        socket: Where gpusaged answers, or should.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
@@ -49,6 +54,7 @@ class Evidence:
     configuration_trouble: str
     status: Mapping[str, Any] | None
     status_trouble: str
+    socket: str
     answered: bool | None
     lua_modules: frozenset[str]
     pyslurm: tuple[int, int] | None
@@ -64,10 +70,13 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         site: Site | None = find_site(slurm_conf or (Path(configured) if configured else None))
     except GpuUsageError as error:
         site, trouble = None, trouble or str(error)
-    configuration, configuration_trouble = _configuration()
-    status, status_trouble = _status(configuration)
     names = ("job_submit.lua", "cli_filter.lua")
     scripts = {name: _text(site.folder / name) for name in names} if site else {}
+    configuration, configuration_trouble = _configuration()
+    paths = sockets(None if configuration_trouble else configuration, scripts.get("job_submit.lua", ""))
+    socket, status, status_trouble = _status(paths)
+    if configuration_trouble and status:
+        configuration = _in_force(status)
     if site:
         scripts["slurm.conf"] = _text(site.slurm_conf)
     return Evidence(
@@ -82,7 +91,8 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         configuration_trouble=configuration_trouble,
         status=status,
         status_trouble=status_trouble,
-        answered=_dry_run(configuration) if settings and status and not dry_run_crashes(settings) else None,
+        socket=socket,
+        answered=_dry_run(socket) if settings and status and not dry_run_crashes(settings) else None,
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
         killed=Path(configuration.kill_switch).exists(),
@@ -111,11 +121,18 @@ def _configuration() -> tuple[Configuration, str]:
         return Configuration(), str(error)
 
 
-def _status(configuration: Configuration) -> tuple[Mapping[str, Any] | None, str]:
+def _in_force(status: Mapping[str, Any]) -> Configuration:
+    """Return what is known of the settings that gpusaged goes on with while the file is broken."""
+    known = {"mode": status.get("mode"), "kill_switch": status.get("kill_switch", {}).get("path")}
+    told = {key: value for key, value in known.items() if isinstance(value, str)}
+    return replace(Configuration(), **told, origins=dict.fromkeys(told, "gpusaged"))  # type: ignore[arg-type]
+
+
+def _status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any] | None, str]:
     try:
-        return client.status(configuration.daemon.socket), ""
+        return *find_status(paths), ""
     except GpuUsageError as error:
-        return None, str(error)
+        return paths[0], None, str(error)
 
 
 def _cluster() -> Cluster | None:
@@ -125,19 +142,23 @@ def _cluster() -> Cluster | None:
         return None
 
 
-def _dry_run(configuration: Configuration) -> bool:
-    """Submit nothing, and tell whether the daemon was asked about it."""
-    before = _asks(configuration)
+def _dry_run(socket: str) -> bool:
+    """Submit nothing, and tell whether the daemon at *socket* was asked about it, if need be after the Lua's rest."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
-    try:
-        subprocess.run([*command, "--wrap=true"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return _asks(configuration) > before
+    for rest_s in (0, LONGEST_REST_S):
+        time.sleep(rest_s)
+        before = _asks(socket)
+        try:
+            subprocess.run([*command, "--wrap=true"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if _asks(socket) > before:
+            return True
+    return False
 
 
-def _asks(configuration: Configuration) -> int:
-    status, _ = _status(configuration)
+def _asks(socket: str) -> int:
+    _, status, _ = _status((socket,))
     return int((status or {}).get("asks", {}).get("asked", 0))
 
 

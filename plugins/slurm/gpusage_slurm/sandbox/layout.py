@@ -12,8 +12,6 @@ _CPUS_PER_GPU = 16
 _MEMORY_MIB_PER_GPU = 64 * 1024
 _MOST_NODES = 64
 _LONGEST_SOCKET_PATH = 107
-PATIENT = "[slurm]\nlimit_ms = 200\n"
-"""One small machine that runs clients, controller, daemon and nodes at once is slower than a controller: default 10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
 
 
-def render_gpusage_toml(layout: Layout, mode: str = "observe", settings: str = PATIENT) -> str:
+def render_gpusage_toml(layout: Layout, mode: str = "observe", settings: str = "") -> str:
     """Return gpusage's own configuration: nothing of it outside the folder; *settings* are further lines."""
     return (
         f'mode = "{mode}"\nkill_switch = {json.dumps(str(layout.etc / "off"))}\n'

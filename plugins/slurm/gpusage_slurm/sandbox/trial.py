@@ -10,20 +10,20 @@ from gpusage.sandboxes import processes
 from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.cluster import Sandbox
-from gpusage_slurm.sandbox.layout import PATIENT, render_gpusage_toml
+from gpusage_slurm.sandbox.layout import render_gpusage_toml
 
 _START_LIMIT_S = 20.0
 _POLL_S = 0.05
 _SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
 
 
-def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = PATIENT) -> None:
+def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
     """Install gpusage as an admin would, start gpusaged, and wait until it has seen the cluster.
 
     Args:
         sandbox: Running.
         mode: What gpusage may do.
-        settings: Further lines of gpusage.toml.
+        settings: Further lines of gpusage.toml; without any, the product's own defaults hold.
 
     Raises:
         RequestError: The installer refuses, or the daemon does not come up.

@@ -1,0 +1,54 @@
+"""Where gpusaged is to be found: where our configuration says, where slurmctld's script asks, or at the usual place.
+
+The configuration may be broken while the daemon goes on with the last good one; slurmctld asks there all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gpusage.configuration import Configuration, DaemonSettings, load_configuration
+from gpusage.service import client
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_slurm.block import block_of
+from gpusage_slurm.install import find_site
+
+_SOCKET = re.compile(r'socket = "([^"]*)"')
+_NUMBER = re.compile(rb"\\(\d{3})")
+
+
+def sockets(configuration: Configuration | None, job_submit: str) -> tuple[str, ...]:
+    """Return where gpusaged may listen, the likeliest first; *job_submit* is the text of job_submit.lua."""
+    ours = (configuration.daemon.socket,) if configuration else ()
+    asked = _SOCKET.search(block_of(job_submit) or "")
+    return tuple(dict.fromkeys((*ours, *((_unquoted(asked[1]),) if asked else ()), DaemonSettings().socket)))
+
+
+def find_status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return at which of *paths* a gpusaged answers, and what it says of itself.
+
+    Raises:
+        RequestError: None answers; it is about the first.
+    """
+    for path in paths:
+        with suppress(GpuUsageError):
+            return path, client.status(path)
+    return paths[0], client.status(paths[0])
+
+
+def local_sockets() -> tuple[str, ...]:
+    """Return where this host's files say that gpusaged may listen."""
+    configuration, script = None, ""
+    with suppress(GpuUsageError):
+        configuration = load_configuration()
+    with suppress(GpuUsageError, OSError):
+        script = (find_site().folder / "job_submit.lua").read_text(encoding="utf-8", errors="replace")
+    return sockets(configuration, script)
+
+
+def _unquoted(text: str) -> str:
+    """Return what `lua.quoted` wrote."""
+    return _NUMBER.sub(lambda found: bytes([int(found[1])]), text.encode()).decode("utf-8", "replace")
