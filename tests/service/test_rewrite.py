@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slurm
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
 NO_POSIX = "package.preload['posix.stdlib'] = error\n"
-GENEROUS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n"  # what is tried here is not speed, and CI's machines are busy
+GENEROUS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n"  # speed is not tried here, and CI's machines are busy
 
 
 @pytest.fixture(scope="module")
