@@ -73,12 +73,13 @@ def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) ->
     units = mps_units(request.mps_thread_percent, cluster.pools, request.gpu_type)
     if units is None:
         return _Change()
+    if request.gpu_type is None:
+        place = _preference(fields, request, cluster)
+    else:
+        place = _held(fields, request.gpu_type, cluster)
+        if place.trouble:
+            return place
     share = f"mps:{units}"
-    place = (
-        _preference(fields, request, cluster) if request.gpu_type is None else _held(fields, request.gpu_type, cluster)
-    )
-    if request.gpu_type is not None and place.trouble:
-        return place
     after = ", ".join(filter(None, (f"gres/{share}", place.after)))
     return _Change(fields={**_share_fields(fields, share, request.memory_cap_bytes), **place.fields}, after=after)
 
