@@ -105,7 +105,9 @@ class Advisor:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         try:
-            case = self._case(job.request, graph, wish.workload, cluster.within(job.request.partitions))
+            case = self._case(
+                job.request, graph, wish.workload, cluster.within(job.request.partitions, job.request.places)
+            )
         except GpuUsageError as error:
             return _kept(job, str(error))
         return self._through_policies(case)

@@ -206,6 +206,7 @@ class GpuRequest:
         preferred_gpus: Site types to try first, best first; any of the others will do.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Slurm partitions or YARN queues that may run it; none named means the cluster's default.
+        places: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
     """
 
     gpu_count: int
@@ -215,6 +216,7 @@ class GpuRequest:
     preferred_gpus: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +250,7 @@ class Cluster:
         default_partition: Where a job goes that names none.
         unshared: Partitions or queues where a GPU must stay whole, whatever the job needs, each with why: a clause for
             its user, the partition's name within.
+        unshared_places: The same of other places, by the names that `GpuRequest.places` has.
     """
 
     manager: str
@@ -257,9 +260,10 @@ class Cluster:
     observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
+    unshared_places: Mapping[str, str] = field(default_factory=dict)
 
-    def within(self, partitions: tuple[str, ...]) -> Cluster:
-        """Return the cluster as a job sees it that may run in *partitions*.
+    def within(self, partitions: tuple[str, ...], places: tuple[str, ...] = ()) -> Cluster:
+        """Return the cluster as a job sees it that may run in *partitions*, and in *places* of other kinds.
 
         Pools out of its reach are left out. No pool can be shared where it may run in one of ``unshared``, of which
         those that concern it are left.
@@ -267,6 +271,7 @@ class Cluster:
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen
         unshared = {name: why for name, why in self.unshared.items() if everywhere or name in chosen}
+        unshared |= {name: why for name, why in self.unshared_places.items() if name in places}
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool
             for pool in self.pools

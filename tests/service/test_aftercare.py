@@ -158,6 +158,7 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
         wait(lambda: status(socket_path(sandbox))["kill_switch"]["on"])
         new = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
         found = shown(sandbox, new.stdout.strip())
+        sandbox.run("scancel", new.stdout.strip())
         assert ("gpu" in found["TresPerNode"], found.get("AdminComment")) == (True, None)
         (jobs / "go").touch()
         wait(lambda: shown(sandbox, running)["JobState"] == "COMPLETED")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage_slurm.places import joined, whole_node_partitions
+from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
+from gpusage_slurm.request import read_request
 
 OLDER = "PartitionName={} AllowGroups=ALL Default=NO QoS=N/A ExclusiveUser={} OverSubscribe={} State=UP TRES=cpu=48"
 
@@ -39,3 +41,62 @@ def test_other_partitions_share(line: str) -> None:
 
 def test_all_reasons_of_a_place_are_told() -> None:
     assert joined({"a": "one"}, {"b": "two", "a": "three"}) == {"a": "one; three", "b": "two"}
+
+
+RESERVATIONS = """\
+ReservationName=course Nodes=v100-1 CoreCnt=4 TRES=cpu=4,gres/gpu:v100=2 Users=ada State=ACTIVE
+ReservationName=repair Nodes=v100-1 CoreCnt=32 TRES=cpu=32 Users=root State=ACTIVE
+"""
+MANAGED = """\
+Current Association Manager state
+
+QOS Records
+
+QOS=normal(1)
+    GrpTRES=
+    MaxTRESPJ=
+    MaxTRESPU=gres/mps=50(0)
+    MinTRESPJ=
+QOS=whole(3)
+    MaxTRESPJ=cpu=64,gres/gpu=8
+    MinTRESPJ=gres/gpu=1
+QOS=small(4)
+    MaxTRESPJ=gres/gpu=1,gres/mps=20
+QOS=wide(5)
+    MaxTRESPJ=gres/mps=100
+"""
+
+
+def test_a_reservation_of_gpus_shares_none_and_one_of_nodes_does() -> None:
+    assert gpu_reservations(RESERVATIONS) == {
+        "reservation=course": "reservation course holds whole GPUs (gres/gpu:v100=2), where no share starts"
+    }
+    assert gpu_reservations("No reservations in the system\n") == {}
+
+
+def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -> None:
+    """A limit on what a user holds in all is no reason: it counts shares as the site wants them counted."""
+    found = limiting_qos(MANAGED, 100)
+    assert found == {
+        "qos=whole": "quality of service whole stops shares (MinTRESPJ=gres/gpu=1)",
+        "qos=small": "quality of service small stops shares (MaxTRESPJ=gres/mps=20)",
+    }
+    partitions = f"{OLDER.format('gpu', 'NO', 'NO')}\nPartitionName=big QoS=whole OverSubscribe=NO"
+    assert partitions_with(partitions, found) == {"big": f"partition big: {found['qos=whole']}"}
+    assert limiting_qos("", 100) == {}
+
+
+def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:
+    cluster = Cluster(
+        manager="slurm",
+        version="24.11",
+        pools=(GpuPool(gpu=None, site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100),),
+        default_partition="gpu",
+        unshared_places={"qos=whole": "why"},
+    )
+    for fields, shared in [({"qos": "whole"}, False), ({"default_qos": "whole"}, False), ({"reservation": "x"}, True),
+                           ({"qos": "normal", "default_qos": "whole"}, True), ({}, True)]:  # fmt: skip
+        request = read_request({"tres_per_node": "gres:gpu:1", **fields})
+        seen = cluster.within(request.partitions, request.places)
+        assert (seen.pools[0].mps_per_gpu is not None) == shared
+        assert ("why" in seen.unshared.values()) != shared

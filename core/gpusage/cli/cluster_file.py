@@ -100,7 +100,8 @@ def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: 
         version=str(table.get("version", "")),
         pools=pools,
         default_partition=None if partition is None else str(partition),
-        unshared=_unshared(table, origin),
+        unshared=_unshared(table, "unshared", origin),
+        unshared_places=_unshared(table, "unshared_places", origin),
     )
 
 
@@ -166,10 +167,10 @@ def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:
-    value = table.get("unshared", {})
+def _unshared(table: Mapping[str, Any], key: str, origin: str) -> dict[str, str]:
+    value = table.get(key, {})
     if not isinstance(value, dict) or not all(isinstance(why, str) for why in value.values()):
-        _refuse(origin, "unshared", "a table of partitions, each with why its GPUs stay whole", value)
+        _refuse(origin, key, "a table of partitions or places, each with why its GPUs stay whole", value)
     return value
 
 

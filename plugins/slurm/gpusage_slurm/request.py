@@ -76,6 +76,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
         obstacles=tuple(_obstacles(fields, gpus, kinds)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
+        places=tuple(_places(fields)),
     )
 
 
@@ -117,6 +118,16 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], place: str) 
         "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
     }
     return times[place] * sum(resource.count or 0 for found, resource in gpus if found == place)
+
+
+def _places(fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield the reservations that the job names, and the quality of service that it will have."""
+    for name in fields.get("reservation", "").split(","):
+        if name:
+            yield f"reservation={name}"
+    for qos in (fields.get("qos") or fields.get("default_qos", "")).split(","):
+        if qos:
+            yield f"qos={qos}"
 
 
 def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:

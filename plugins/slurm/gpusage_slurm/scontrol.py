@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpusage_hooks.errors import RequestError
@@ -60,6 +61,24 @@ def parse_version(text: str) -> tuple[int, int]:
 def partitions() -> str:
     """Return what slurmctld says of each partition, one line each."""
     return run("scontrol", "show", "partitions", "--oneliner")
+
+
+def reservations() -> str:
+    """Return what slurmctld says of each reservation, one line each."""
+    return run("scontrol", "show", "reservations", "--oneliner")
+
+
+def quality_of_service(settings: Mapping[str, str]) -> str:
+    """Return what slurmctld says of each QOS; nothing where no slurmdbd keeps any, or it does not tell us.
+
+    Args:
+        settings: slurmctld's, by their names in lower case.
+    """
+    if not settings.get("accountingstoragetype", "").endswith("slurmdbd"):
+        return ""
+    with suppress(RequestError):
+        return run("scontrol", "show", "assoc_mgr", "flags=qos")
+    return ""
 
 
 def default_partition() -> str | None:
