@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from gpusage.graphs import make_named_cards, named_cards
+from gpusage.graphs import named_cards
 from gpusage.graphs.named import read_model
 from gpusage.graphs.named_cards import Contents
+from gpusage_lab.zoo import make_named
 
 LARGEST_BYTES = 2_000_000
 
@@ -46,11 +47,11 @@ def test_a_name_needs_no_library(
 
 
 def test_the_file_holds_what_was_packed_and_stays_small() -> None:
-    content = (make_named_cards.TARGET).read_bytes()
+    content = make_named.TARGET.read_bytes()
     assert len(content) <= LARGEST_BYTES
     held = named_cards.unpack(content)
     assert set(held.names.values()) <= set(held.cards)
-    assert set(held.made_with) == set(make_named_cards.LIBRARIES)
+    assert set(held.made_with) == set(make_named.LIBRARIES)
     shuffled = Contents(
         names=dict(reversed(held.names.items())), cards=dict(reversed(held.cards.items())), made_with=held.made_with
     )
@@ -66,7 +67,7 @@ def test_the_same_cards_give_the_same_bytes() -> None:
 
 
 def test_the_command_that_remakes_the_file_is_there() -> None:
-    command = [sys.executable, "-m", "gpusage.graphs.make_named_cards", "--help"]
+    command = [sys.executable, "-m", "gpusage_lab.zoo.make_named", "--help"]
     assert (
         "Make every card that is missing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     )

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A card is what the library's own definition gave when ``python -m gpusage.graphs.make_named_cards`` was run.
+1. A card is what the library's own definition gave when ``python -m gpusage_lab.zoo.make_named`` was run.
 2. A name costs one block to unpack: the file is a ZIP archive of an index and of blocks of a few dozen cards.
 3. The same cards give the same bytes, whatever order they were made in.
 """

@@ -1,4 +1,4 @@
-"""Makes the cards of named models: ``python -m gpusage.graphs.make_named_cards``; needs the extra [torch].
+"""Makes the cards of named models: ``python -m gpusage_lab.zoo.make_named``; needs the extra [torch].
 
 Cards are added line by line to a journal, so that it can be stopped and run again; what the file holds already is kept
 unless ``--anew`` is given, as after an update of the libraries.
@@ -22,7 +22,7 @@ from gpusage.graphs.torch import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
-TARGET = Path(__file__).with_name(named_cards.FILE_NAME)
+TARGET = Path(named_cards.__file__).with_name(named_cards.FILE_NAME)
 LIBRARIES = ("timm", "torchvision", "transformers")
 SEQUENCES = (256, 512, 1024)
 """Lengths of text beside the default that users ask for most."""
