@@ -50,6 +50,10 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     before = checks(sandbox)
     assert (before["placement rule"], before["processor"], before["node listener"]) == ("fail", "fail", "fail")
 
+    whole = (sys.executable, "-m", "gpusage.cli", "yarn", "submit", "--memory-mib", "128", "--", "true")
+    refused = sandbox.run(*whole, check=False).stderr
+    assert "Nodes with the label v100 must run gpusage's listener, which binds containers to GPUs" in refused
+
     on_each_host(sandbox, "install")
     assert on_each_host(sandbox, "install") == [0, 0, 0]
     sandbox.restart()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import yarn_applications as apps
+import yarn_hdfs
 import yarn_masters as masters
 from gpusage.service import client
 from gpusage.store.opening import open_store
@@ -39,7 +40,7 @@ WHOLE = ("--memory-mib", "128")
 
 @pytest.fixture(scope="module")
 def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Return a cluster with our classes: one V100, two A100."""
+    """Return a cluster with our classes: one V100, two A100, and a node without a GPU."""
     folder = Path(tempfile.mkdtemp(prefix="gpusage-test-"))  # short enough for a socket, unlike pytest's own
     settings = {
         **SITE,
@@ -48,7 +49,10 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         "gpusage.daemon.limit-ms": "2000",  # the most; of a machine that runs all of it at once
     }
     plan = ClusterPlan(
-        nodes=parse_nodes("1xv100:1,1xa100:2"), jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS
+        nodes=parse_nodes("1xv100:1,1xa100:2,1xcpu:0"),
+        jar=jar,
+        site_settings=settings,
+        scheduler_settings=SCHEDULER_SETTINGS,
     )
     with start_sandbox(plan, folder=folder / "s") as sandbox:
         yield sandbox
@@ -137,6 +141,23 @@ def test_variables_and_files_arrive(cluster: Sandbox, tmp_path: Path) -> None:
     assert "note: --env CUDA_VISIBLE_DEVICES is left out" in done.stderr
 
 
+def test_files_go_through_hdfs_where_there_is_one(cluster: Sandbox, tmp_path: Path) -> None:
+    """The file itself is out of the nodes' sight: it is gone before its application starts."""
+    name, content = "it's a file ü", "content\n" * 100_000
+    path = tmp_path / name
+    with yarn_hdfs.running(cluster, tmp_path) as conf:
+        environment = {"HADOOP_CONF_DIR": str(conf), "YARN_CONF_DIR": str(conf), "HADOOP_USER_NAME": "alice"}
+        for _ in range(2):  # the second finds it there
+            path.write_text(content)
+            command = ("--detach", "--file", str(path), "--", 'wc -c <"it\'s a file ü"')
+            identity = submit(cluster, *WHOLE, *command, environment=environment).stdout.strip()
+            path.unlink()
+            masters.wait_for_end(cluster, identity)
+            assert outputs(cluster, identity) == [f"{len(content)}\n"]
+        done = submit(cluster, *WHOLE, "--dry-run", "--file", str(path), "--", "true", check=False)
+        assert "must exist" in done.stderr
+
+
 def test_a_failure_is_explained_and_its_status_is_ours(cluster: Sandbox) -> None:
     done = submit(cluster, *WHOLE, "--", "echo said; echo complained >&2; exit 7", check=False)
     assert done.returncode == 7
@@ -152,6 +173,24 @@ def test_a_killed_application_ends_as_one_that_was_ended(cluster: Sandbox) -> No
         apps.wait_for_state(cluster, identity, "RUNNING")
         apps.kill(cluster, identity)
         assert process.wait(60) == 143
+
+
+def test_a_master_keeps_no_gpu_s_node_busy_and_status_tells_the_largest_free_part(
+    cluster: Sandbox, tmp_path: Path
+) -> None:
+    """Both A100 are half full: their sum is one GPU, and no container of 80 has room there."""
+    hold = f"env; until test -e {tmp_path}/go; do sleep 0.1; done"
+    plain = {"share": "60", "labels": "a100", "containers": "2"}
+    held = masters.submit(cluster, hold, plan=masters.plan(**plain))
+    masters.wait_for_output(cluster, held, 2)
+    said = cluster.run(sys.executable, "-m", "gpusage.cli", "yarn", "status").stdout
+    assert "a100 (a100-sxm4-40gb): 0 of 2 GPUs free, room for a share of 40\n" in said
+    document = json.loads(submit(cluster, *WHOLE, "--json", "--", "env").stdout)
+    assert document["plan"]["labels"] == ["v100", "a100"]
+    cpu = apps.application(cluster, document["application"])["amHostHttpAddress"]
+    assert cpu == masters.node_url(cluster, "cpu-1").removeprefix("http://")
+    (tmp_path / "go").touch()
+    masters.wait_for_end(cluster, held)
 
 
 def test_detached_is_only_submitted(cluster: Sandbox, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Wishes:
     "files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="To lie in the container's folder; the nodes must see it at this path. May be repeated.",
+    help="To lie in the container's folder: through HDFS, or where the nodes see it at this path. May be repeated.",
 )
 @click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
 @click.option("--wait/--detach", default=True, show_default=True, help="Wait for the end, and take over its status.")
@@ -94,6 +94,7 @@ def submit(
     if dry_run:
         _show_dry(proposal, application, as_json=as_json)
         return
+    application = replace(application, files=_files(configuration, manager.user, wishes, application))
     identity = manager.submit(application.document)
     if not as_json:
         click.echo(identity)
@@ -159,6 +160,21 @@ def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes
     told = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
     bound, notes = require_listeners(view, labels, told)
     return with_told(bound, told), notes
+
+
+def _files(
+    configuration: Configuration, user: str, wishes: Wishes, application: Application
+) -> tuple[tuple[str, str], ...]:  # fmt: skip
+    """Return where the nodes find each file: in HDFS where there is one, else where it lies."""
+    if not wishes.files:
+        return ()
+    from gpusage_yarn.hadoop_xml import conf_folder  # noqa: PLC0415 - as above
+    from gpusage_yarn.hdfs import find_hdfs  # noqa: PLC0415 - as above
+
+    hdfs, why = find_hdfs(conf_folder(configuration.yarn.conf_dir), user)
+    if why:
+        _tell(f"note: {why}")
+    return tuple((path.name, hdfs.keep(path)) for path in wishes.files) if hdfs else application.files
 
 
 def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
