@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpusage.service.client import status_path
 from gpusage.service.protocol import LINE_LIMIT_BYTES, json_line
 
 if TYPE_CHECKING:
@@ -169,6 +170,25 @@ def test_after_kill_nine_the_stale_socket_is_taken_over(daemon: Daemon) -> None:
     daemon.start()
     daemon.ask()
     assert len(daemon.records()) == 2
+
+
+def test_a_deleted_socket_is_made_again_and_another_file_in_its_place_is_left_alone(daemon: Daemon) -> None:
+    """Somebody tidied up; nobody need restart anything."""
+    looks = status_path(daemon.socket)
+    with daemon.connected() as connection:
+        daemon.socket.unlink()
+        looks.unlink()
+        daemon.wait(lambda: daemon.socket.is_socket() and looks.is_socket())
+        daemon.wait(lambda: alive(daemon) and daemon.status()["code"] == "OK")
+        connection.sendall(PING)
+        assert json.loads(connection.recv(1000)) == ALIVE  # who was connected stays so
+    assert "was deleted; it is there again" in daemon.log()
+    looks.unlink()
+    looks.write_text("precious")
+    time.sleep(1.5)
+    assert daemon.stop() == 0
+    assert looks.read_text() == "precious"
+    assert not daemon.socket.exists()
 
 
 def refusal(daemon: Daemon) -> str:

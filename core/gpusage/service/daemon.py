@@ -6,10 +6,8 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import click
@@ -17,11 +15,11 @@ import uvloop
 
 from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, load_configuration
-from gpusage.service import listening
 from gpusage.service.access import keep_to, open_to_everyone
 from gpusage.service.aftercare import Aftercare
 from gpusage.service.client import status_path
 from gpusage.service.desk import Desk
+from gpusage.service.door import Door
 from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
 from gpusage.service.state import MANAGERS, State
@@ -71,38 +69,25 @@ async def serve(configuration: Configuration, config: Path | None) -> None:
     recorder = Recorder(store, loop, advisor.plugins.hook)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
-        asking = stack.enter_context(_bound(path, lambda made: keep_to(made, state.snapshot.trusted_uids)))
-        looking = stack.enter_context(_bound(status_path(path), open_to_everyone))
-        tending = loop.create_task(_tend(path, state))
+        asking = stack.enter_context(closing(Door(path, lambda made: keep_to(made, state.snapshot.trusted_uids))))
+        looking = stack.enter_context(closing(Door(status_path(path), open_to_everyone)))
         await _serve_on(asking, looking, state, recorder, stop)
-        tending.cancel()
 
 
-async def _tend(path: Path, state: State) -> None:
-    """Give the right to ask at *path* to those whom a newer configuration names."""
+async def _tend(asking: Door, looking: Door, state: State) -> None:
+    """Give the right to ask to those whom a newer configuration names, and make deleted sockets again."""
     granted = state.snapshot.trusted_uids
     while True:
         await asyncio.sleep(TEND_S)
+        for door in (asking, looking):
+            await door.mend()
         if (trusted := state.snapshot.trusted_uids) != granted:
             granted = trusted
             with suppress(OSError):  # the file is gone, and nobody asks there
-                keep_to(path, granted)
+                keep_to(asking.path, granted)
 
 
-@contextmanager
-def _bound(path: Path, grant: Callable[[Path], object]) -> Iterator[socket.socket]:
-    """Give a socket bound to *path*, and remove its file in the end."""
-    with listening.bind(path, grant) as bound:
-        ours = listening.identity(path)
-        try:
-            yield bound
-        finally:
-            listening.remove(path, ours)
-
-
-async def _serve_on(
-    asking: socket.socket, looking: socket.socket, state: State, recorder: Recorder, stop: asyncio.Event
-) -> None:
+async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     aftercare = Aftercare(state, MANAGERS)
     desk = Desk(state, recorder, aftercare, loop)
@@ -113,11 +98,13 @@ async def _serve_on(
     aftercare.start()
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
-    await server.start(asking)
-    visitors.start(looking)
-    _log.info("gpusaged listens at %s, mode %s", asking.getsockname(), state.snapshot.configuration.mode)
+    await asking.open(server.start)
+    await looking.open(visitors.start)
+    tending = loop.create_task(_tend(asking, looking, state))
+    _log.info("gpusaged listens at %s, mode %s", asking.path, state.snapshot.configuration.mode)
     await stop.wait()
     _log.info("gpusaged stops")
+    tending.cancel()
     await visitors.close()
     await server.close()
     desk.stop()

@@ -42,9 +42,13 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, listening: socket.socket) -> None:
-        """Accept connections from now on."""
+        """Accept connections from now on, at *listening* alone."""
+        before = self._listening
         self._listening = await self.loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
-        self._sweep()
+        if before is None:
+            self._sweep()
+        else:
+            before.close()
 
     async def close(self, limit_s: float = 0.5) -> None:
         """Accept no more, and let questions in work be answered within *limit_s*."""

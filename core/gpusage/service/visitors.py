@@ -37,12 +37,17 @@ class Visitors:
         self._loop = loop
         self._here: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._receiving: asyncio.Task[None] | None = None
 
-    def start(self, listening: socket.socket) -> None:
-        """Let visitors in from now on."""
+    async def start(self, listening: socket.socket) -> None:
+        """Let visitors in from now on, at *listening* alone."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
         listening.listen(BACKLOG)
         listening.setblocking(False)
-        self._keep(self._loop.create_task(self._receive(listening)))
+        self._receiving = self._loop.create_task(self._receive(listening))
+        self._keep(self._receiving)
 
     async def close(self) -> None:
         """Send everyone away."""
