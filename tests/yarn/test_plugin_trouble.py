@@ -18,6 +18,7 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
@@ -90,7 +91,10 @@ def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
     logs = sandbox.layout.container_logs("v100-1") / unbound
     reason = "gpusage: no GPU of this node is given out"
     apps.wait_until(
-        sandbox, lambda: any(reason in path.read_text() for path in logs.glob("*/prelaunch.err")), "it is refused"
+        sandbox,
+        lambda: any(reason in path.read_text() for path in logs.glob("*/prelaunch.err")),
+        f"{unbound} is refused with {broken}",
+        60,
     )
     assert masters.outputs(sandbox, unbound) == {}
     apps.kill(sandbox, unbound)
@@ -325,6 +329,39 @@ def test_a_container_that_cannot_be_started_is_asked_for_again(jar: Path) -> Non
         (folder,) = sandbox.logs.glob(f"containers/*/{app}/*_01_000001")
         assert "could not be started" in (folder / "stdout").read_text()
         assert len(masters.outputs(sandbox, app)) == 1
+
+
+def test_preemption_is_no_failure_however_often_it_happens(jar: Path, tmp_path: Path) -> None:
+    """Queue b takes back its GPU six times from an application of queue a, which goes on with the other meanwhile."""
+    preemption = "yarn.resourcemanager.monitor.capacity.preemption"
+    site = {
+        **SITE_SETTINGS,
+        "yarn.resourcemanager.scheduler.monitor.enable": "true",
+        f"{preemption}.monitoring_interval": "200",
+        f"{preemption}.max_wait_before_kill": "200",
+        f"{preemption}.total_preemption_per_round": "1.0",
+        f"{preemption}.natural_termination_factor": "1.0",
+    }
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:2,1xcpu:0"),
+        jar=jar,
+        queues=("a", "b"),
+        site_settings=site,
+        scheduler_settings=SCHEDULER_SETTINGS,
+    )
+    whole = {"share": "100", "labels": "v100"}
+    with start_sandbox(plan) as sandbox:
+        command = f"echo began; until test -e {tmp_path / 'go'}; do sleep 0.1; done"
+        long = masters.submit(sandbox, command, plan=masters.plan(containers="2", **whole), queue="a")
+        for _ in range(6):
+            apps.wait_until(sandbox, lambda: masters.used_share(sandbox, "v100-1") == 200, "both GPUs are given out")
+            short = masters.submit(sandbox, "true", plan=masters.plan(**whole), queue="b")
+            (report,) = masters.wait_for_end(sandbox, short)
+            assert report["finalStatus"] == "SUCCEEDED"
+        (tmp_path / "go").touch()
+        (report,) = masters.wait_for_end(sandbox, long)
+        assert (report["finalStatus"], report["preemptedResourceMB"] > 0) == ("SUCCEEDED", True), report["diagnostics"]
+        assert len(masters.outputs(sandbox, long)) >= 8  # two, and one for each that was taken
 
 
 def kill_processes(container: str) -> None:

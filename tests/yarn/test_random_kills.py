@@ -22,7 +22,7 @@ from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 pytestmark = pytest.mark.yarn
 
 SEED = int(os.environ.get("GPUSAGE_TEST_SEED", "9"))
-APPLICATIONS, CONTAINERS = 12, 17
+APPLICATIONS, CONTAINERS = 8, 26
 LABELS = ["v100", "a100", "h100"]
 SHARES = (20, 35, 50, 60, 80, 100)
 PATIENCE_S = 240.0
@@ -50,8 +50,8 @@ def cluster(jar: Path, tmp_path: Path) -> Iterator[Sandbox]:
     settings = {
         **SITE_SETTINGS,
         "gpusage.switch-file": str(tmp_path / "off"),
-        # A master that the killed ResourceManager had noted and not yet started is only missed after this time.
-        "yarn.am.liveness-monitor.expiry-interval-ms": "20000",
+        # So late a master is missed that the killed ResourceManager had noted and not yet started.
+        "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
     }
     nodes = parse_nodes("1xv100:2,1xa100:3,1xh100:1,1xcpu:0")
     plan = ClusterPlan(nodes=nodes, jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS)
@@ -70,7 +70,8 @@ def test_no_gpu_is_bound_twice_and_no_share_runs_unbound_whatever_dies(cluster: 
     assert all(len(note) == 5 and not note[2].endswith("/") for note in notes), f"unbound; seed {SEED}, {done}"
     assert most_at_once(notes) <= {100}, f"a GPU was bound twice; seed {SEED}, {done}"
     reports = [apps.application(cluster, app) for app in known]
-    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * APPLICATIONS, done
+    failed = [report["diagnostics"] for report in reports if report["finalStatus"] != "SUCCEEDED"]
+    assert not failed, f"seed {SEED}, {done}"
     ended = {name for kind, name, *_ in notes if kind == "ended"}
     assert ended == {f"a{app}/{number}" for app in range(APPLICATIONS) for number in range(CONTAINERS)}
     assert len(done) > 3
@@ -157,7 +158,7 @@ def killing(sandbox: Sandbox, chance: random.Random, switch: Path) -> Iterator[l
     enough = threading.Event()
 
     def go_on() -> None:
-        while not enough.wait(chance.uniform(1, 4)):
+        while not enough.wait(chance.uniform(2, 8)):
             harm = chance.choice(HARMS)
             node = chance.choice([name for name in sandbox.nodes() if "cpu" not in name])
             done.append(f"{harm.__name__} {node}")

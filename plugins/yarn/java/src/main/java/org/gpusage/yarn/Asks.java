@@ -88,10 +88,12 @@ final class Asks {
     gpusAsked.keySet().removeAll(leaving);
     leaving.clear();
     for (ResourceRequest ask : asked) {
-      if (isForGpu(ask, most)) {
-        ResourceRequest ours = changed(ask, most);
+      if (becomesShare(ask, most)) {
+        ResourceRequest ours = labelled(copy(ask, withShare(ask.getCapability(), most), ask.getNumContainers()));
         note(ask, ours, nowNs);
         changed.add(ours);
+      } else if (label != null && ask.getCapability() != null && amount(ask.getCapability(), Settings.GPU_RESOURCE) > 0) {
+        changed.add(labelled(copy(ask, ask.getCapability(), ask.getNumContainers())));
       } else {
         changed.add(ask);
       }
@@ -157,15 +159,12 @@ final class Asks {
     return gpusAsked.size();
   }
 
-  private boolean isForGpu(ResourceRequest ask, Resource most) {
+  private boolean becomesShare(ResourceRequest ask, Resource most) {
     Resource capability = ask.getCapability();
-    if (capability == null || isOpportunistic(ask)) {
+    if (!shared || capability == null || amount(most, share) == 0 || isOpportunistic(ask)) {
       return false;
     }
     long gpus = amount(capability, Settings.GPU_RESOURCE);
-    if (!shared || amount(most, share) == 0) {
-      return !shared && gpus > 0;
-    }
     return gpus == 1 || planned && gpus == 0 && (every || amount(capability, share) > 0);
   }
 
@@ -175,11 +174,9 @@ final class Asks {
         && ask.getExecutionTypeRequest().getExecutionType() == ExecutionType.OPPORTUNISTIC;
   }
 
-  private ResourceRequest changed(ResourceRequest ask, Resource most) {
-    Resource capability = shared ? withShare(ask.getCapability(), most) : ask.getCapability();
-    ResourceRequest ours = copy(ask, capability, ask.getNumContainers());
-    if (ResourceRequest.isAnyLocation(ask.getResourceName())) {
-      String named = ask.getNodeLabelExpression();
+  private ResourceRequest labelled(ResourceRequest ours) {
+    if (ResourceRequest.isAnyLocation(ours.getResourceName())) {
+      String named = ours.getNodeLabelExpression();
       if (every && plan.labels.contains(named)) { // as our master says by itself, for it knows no better
         ours.setNodeLabelExpression(label);
       } else if (label != null && (named == null || named.isEmpty())) {
@@ -204,7 +201,7 @@ final class Asks {
   private void note(ResourceRequest ask, ResourceRequest ours, long nowNs) {
     SchedulerRequestKey key = SchedulerRequestKey.create(ours);
     long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
-    if (shared && gpus > 0 && ours.getNumContainers() > 0) {
+    if (gpus > 0 && ours.getNumContainers() > 0) {
       gpusAsked.put(key, gpus);
     }
     if (!ResourceRequest.isAnyLocation(ours.getResourceName())) {

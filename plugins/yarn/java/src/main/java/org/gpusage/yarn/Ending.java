@@ -15,6 +15,11 @@ enum Ending {
   /** By itself, badly. */
   FAILED;
 
+  private static final int NEVER_STARTED = -1;
+
+  /** Of a container whose end a restarted NodeManager has missed; a command that ends with it by itself is shown with what it wrote. */
+  static final int MISSED = 154;
+
   static Ending of(int exit, String story) {
     switch (exit) {
       case ContainerExitStatus.SUCCESS:
@@ -25,7 +30,10 @@ enum Ending {
       case ContainerExitStatus.ABORTED:
       case ContainerExitStatus.DISKS_FAILED:
       case ContainerExitStatus.KILLED_BY_RESOURCEMANAGER:
+      case NEVER_STARTED:
         return LOST;
+      case MISSED:
+        return story.contains("prelaunch.err") ? FAILED : LOST;
       case GpuShareNodeListener.REFUSED_STATUS:
         return story.contains(GpuShareNodeListener.REFUSAL) ? REFUSED : FAILED;
       default:

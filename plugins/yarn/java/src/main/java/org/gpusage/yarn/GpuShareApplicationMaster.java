@@ -30,6 +30,7 @@ import org.apache.hadoop.yarn.client.api.AMRMClient;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
@@ -46,6 +47,7 @@ public final class GpuShareApplicationMaster {
   static final String FILES = "GPUSAGE_FILES";
 
   private static final int MOST_LOSSES = 5;
+  private static final long PATIENCE_NS = TimeUnit.SECONDS.toNanos(60);
   private static final int SHOWN_CHARACTERS = 3000;
 
   private final Configuration conf = new YarnConfiguration();
@@ -150,7 +152,7 @@ public final class GpuShareApplicationMaster {
     long period = conf.getLong(Settings.HEARTBEAT_MS, 1000);
     while (status == 0 && !tasks.stream().allMatch(task -> task.done)) {
       long done = tasks.stream().filter(task -> task.done).count();
-      AllocateResponse answer = manager.allocate((float) done / tasks.size());
+      AllocateResponse answer = beat((float) done / tasks.size());
       for (ContainerStatus ended : answer.getCompletedContainersStatuses()) {
         tasks.stream().filter(task -> task.runsIn(ended.getContainerId())).forEach(task -> finish(task, ended));
       }
@@ -159,6 +161,27 @@ public final class GpuShareApplicationMaster {
       }
       avoided.forgive(System.nanoTime());
       Thread.sleep(period);
+    }
+  }
+
+  /**
+   * Return what the ResourceManager answers.
+   *
+   * <p>One that has just started may know no node with shares yet, and calls what it took before more than it allows; the requests are kept, and
+   * sent again with the next heartbeat.
+   */
+  private AllocateResponse beat(float progress) throws YarnException, IOException, InterruptedException {
+    long untilNs = System.nanoTime() + PATIENCE_NS;
+    while (true) {
+      try {
+        return manager.allocate(progress);
+      } catch (InvalidResourceRequestException refusal) {
+        if (System.nanoTime() > untilNs) {
+          throw refusal;
+        }
+        say("the ResourceManager refuses what is asked for, which is asked for again: " + refusal.getMessage());
+        Thread.sleep(1000);
+      }
     }
   }
 
@@ -212,7 +235,7 @@ public final class GpuShareApplicationMaster {
         task.container = null;
         return;
       case REFUSED:
-        avoided.addFull(task.container, plan.share, System.nanoTime());
+        avoided.addFull(task.container, shareOf(task.container), System.nanoTime());
         ask(task);
         return;
       case TAKEN:
@@ -229,6 +252,13 @@ public final class GpuShareApplicationMaster {
     }
     fail(exit > 0 ? exit : 1, ended.getContainerId() + " on " + task.container.getNodeId() + ": " + story);
     task.container = null;
+  }
+
+  /** Return what the scheduler made of the plan's share: the site's next step. */
+  private long shareOf(Container container) {
+    String share = Settings.shareResource(conf);
+    boolean known = ResourceUtils.getResourceTypes().containsKey(share);
+    return known ? container.getResource().getResourceValue(share) : plan.share;
   }
 
   private void end() throws YarnException, IOException {

@@ -5,6 +5,8 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -37,6 +39,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareNodeListener.class);
   private static final String TROUBLE = "listener";
 
+  private final Set<String> lingering = ConcurrentHashMap.newKeySet();
   private Context context;
   private String share = Settings.DEFAULT_SHARE_RESOURCE;
   private Node node;
@@ -84,7 +87,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     this.context = context;
     node = new Node(conf);
     bindings = new Bindings(node.gpus, node.journal());
-    Metrics.showFree(bindings::free);
+    Metrics.showFree(this::free);
     Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
@@ -109,10 +112,33 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   /** Release at the end; prepare once more where a container is to start anew, with an environment of its master's. */
   void follow(Container container, ContainerState after) {
     if (after == ContainerState.SCHEDULED) {
-      prepare(container);
+      boolean refused = bindings != null && shareOf(container) > 0 && !bindings.has(id(container));
+      if (!refused) {
+        prepare(container);
+      }
     } else if (after == ContainerState.DONE && bindings != null) {
-      bindings.release(id(container));
+      if (container.cloneAndGetContainerStatus().getExitStatus() == Ending.MISSED) {
+        lingering.add(id(container));
+        releaseLingering();
+      } else {
+        bindings.release(id(container));
+      }
     }
+  }
+
+  /** Release those whose end was missed once nothing of them runs: a NodeManager that was killed at a start does not find again what it started. */
+  private void releaseLingering() {
+    for (String id : lingering) {
+      if (!LaunchScript.runs(id)) {
+        bindings.release(id);
+        lingering.remove(id);
+      }
+    }
+  }
+
+  private String free() {
+    releaseLingering();
+    return bindings.free();
   }
 
   /** Bind a new container, once it is known what each earlier one has. */
@@ -123,7 +149,8 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
         recall(other);
       }
     }
-    bindings.keepOnly(known -> known.equals(id) || lives(known));
+    releaseLingering();
+    bindings.keepOnly(known -> known.equals(id) || lives(known) || lingering.contains(known));
     bindings.bind(id, wanted);
   }
 

@@ -100,10 +100,11 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
   }
 
   /**
-   * Label the application with the plan's first generation that has room, and its master with one that has room for it; unless its user named a label.
+   * Label the application with the plan's first generation that has room, and its master with one that has room for it, unless its user named
+   * a label.
    *
-   * <p>Where there are nodes without a label, the application gets none, for its master would get the same: it goes there, takes no place from those that
-   * need a GPU, and {@link GpuShareProcessor} labels what it asks for.
+   * <p>Where there are nodes without a label, the application gets none, for its master would get the same: it goes there, takes no place from
+   * those that need a GPU, and {@link GpuShareProcessor} labels what it asks for.
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();

@@ -2,6 +2,7 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
@@ -40,6 +41,28 @@ final class LaunchScript {
   static Optional<Bindings.Binding> binding(String script) {
     Optional<String> share = only(SHARE, script);
     return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))));
+  }
+
+  /** Tell whether the process that started {@code container} runs; its command line names the container, whoever's it is. */
+  static boolean runs(String container) {
+    try (DirectoryStream<Path> processes = Files.newDirectoryStream(Paths.get("/proc"), "[0-9]*")) {
+      for (Path process : processes) {
+        if (commandLine(process).contains("/" + container + "/")) {
+          return true;
+        }
+      }
+      return false;
+    } catch (IOException noProc) {
+      return false;
+    }
+  }
+
+  private static String commandLine(Path process) {
+    try {
+      return new String(Files.readAllBytes(process.resolve("cmdline")), StandardCharsets.ISO_8859_1);
+    } catch (IOException ended) {
+      return "";
+    }
   }
 
   private static Optional<String> only(Pattern line, String script) {

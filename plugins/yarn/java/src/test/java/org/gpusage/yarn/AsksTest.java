@@ -77,7 +77,7 @@ class AsksTest {
   void whatMayBeTakenBackAtAnyTimeGetsNoShare() throws Exception {
     ResourceRequest ask = ask(64, 1, 0, 1);
     ask.setExecutionTypeRequest(ExecutionTypeRequest.newInstance(ExecutionType.OPPORTUNISTIC));
-    assertSame(ask, only(asks(true).change(Collections.singletonList(ask), MOST, 0)));
+    assertEquals(ask.getCapability(), only(asks(true).change(Collections.singletonList(ask), MOST, 0)).getCapability());
   }
 
   @Test
@@ -100,12 +100,18 @@ class AsksTest {
 
   @Test
   void whatIsNoneOfOursStaysAsItIs() throws Exception {
-    for (ResourceRequest ask : new ResourceRequest[] {ask(64, 0, 0, 1), ask(64, 2, 0, 1)}) {
-      assertSame(ask, only(asks(false).change(Collections.singletonList(ask), MOST, 0)));
-    }
-    ResourceRequest ask = ask(64, 1, 0, 1);
+    ResourceRequest plain = ask(64, 0, 0, 1);
+    assertSame(plain, only(asks(false).change(Collections.singletonList(plain), MOST, 0)));
     Resource withoutShares = GpuShareResourceCalculatorTest.vector(8192, 32, 8, 0);
-    assertSame(ask, only(asks(true).change(Collections.singletonList(ask), withoutShares, 0)));
+    assertSame(plain, only(asks(true).change(Collections.singletonList(plain), withoutShares, 0)));
+  }
+
+  @Test
+  void wholeGpusOfAPlannedApplicationGoWhereItsSharesWouldAndStayWhole() throws Exception {
+    ResourceRequest two = ask(64, 2, 0, 1);
+    ResourceRequest changed = only(asks(false).change(Collections.singletonList(two), MOST, 0));
+    assertEquals(two.getCapability(), changed.getCapability());
+    assertEquals("a100", changed.getNodeLabelExpression());
   }
 
   @Test

@@ -76,6 +76,9 @@ class AvoidedTest {
     assertEquals(Ending.TAKEN, Ending.of(ContainerExitStatus.PREEMPTED, ""));
     assertEquals(Ending.TAKEN, Ending.of(ContainerExitStatus.KILLED_BY_CONTAINER_SCHEDULER, ""));
     assertEquals(Ending.LOST, Ending.of(ContainerExitStatus.ABORTED, ""));
+    assertEquals(Ending.LOST, Ending.of(-1, "Unable to get local resources"));
+    assertEquals(Ending.LOST, Ending.of(154, "Container exited with a non-zero exit code 154"));
+    assertEquals(Ending.FAILED, Ending.of(154, "Container exited with a non-zero exit code 154. Error file: prelaunch.err."));
     assertEquals(Ending.DONE, Ending.of(0, ""));
     assertEquals(Ending.FAILED, Ending.of(64, "usage: train.py"));
     assertEquals(Ending.REFUSED, Ending.of(64, "prelaunch.err: " + GpuShareNodeListener.REFUSAL + "has room for share 50"));

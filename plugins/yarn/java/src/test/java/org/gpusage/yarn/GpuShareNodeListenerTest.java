@@ -129,6 +129,30 @@ class GpuShareNodeListenerTest {
     assertEquals("0", environment(last).get("CUDA_VISIBLE_DEVICES"));
   }
 
+  @Test
+  void aGpuIsNotGivenOutWhileAContainerRunsThatTheNodeManagerHasLostSightOf() throws Exception {
+    Container earlier = container(60, false, ExecutionType.GUARANTEED);
+    GpuShareNodeListener listener = listener();
+    listener.enter(earlier);
+    Path script = folder.resolve(earlier.getContainerId().toString()).resolve("x.sh");
+    Files.createDirectories(script.getParent());
+    Files.write(script, "sleep 60; true".getBytes(StandardCharsets.UTF_8));
+    Process running = new ProcessBuilder("sh", script.toString()).start();
+    try {
+      earlier.cloneAndGetContainerStatus().setExitStatus(Ending.MISSED);
+      containers.remove(earlier.getContainerId());
+      listener.follow(earlier, ContainerState.DONE);
+      Container later = container(50, false, ExecutionType.GUARANTEED);
+      listener.enter(later);
+      assertEquals("1", environment(later).get("CUDA_VISIBLE_DEVICES"));
+    } finally {
+      running.destroyForcibly().waitFor();
+    }
+    Container last = container(60, false, ExecutionType.GUARANTEED);
+    listener.enter(last);
+    assertEquals("0", environment(last).get("CUDA_VISIBLE_DEVICES"));
+  }
+
   private GpuShareNodeListener listener() {
     GpuShareNodeListener listener = new GpuShareNodeListener();
     LocalDirsHandlerService folders =
