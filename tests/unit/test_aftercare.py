@@ -52,8 +52,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def looking_after(manager: Manager, mode: str = "enforce", killed: str | None = None) -> Aftercare:
     configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
     advisor = SimpleNamespace(plugins=SimpleNamespace(hook=manager))
-    snapshot: Any = SimpleNamespace(configuration=configuration, advisor=advisor, killed=killed)
-    return Aftercare(cast("State", SimpleNamespace(snapshot=snapshot)), (samples.MANAGER,))
+    clusters = {samples.MANAGER: samples.case().cluster}
+    snapshot: Any = SimpleNamespace(configuration=configuration, advisor=advisor, killed=killed, clusters=clusters)
+    return Aftercare(cast("State", SimpleNamespace(snapshot=snapshot)))
 
 
 def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[float]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
 from gpusage_slurm.request import read_request
+from gpusage_slurm.script import read_script
 
 OLDER = "PartitionName={} AllowGroups=ALL Default=NO QoS=N/A ExclusiveUser={} OverSubscribe={} State=UP TRES=cpu=48"
 
@@ -84,6 +85,12 @@ def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -
     partitions = f"{OLDER.format('gpu', 'NO', 'NO')}\nPartitionName=big QoS=whole OverSubscribe=NO"
     assert partitions_with(partitions, found) == {"big": f"partition big: {found['qos=whole']}"}
     assert limiting_qos("", 100) == {}
+
+
+def test_a_script_says_where_it_will_run() -> None:
+    """So that `gpusage validate` knows it too."""
+    fields = read_script("#!/bin/sh\n#SBATCH --reservation=course -q short\n")
+    assert read_request(fields).places == ("reservation=course", "qos=short")
 
 
 def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from gpusage.service.state import State
@@ -28,14 +27,12 @@ class Aftercare:
     """Looks after rewritten jobs, in a thread of its own.
 
     Args:
-        state: Whom to ask, and what may be done.
-        managers: Whose jobs to look at.
+        state: Whose jobs to look at, and what may be done.
     """
 
-    def __init__(self, state: State, managers: Sequence[str]) -> None:
+    def __init__(self, state: State) -> None:
         self.rewrote = True  # before this daemon was started, perhaps
         self._state = state
-        self._managers = managers
         self._since_s: dict[_Key, float] = {}
         self._told: dict[_Key, str] = {}
         self._turned_back = 0
@@ -58,15 +55,15 @@ class Aftercare:
     def look(self) -> None:
         """Look once; whatever goes wrong, the next look may succeed."""
         self.rewrote = False
-        waiting: dict[_Key, MarkedJob] = {}
+        snapshot, waiting = self._state.snapshot, dict[_Key, MarkedJob]()
         try:
-            for manager in self._managers:
-                found = self._state.snapshot.advisor.plugins.hook.shared_jobs(manager=manager, states=("waiting",))
+            for manager in snapshot.clusters:
+                found = snapshot.advisor.plugins.hook.shared_jobs(manager=manager, states=("waiting",))
                 waiting |= {(manager, job.job_id): job for job in found or ()}
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._fail(error)
-        if waiting or self._error:
+        if waiting or self._error or not snapshot.clusters:
             self.rewrote = True  # there is something to look at next time
         self._act(waiting, time.monotonic())
 

@@ -22,7 +22,7 @@ from gpusage.service.desk import Desk
 from gpusage.service.door import Door
 from gpusage.service.recorder import Recorder
 from gpusage.service.server import Server
-from gpusage.service.state import MANAGERS, State
+from gpusage.service.state import State
 from gpusage.service.visitors import Visitors
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
@@ -89,7 +89,7 @@ async def _tend(asking: Door, looking: Door, state: State) -> None:
 
 async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    aftercare = Aftercare(state, MANAGERS)
+    aftercare = Aftercare(state)
     desk = Desk(state, recorder, aftercare, loop)
     server, visitors = Server(desk, loop), Visitors(desk, loop)
     state.start()

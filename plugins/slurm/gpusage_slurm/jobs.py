@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import JobState, MarkedJob
@@ -51,10 +50,10 @@ def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
     """
     form = ",".join(f"{name}:{width}" for name, width in columns)
     text = scontrol.run("squeue", "--noheader", "--all", *options, f"--Format={form}")
-    return (row for row in map(MappingProxyType, parse_rows(text, columns)) if row["JobArrayID"])
+    return parse_rows(text, columns)
 
 
-def parse_rows(text: str, columns: tuple[tuple[str, int], ...]) -> Iterator[dict[str, str]]:
+def parse_rows(text: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
     """Yield the columns of each line that begins with a job's id; where a text has line breaks, others do not."""
     for line in text.splitlines():
         raw, row, begin = line.encode(), {}, 0

@@ -25,6 +25,7 @@ _SHORT = MappingProxyType(
         "-w": "nodelist",
         "-x": "exclude",
         "-D": "chdir",
+        "-q": "qos",
     }
 )
 _PLAIN = MappingProxyType(
@@ -38,6 +39,8 @@ _PLAIN = MappingProxyType(
         "partition": "partition",
         "nodelist": "req_nodes",
         "exclude": "exc_nodes",
+        "reservation": "reservation",
+        "qos": "qos",
         "ntasks": "num_tasks",
         "sockets-per-node": "sockets_per_node",
         "gpu-freq": "tres_freq",
