@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from gpusage.edits import read_text
@@ -27,21 +26,23 @@ OURS = {
 }
 """What we add to lists: taken out by name from a line that the site has changed since."""
 _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
-_DEEPEST_INCLUDE = 9
 
 
-def read_files(path: Path, cluster: str | None = None, depth: int = 0) -> Iterator[tuple[Path, str]]:
-    """Yield the file at *path* and those that it includes, with their texts; ``%c`` is the cluster's name.
+def read_files(path: Path) -> dict[Path, str]:
+    """Return the texts of the file at *path* and of those that it includes, each once.
 
-    A name without a folder lies beside the file that includes it.
+    In a name ``%c`` is the cluster's; one without a folder lies beside the file that includes it.
     """
-    text = read_text(path)
-    if text is None or depth > _DEEPEST_INCLUDE:
-        return
-    yield path, text
-    cluster = cluster or (setting(text, "ClusterName") or "").lower()
-    for name in _INCLUDE.findall(text):
-        yield from read_files(path.parent / name.replace("%c", cluster), cluster, depth + 1)
+    found: dict[Path, str] = {}
+    cluster, waiting = "", [path]
+    while waiting:
+        each = waiting.pop(0)
+        text = None if any(each.samefile(known) for known in found if each.exists()) else read_text(each)
+        if text is not None:
+            found[each] = text
+            cluster = cluster or (setting(text, "ClusterName") or "").lower()
+            waiting[:0] = [each.parent / name.replace("%c", cluster) for name in _INCLUDE.findall(text)]
+    return found
 
 
 def setting(text: str, key: str) -> str | None:

@@ -91,7 +91,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         card_limit_s=configuration.slurm.card_limit_s,
         command=str(site.command),
     )
-    before = dict(conf.read_files(site.slurm_conf))
+    before = conf.read_files(site.slurm_conf)
     texts = dict(before)
     _add_lists(texts, site)
     wrappers = _add_node_side(texts, site, across_users=configuration.sharing.across_users)
@@ -115,7 +115,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
     A wrapper of the site's own node scripts goes with the second uninstallation, when no slurm.conf names it any more.
     """
-    edits = [edit_of(path, conf.without_edits(text)) for path, text in conf.read_files(site.slurm_conf)]
+    edits = [edit_of(path, conf.without_edits(text)) for path, text in conf.read_files(site.slurm_conf).items()]
     for name in ("job_submit.lua", "cli_filter.lua"):
         text = read_text(site.folder / name)
         if text is not None:
