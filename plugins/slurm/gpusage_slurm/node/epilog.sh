@@ -3,12 +3,6 @@
 # Whatever goes wrong, it exits with 0, because any other status takes the node out of service.
 trap 'exit 0' EXIT # also where the shell itself ends us
 
-# A command that hangs in the kernel cannot be killed, but this shell can stop to wait for it.
-if [ -z "${GPUSAGE_TIMED:-}" ]; then
-    GPUSAGE_TIMED=yes timeout -s KILL 15 "$0" </dev/null >/dev/null 2>&1
-    exit 0
-fi
-
 control=${GPUSAGE_MPS_CONTROL:-nvidia-cuda-mps-control} # may name a stand-in
 root=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}
 limit_s=5
@@ -16,6 +10,13 @@ job=${SLURM_JOB_ID:-}
 
 case $job in "" | *[!0-9]*) exit 0 ;; esac
 [ -r "$root/jobs/$job" ] || exit 0
+
+# A command that hangs in the kernel cannot be killed, but this shell can stop to wait for it.
+if [ -z "${GPUSAGE_TIMED:-}" ]; then
+    GPUSAGE_TIMED=yes timeout -s KILL 15 "$0" </dev/null >/dev/null 2>&1
+    exit 0
+fi
+
 read -r folder <"$root/jobs/$job"
 rm -f "$root/jobs/$job"
 case $folder in "$root"/gpu-*) ;; *) exit 0 ;; esac

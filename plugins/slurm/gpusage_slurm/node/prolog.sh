@@ -4,6 +4,9 @@
 # GPU by time slices, without MPS.
 trap 'exit 0' EXIT # also where the shell itself ends us, as it does when a redirection of a special built-in fails
 
+# Slurm sets the percentage in a job that holds a share, and one device: a share lies on one GPU.
+[ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
+
 limit_s=${GPUSAGE_PROLOG_LIMIT_S:-8} # for all of it: slurmd waits for us, and a GPU may hang
 # A command that hangs in the kernel cannot be killed, but this shell can stop to wait for it.
 if [ -z "${GPUSAGE_TIMED:-}" ]; then
@@ -23,9 +26,7 @@ left() {
     echo $((deadline - now > 1 ? deadline - now : 1))
 }
 
-# Slurm sets the percentage in a job that holds a share, and one device: a share lies on one GPU.
 device=${CUDA_VISIBLE_DEVICES:-}
-[ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 case $device in "" | *[!A-Za-z0-9-]*) exit 0 ;; esac
 case $job in "" | *[!0-9]*) exit 0 ;; esac
 command -v "$control" || exit 0
