@@ -63,6 +63,7 @@ ACTIVITY_COVERAGE = "Activity: coverage"
 COLOCATION_COVERAGE = "Co-location: coverage"
 COVERED = (85, 95)
 STEP, INSIDE = "step time, ", "inside the 90 % interval, %"
+SLOWDOWN, ON_A_PART, KNOWN = "slowdown on a share, ", "Slowdown on a part of a GPU: ", "step time known"
 UNSEEN = f"family unseen, {INSIDE}"
 GOALS = (
     Goal(f"{STEP}NeuSight's models, model unseen: MAPE %", UNSEEN_FAMILY, "neusight", "ours", (0, 7), "columns"),
@@ -86,6 +87,11 @@ GOALS = (
     Goal("partner on Gavel's V100, of four: % of Oracle", GAVEL, "ours", QUEUE, (95, 100), "rows"),
     Goal("partner in Lucid's data, of all: % of Oracle", LUCID, "ours, as shipped", ALL, (96, 100), "rows"),
     Goal("partner in Lucid's data, of four: % of Oracle", LUCID, "ours, as shipped", QUEUE, (98.5, 100), "rows"),
+    Goal(f"{SLOWDOWN}RaPP, {KNOWN}: MAPE %", f"{ON_A_PART}rapp", "gpusage, step", "MAPE %", (0, 15), "rows"),
+    Goal(f"{SLOWDOWN}ParvaGPU, {KNOWN}: MAPE %", f"{ON_A_PART}parva", "gpusage, step", "MAPE %", (0, 12), "rows"),
+    Goal(f"{SLOWDOWN}MISO, {KNOWN}: MAPE %", f"{ON_A_PART}miso", "gpusage, step", "MAPE %", (0, 12), "rows"),
+    Goal(f"{SLOWDOWN}RaPP, {KNOWN}, {INSIDE}", f"{ON_A_PART}rapp", "gpusage, step", "coverage %", COVERED, ""),
+    Goal(f"{SLOWDOWN}ParvaGPU, {KNOWN}, {INSIDE}", f"{ON_A_PART}parva", "gpusage, step", "coverage %", COVERED, ""),
 )
 
 

@@ -27,6 +27,9 @@ def write_measurements(folder: Path) -> Path:
     _write(folder / "gpumemnet_mlp_step1.csv", _perceptrons())
     _write(folder / "gpumemnet_cnn.csv", _convolutional())
     _write(folder / "gavel_pairs.csv", _pairs())
+    _write(folder / "rapp_mps_percent.csv.gz", _percentages())
+    _write(folder / "parvagpu_mig.csv", _slices())
+    _write(folder / "miso_a100_mig.csv", _trained_slices())
     return folder
 
 
@@ -141,3 +144,30 @@ def _pairs() -> Rows:
             | {"usable": int(number > 0)}
         )
     return rows
+
+
+def _percentages() -> Rows:
+    return [
+        {"model": name, "batch_size": 8, "mps_percent": percent, "time_quota_percent": 100}
+        | {"latency_ms": (5 + place) * max(60 / percent, 1.0)}
+        for place, name in enumerate(TORCHVISION)
+        for percent in (20, 50, 80, 90, 100)
+    ]
+
+
+def _slices() -> Rows:
+    return [
+        {"model": name, "mig_slices": slices, "batch_size": 32, "process_count": 1}
+        | {"throughput_samples_per_s": 300.0 * slices, "latency_s": 1.0}
+        for name in ("resnet50", "densenet121")
+        for slices in (1, 2, 3, 4, 7)
+    ]
+
+
+def _trained_slices() -> Rows:
+    times = {"1g.5gb": 0.6, "3g.20gb": 0.2, "7g.40gb": 0.14}
+    return [
+        {"mig_slice": name, "model": "cyclegan", "batch_size": 1, "iter_time_median_s": seconds}
+        | {"sm_util_pct_a100_solo": 78.0, "mem_util_pct_a100_solo": 20.0}
+        for name, seconds in times.items()
+    ]

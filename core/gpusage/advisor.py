@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpusage.devices.catalogue import Catalogue
+from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.plugins import load_plugins
 from gpusage.predictors.familiarity import doubts
+from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.types import (
     Activity,
+    Alone,
     Case,
     Cluster,
     Code,
@@ -86,6 +89,31 @@ class Advisor:
             strict=True,
         )
         return tuple(_need(graph, workload, *answer) for answer in answers)
+
+    def predict_shares(
+        self, graph: ModelGraph, workload: Workload, gpu: Gpu, percents: Sequence[int], alone: Alone
+    ) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each share of *gpu*, with what the share costs it.
+
+        Args:
+            graph: The model.
+            workload: How it is run.
+            gpu: The whole GPU; 100 among *percents* is the whole one.
+            percents: Shares, each 1 to 100.
+            alone: What an earlier run alone on the whole GPU showed.
+
+        Raises:
+            DeviceError: A share is not from 1 to 100 percent.
+        """
+        parts = [share_of(gpu, percent) for percent in percents]
+        whole, *needs = self.predict(graph, workload, [gpu, *parts])
+        answer = self.plugins.hook.predict_slowdown(graph=graph, workload=workload, gpu=gpu, shares=parts, alone=alone)
+        slowdowns = _answered("predict_slowdown", answer, len(parts))
+        whole_s = whole.step_time_s if alone.step_time_s is None else exactly(alone.step_time_s)
+        return tuple(
+            _on_share(need, workload, gpu, percent, product(whole_s, slowdown), slowdown)
+            for need, percent, slowdown in zip(needs, percents, slowdowns, strict=True)
+        )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
         """Return what jobs, each given by its need on *gpu*, do to each other there."""
@@ -189,15 +217,33 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
         gpu_utilization=activity.gpu_utilization,
         sm_activity=activity.sm_activity,
         dram_activity=activity.dram_activity,
-        throughput_samples_per_s=Interval(
-            value=workload.batch_size / step_time_s.value,
-            low=workload.batch_size / step_time_s.high,
-            high=workload.batch_size / step_time_s.low,
-        ),
+        throughput_samples_per_s=_throughput(workload, step_time_s),
         fits=memory_bytes.high <= gpu.memory_bytes,
         familiar=not doubts_of_it,
         notes=(*graph.notes, *doubts_of_it),
         parameter_count=graph.parameter_count,
+    )
+
+
+def _on_share(
+    need: GpuNeed, workload: Workload, gpu: Gpu, percent: int, step_time_s: Interval, slowdown: Interval
+) -> GpuNeed:
+    return replace(
+        need,
+        step_time_s=step_time_s,
+        throughput_samples_per_s=_throughput(workload, step_time_s),
+        fits=need.memory_bytes.high <= gpu.memory_bytes * percent / WHOLE_PERCENT,
+        share_percent=percent,
+        slowdown=slowdown,
+    )
+
+
+def _throughput(workload: Workload, step_time_s: Interval) -> Interval:
+    """Return samples a second."""
+    return Interval(
+        value=workload.batch_size / step_time_s.value,
+        low=workload.batch_size / step_time_s.high,
+        high=workload.batch_size / step_time_s.low,
     )
 
 

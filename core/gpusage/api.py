@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.advisor import Advisor, make_advisor
+from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Colocation, GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import Alone, Colocation, GpuNeed, ModelGraph, Workload
 
 
 @cache
@@ -41,15 +42,30 @@ def read_model(
     return graph_from_module(source, example_inputs)
 
 
-def predict(graph: ModelGraph, *, gpu: str, **workload: Any) -> GpuNeed:  # noqa: ANN401 - the fields of Workload
-    """Return what *graph* needs on *gpu*.
+def predict(
+    graph: ModelGraph,
+    *,
+    gpu: str,
+    share: int = WHOLE_PERCENT,
+    utilization: float | None = None,
+    step_time_s: float | None = None,
+    **workload: Any,  # noqa: ANN401 - the fields of Workload
+) -> GpuNeed:
+    """Return what *graph* needs on *gpu*, or on a share of it.
 
     Args:
         graph: As `read_model` returns it.
         gpu: A name of the catalogue, or an alias such as ``a100``.
+        share: The share's MPS active thread percentage, 1 to 100.
+        utilization: The GPU utilization that nvidia-smi showed in an earlier run alone on this GPU, 0 to 1.
+        step_time_s: The step time of such a run, in seconds.
         workload: Fields of `gpusage_hooks.types.Workload`: ``batch_size``, ``mode``, ``precision``, ``optimizer``.
+
+    Raises:
+        DeviceError: The GPU is not in the catalogue, or the share is not from 1 to 100.
     """
-    return advisor().predict(graph, Workload(**workload), [advisor().catalogue.find(gpu)])[0]
+    alone = Alone(utilization=utilization, step_time_s=step_time_s)
+    return advisor().predict_shares(graph, Workload(**workload), advisor().catalogue.find(gpu), [share], alone)[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

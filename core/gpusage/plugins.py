@@ -30,6 +30,7 @@ BUILT_IN: tuple[str, ...] = (
     "gpusage.predictors.activity",
     "gpusage.predictors.colocation",
     "gpusage.predictors.memory",
+    "gpusage.predictors.slowdown",
     "gpusage.predictors.step_time",
 )
 DEFERRED: Mapping[str, str] = MappingProxyType(

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from gpusage_hooks import samples, specs
@@ -124,6 +124,22 @@ def check_predictor(function: Hook, *, hook: str, graph: ModelGraph | None = Non
         require(_alike(turned[::-1], answer), f"{hook} must follow the order of the GPUs; got another one")
         alone = [sound_answer(hook, function, **question, gpus=(gpu,))[0] for gpu in gpus]
         require(_alike(alone, answer), f"{hook} must not depend on which other GPUs are asked for; it does")
+
+
+def check_slowdown(function: Hook) -> None:
+    """Check a predictor of slowdowns: one sound interval for each share, at least 1, none on the whole GPU."""
+    gpu = samples.gpus()[0]
+    shares = (gpu, samples.half(gpu))
+    for workload, alone in product(samples.workloads(), samples.runs_alone()):
+        question = {"graph": samples.graph(), "workload": workload, "gpu": gpu, "alone": alone}
+        answer = sound_answer("predict_slowdown", function, **question, shares=shares)
+        if answer is None:
+            continue
+        require(len(answer) == len(shares), f"predict_slowdown must give one entry for each share; got {len(answer)}")
+        for entry in answer:
+            check_interval(entry, "predict_slowdown", least=1.0)
+        whole = answer[0]
+        require(whole.low == whole.high == 1.0, f"predict_slowdown must be exactly 1 on the whole GPU; got {whole}")
 
 
 def check_colocation(function: Hook) -> None:
@@ -276,6 +292,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
     "describe_gpus": check_gpus,
     **{hook: partial(check_predictor, hook=hook) for hook in PREDICTORS},
+    "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
     **{hook: partial(check_policy, hook=hook) for hook in POLICIES},
     "parse_submission": check_parser,

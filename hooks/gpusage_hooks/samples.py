@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpusage_hooks.types import (
+    Alone,
     Case,
     Cluster,
     Code,
@@ -104,6 +105,22 @@ def gpus() -> tuple[Gpu, ...]:
         gpu("sample-small", tera_flop_per_s=30, memory_gib=8, launch_year=2022),
         gpu("sample-fast", tera_flop_per_s=60, memory_gib=80, launch_year=2022),
     )
+
+
+def half(of: Gpu) -> Gpu:
+    """Return half of the GPU *of*, as a GPU of its own."""
+    return replace(
+        of,
+        sm_count=of.sm_count // 2,
+        peak_flop_per_s=MappingProxyType({name: rate / 2 for name, rate in of.peak_flop_per_s.items()}),
+        bandwidth_bytes_per_s=of.bandwidth_bytes_per_s / 2,
+        power_limit_w=of.power_limit_w / 2,
+    )
+
+
+def runs_alone() -> tuple[Alone, ...]:
+    """Return what an earlier run may have shown: nothing, a utilization, a step time."""
+    return Alone(), Alone(utilization=0.6), Alone(step_time_s=0.1)
 
 
 def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_time_s: float = 0.1) -> GpuNeed:

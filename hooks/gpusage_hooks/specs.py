@@ -12,6 +12,7 @@ import pluggy
 
 from gpusage_hooks.types import (
     Activity,
+    Alone,
     Case,
     Cluster,
     Colocation,
@@ -68,6 +69,24 @@ def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -
 @hookspec(firstresult=True)
 def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity] | None:
     """Predict how busy the workload keeps each GPU when alone; first answer wins."""
+
+
+@hookspec(firstresult=True)
+def predict_slowdown(
+    graph: ModelGraph, workload: Workload, gpu: Gpu, shares: Sequence[Gpu], alone: Alone
+) -> Sequence[Interval] | None:
+    """Predict the step time on each share of *gpu* against that on the whole GPU; first answer wins.
+
+    Args:
+        graph: Every shape is resolved but for the batch.
+        workload: How it is run.
+        gpu: The whole GPU.
+        shares: Parts of *gpu*, each with its own SMs, rates and bandwidth; one may be *gpu* itself.
+        alone: What an earlier run alone on the whole GPU showed.
+
+    Returns:
+        One ratio for each share, at least 1, in the order of *shares*: an interval of the ratio itself.
+    """
 
 
 @hookspec(firstresult=True)

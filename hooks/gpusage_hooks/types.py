@@ -161,11 +161,27 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What an earlier run showed of a job alone on a whole GPU; a predictor uses the first that is known.
+
+    Attributes:
+        utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
+        step_time_s: Seconds of one step.
+    """
+
+    utilization: float | None = None
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeed:
     """What one replica of a workload needs on one GPU.
 
     Attributes:
+        fits: Whether the upper end of the memory is no more than the GPU has, or than the share's part of it.
         parameter_count: Of the model, by which two jobs are known to train or serve the same one; 0 where not known.
+        share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
+        slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself.
     """
 
     gpu: str
@@ -179,6 +195,8 @@ class GpuNeed:
     familiar: bool = True
     notes: tuple[str, ...] = ()
     parameter_count: int = 0
+    share_percent: int = 100
+    slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusage.predictors import speedups
+from gpusage.predictors.intervals import ratio
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -68,6 +69,8 @@ def need(found: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = No
     """
     document: dict[str, Any] = {
         "gpu": found.gpu,
+        "share_percent": found.share_percent,
+        "slowdown": interval(found.slowdown),
         "step_time_s": interval(found.step_time_s),
         "memory_bytes": interval(found.memory_bytes),
         "gpu_utilization": interval(found.gpu_utilization),
@@ -132,7 +135,9 @@ def cluster(seen: Cluster, origin: str) -> dict[str, Any]:
 
 def speedup(found: GpuNeed, first: GpuNeed) -> Interval:
     """Return how many times faster than *first* a step runs; 1 exactly against itself."""
-    return ALONE if found.gpu == first.gpu else speedups.speedup(found, first)
+    if found.gpu != first.gpu:
+        return speedups.speedup(found, first)
+    return ALONE if found.share_percent == first.share_percent else ratio(first.slowdown, found.slowdown)
 
 
 def scaled(figure: Interval, factor: float) -> Interval:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import documents, figures, options, tables
+from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ Examples:
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
   gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
 """
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
@@ -35,6 +37,7 @@ COLUMNS = (
     tables.Column("samples/s"),
     tables.Column("speedup"),
 )
+SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
 
 Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 
@@ -43,6 +46,7 @@ Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 @options.models_argument
 @options.gpu_option(multiple=True)
 @options.workload_options
+@options.share_options
 @click.option(
     "--explain",
     "explains",
@@ -70,7 +74,7 @@ def command(
     MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
     its own options behind commas.
     """
-    predictions = _predictions(options.read_requests(models, run), gpus)
+    predictions = _predictions(options.read_requests(models, run), gpus, options.read_shares(run))
     explanations = [
         _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
         for graph, run, needs in predictions
@@ -88,16 +92,22 @@ def command(
     tables.show(LEGEND)
 
 
-def _predictions(requests: Sequence[Any], names: Sequence[str]) -> list[Prediction]:
+def _predictions(requests: Sequence[Any], names: Sequence[str], asked: options.Shares) -> list[Prediction]:
     """Return graph, workload and needs of each request."""
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
 
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
+    alone = {gpu.name: asked.alone(gpu, catalogue) for gpu in gpus}
     found = []
     for request in requests:
         graph = advisor().read(request.model, dict(request.workload.shape))
-        found.append((graph, request.workload, advisor().predict(graph, request.workload, gpus)))
+        needs = [
+            need
+            for gpu in gpus
+            for need in advisor().predict_shares(graph, request.workload, gpu, asked.percents, alone[gpu.name])
+        ]
+        found.append((graph, request.workload, tuple(needs)))
     return found
 
 
@@ -122,8 +132,8 @@ def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Seq
         explain_page.Model(
             title=graph.name,
             words=f"{describe_model(graph)}; {describe_workload(graph, run)}",
-            columns=[column.title for column in _columns(run)],
-            rows=[list(_cells(need, needs[0], run.steps)) for need in needs],
+            columns=[column.title for column in _columns(needs, run)],
+            rows=[list(_cells(need, needs, run.steps)) for need in needs],
             notes=_notes(needs),
             explanations=explained,
         )
@@ -150,13 +160,20 @@ def _document(
 def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
     tables.show_title(graph.name)
     tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run)}\n")
-    tables.show_rows(_columns(run), [list(_cells(need, needs[0], run.steps)) for need in needs])
+    tables.show_rows(_columns(needs, run), [list(_cells(need, needs, run.steps)) for need in needs])
     notes = _notes(needs)
     tables.show("\n".join(["", *(f"- {note}" for note in notes), *([""] if notes else [])]))
 
 
-def _columns(run: Workload) -> Sequence[tables.Column]:
-    return (*COLUMNS, tables.Column(f"{run.steps} steps")) if run.steps else COLUMNS
+def _columns(needs: Sequence[GpuNeed], run: Workload) -> Sequence[tables.Column]:
+    gpu, *figures_of_it = COLUMNS
+    shares = SHARE_COLUMNS if _are_shared(needs) else ()
+    steps = (tables.Column(f"{run.steps} steps"),) if run.steps else ()
+    return (gpu, *shares, *figures_of_it, *steps)
+
+
+def _are_shared(needs: Sequence[GpuNeed]) -> bool:
+    return any(need.share_percent != WHOLE_PERCENT for need in needs)
 
 
 def _notes(needs: Sequence[GpuNeed]) -> list[str]:
@@ -164,8 +181,11 @@ def _notes(needs: Sequence[GpuNeed]) -> list[str]:
     return list(dict.fromkeys(note for need in needs for note in need.notes))
 
 
-def _cells(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
+def _cells(need: GpuNeed, needs: Sequence[GpuNeed], steps: int | None) -> Iterator[str]:
     yield need.gpu + ("" if need.familiar else " *")
+    if _are_shared(needs):
+        yield f"{need.share_percent} %"
+        yield figures.plain(need.slowdown, "x")
     yield figures.time(need.step_time_s)
     yield figures.memory(need.memory_bytes)
     yield "yes" if need.fits else "no"
@@ -173,7 +193,7 @@ def _cells(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
     yield figures.share(need.sm_activity)
     yield figures.share(need.dram_activity)
     yield figures.plain(need.throughput_samples_per_s)
-    yield figures.plain(documents.speedup(need, first), "x")
+    yield figures.plain(documents.speedup(need, needs[0]), "x")
     if steps:
         yield figures.time(documents.scaled(need.step_time_s, steps))
 

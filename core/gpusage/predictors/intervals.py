@@ -54,5 +54,18 @@ def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
+def exactly(value: float) -> Interval:
+    """Return the interval of a figure that is known."""
+    return Interval(value=value, low=value, high=value)
+
+
+def product(first: Interval, second: Interval) -> Interval:
+    """Return *first* x *second*, two figures that miss by a factor each, independently of each other."""
+    value = first.value * second.value
+    up = hypot(log(first.high / first.value), log(second.high / second.value))
+    down = hypot(log(first.value / first.low), log(second.value / second.low))
+    return Interval(value=value, low=value * exp(-down), high=value * exp(up))
+
+
 def _apart(first: float, second: float, shared: float) -> float:
     return sqrt(max(first**2 + second**2 - 2.0 * shared * min(first, second) ** 2, 0.0))

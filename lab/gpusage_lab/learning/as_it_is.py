@@ -19,10 +19,11 @@ from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.memory import predict_memory
 from gpusage.predictors.pretrained import load
+from gpusage.predictors.slowdown import predict_slowdown
 from gpusage.predictors.speedups import speedup
 from gpusage.predictors.step_time import predict_step_time
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Interval, Workload
+from gpusage_hooks.types import Alone, Interval, Workload
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning import activity_rows, activity_tests, memory_unfitted, pairs, random_networks
 from gpusage_lab.learning.artifacts import reading
@@ -31,6 +32,7 @@ from gpusage_lab.learning.memory_rows import PEAKS, is_described, memory_rows
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.profiled_pairs import profiled_pairs
 from gpusage_lab.learning.scores import rmsle, score
+from gpusage_lab.learning.slowdown_rows import slowdown_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -78,7 +80,10 @@ def _ask(name: str) -> None:
     """Let the built-in predictors read all that they ever do of the artifact *name*."""
     _cited(name)
     advisor = Advisor(plugins=load_plugins(entry_points=False), catalogue=builtin_catalogue())
-    needs = advisor.predict(load_zoo().graph(TRIED), Workload(), list(advisor.catalogue))
+    graph = load_zoo().graph(TRIED)
+    needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
+    for alone in (Alone(), Alone(utilization=0.5), Alone(step_time_s=0.1)):
+        advisor.predict_shares(graph, Workload(), advisor.catalogue.find(needs[0].gpu), [50], alone)
     advisor.colocate(needs[:1] * 2, advisor.catalogue.find(needs[0].gpu))
     for of, over in permutations(needs, 2):
         speedup(of, over)
@@ -211,6 +216,14 @@ def _colocation(data: DataFolder) -> Iterator[Answer]:
                 yield Answer(source, "one job", label, float(part), said)
 
 
+def _slowdown(data: DataFolder) -> Iterator[Answer]:
+    zoo = load_zoo()
+    for row in slowdown_rows(data, zoo):
+        alone = Alone(step_time_s=row.alone_s)
+        found = predict_slowdown(zoo.graph(row.key), row.workload, row.gpu, [row.share], alone)[0]
+        yield Answer(row.source, "step time known", row.key, row.slowdown, found)
+
+
 def _interval(value: float, low: float, high: float) -> Interval:
     return Interval(value=value, low=low, high=high)
 
@@ -220,12 +233,20 @@ _ANSWERS: Mapping[str, Callable[[DataFolder], Iterator[Answer]]] = {
     "memory": _memory,
     "activity": _activity,
     "colocation": _colocation,
+    "slowdown": _slowdown,
 }
 _TITLES = {
     "step_time": "Step time",
     "memory": "Memory",
     "activity": "Activity alone",
     "colocation": "Co-location",
+    "slowdown": "Slowdown on a part of a GPU",
 }
 _FIGURES = {"utilization": "gpu_utilization", "SM activity": "sm_activity", "DRAM activity": "dram_activity"}
-_UNITS = {"step_time": "s", "memory": "GiB", "activity": "share", "colocation": "of the throughput alone"}
+_UNITS = {
+    "step_time": "s",
+    "memory": "GiB",
+    "activity": "share",
+    "colocation": "of the throughput alone",
+    "slowdown": "x",
+}

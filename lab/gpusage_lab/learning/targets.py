@@ -19,6 +19,7 @@ TARGETS: Mapping[str, str] = MappingProxyType(
         "memory": "gpusage_lab.learning.memory",
         "activity": "gpusage_lab.learning.activity",
         "colocation": "gpusage_lab.learning.colocation",
+        "slowdown": "gpusage_lab.learning.slowdown",
     }
 )
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""

@@ -25,6 +25,7 @@ from gpusage_lab.zoo.cards import key_of_profiled
 Recipe = Callable[[], ModelGraph]
 Sizes = tuple[tuple[str, tuple[int, ...]], ...]
 
+RAPP = "rapp_mps_percent.csv.gz"
 _GPT_CLASS = "GPT2LMHeadModel"
 _GPT = {"model_type": "gpt2"}
 NEUSIGHT: Mapping[str, tuple[str, Mapping[str, Any], tuple[int, ...]]] = {
@@ -77,8 +78,8 @@ def timm_fused_models(data: DataFolder) -> dict[str, Recipe]:
 
 
 def torchvision_models(data: DataFolder) -> dict[str, Recipe]:
-    """Return the models of pytorch-gpu-benchmark, all of which ran on images of 224 x 224."""
-    names = sorted(set(data.read("torchvision_gpu_bench.csv")["model"]))
+    """Return the models of pytorch-gpu-benchmark and of RaPP, all of which ran on images of 224 x 224."""
+    names = sorted({name for file in ("torchvision_gpu_bench.csv", RAPP) for name in data.read(file)["model"]})
     return {f"torchvision:{name}@224": partial(_torchvision, name) for name in names}
 
 

@@ -101,11 +101,12 @@ def refusal(*arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-@pytest.mark.parametrize("target", ["step_time", "memory", "activity", "colocation"])
+@pytest.mark.parametrize("target", ["step_time", "memory", "activity", "colocation", "slowdown"])
 def test_each_target_says_what_an_empty_folder_lacks(tmp_path: Path, command: str, target: str) -> None:
     made = tmp_path / "made" if command == "train" else tmp_path / "page.html"
     sentence = refusal(command, "--data", tmp_path, "--target", target, "--output", made)
-    wanted = r"Data folder '.*' must have the file \w+\.csv; got none\. Name|Measurements must be of at least 2 kinds"
+    lacking = r"Data folder '.*' must have the file \w+\.csv(?:\.gz)?; got none\. Name"
+    wanted = f"{lacking}|Measurements must be of at least 2 kinds"
     assert re.match(f"gpusage: error: ({wanted})", sentence)
     assert not list(tmp_path.rglob("*.*"))
 

@@ -1,0 +1,40 @@
+"""A share of a GPU as a GPU of its own: the same one with fewer SMs.
+
+An MPS thread percentage takes SMs away, and with them the arithmetic and, since each SM has only so many requests under
+way, the bandwidth. The cache stays whole, and so does the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Gpu
+
+WHOLE_PERCENT = 100
+
+
+def share_of(gpu: Gpu, percent: int) -> Gpu:
+    """Return *percent* % of *gpu* as a GPU of the same name; the whole one is *gpu* itself.
+
+    Args:
+        gpu: A row of the catalogue.
+        percent: The MPS active thread percentage, 1 to 100. A share of less than one SM counts as one.
+
+    Raises:
+        DeviceError: *percent* is not from 1 to 100.
+    """
+    if not 1 <= percent <= WHOLE_PERCENT:
+        message = f"Share of {gpu.name} must be from 1 to 100 percent; got {percent}. Change it."
+        raise DeviceError(message)
+    if percent == WHOLE_PERCENT:
+        return gpu
+    part = percent / WHOLE_PERCENT
+    return replace(
+        gpu,
+        sm_count=max(round(gpu.sm_count * part), 1),
+        peak_flop_per_s=MappingProxyType({name: rate * part for name, rate in gpu.peak_flop_per_s.items()}),
+        bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s * part,
+        power_limit_w=gpu.power_limit_w * part,
+    )

@@ -1,0 +1,196 @@
+"""The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
+
+The point has nothing of its own to learn: it is the ratio of two predictions of the step-time predictor. What is
+learned is the width of its interval, so that 90 % of the measurements lie inside, each source counting alike.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from gpusage.predictors.lowering import FloatArray
+from gpusage.predictors.slowdown import Deviations, ToldFrom, slowdowns
+from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.scores import score
+from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
+from gpusage_lab.learning.splits import IntArray, by_group, check_enough
+from gpusage_lab.learning.targets import Points, ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import Zoo, load_zoo
+
+FOLDS = 10
+COVERAGE = 0.90
+GROWTHS = (0.1, 0.2, 0.3, 0.4)
+NOISES = (0.04, 0.08, 0.12)
+WORKINGS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+TOLD_FROM: tuple[ToldFrom, ...] = ("graph", "step_time", "utilization")
+_WORDS = {"graph": "from the graph alone", "step_time": "step time known", "utilization": "utilization known"}
+
+
+def fit(data: DataFolder) -> Sequence[Artifact]:
+    """Fit the widths on every row."""
+    columns = _columns(data, load_zoo())
+    everything = np.arange(len(columns.rows))
+    fitted = fitted_on(columns, everything)
+    held_out = {told_from: _held_out(columns, told_from) for told_from in TOLD_FROM}
+    return [_artifact(columns, fitted, held_out)]
+
+
+def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
+    """Score each source by what is known, with plainer rules beside; widths are of other families."""
+    return evaluate_with(data, load_zoo())
+
+
+def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
+    """Do as `evaluate` with the cards of *zoo*."""
+    columns = _columns(data, zoo)
+    predicted = {told_from: _held_out(columns, told_from) for told_from in TOLD_FROM}
+    return [_table(columns, source, predicted) for source in FILES]
+
+
+def _columns(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
+    rows = slowdown_rows(data, zoo)
+    check_enough([row.family for row in rows], "families")
+    return with_predictions(rows, zoo)
+
+
+def fitted_on(columns: SlowdownColumns, train: IntArray) -> Deviations:
+    """Return the narrowest widths at which 90 % of the rows *train* lie inside, whatever is known of the job.
+
+    What a share does to the GPU's own time, and noise, are fitted where the step time is known; then, for each kind of
+    knowledge, how far the part of the step that the GPU works may lie from what is known.
+    """
+    common = min(
+        (_common(*each) for each in product(GROWTHS, NOISES, WORKINGS)),
+        key=lambda tried: _loss(columns, train, "step_time", tried),
+    )
+    others = {
+        told_from: min(
+            (replace(common, working={told_from: each}) for each in product(WORKINGS, WORKINGS)),
+            key=lambda tried: _loss(columns, train, told_from, tried),
+        ).working
+        for told_from in TOLD_FROM
+        if told_from != "step_time"
+    }
+    return replace(common, working=ChainMap(dict(common.working), *map(dict, others.values())))
+
+
+def _common(growth: float, noise: float, around: float) -> Deviations:
+    return Deviations(growth=growth, noise=noise, working={"step_time": (around, around)})
+
+
+def _loss(
+    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, deviations: Deviations
+) -> tuple[float, float]:
+    """Return by how much the worst source's coverage misses 90 %, then the mean width; the least is best."""
+    sources = [train[columns.source[train] == source] for source in FILES]
+    known = [rows[np.isfinite(columns.working(told_from)[rows])] for rows in sources]
+    scores = [_covered(columns, told_from, deviations, rows) for rows in known if len(rows)]
+    worst = min((covered for covered, _ in scores), default=COVERAGE)
+    return max(COVERAGE - worst, 0.0), sum(width for _, width in scores)
+
+
+def _covered(
+    columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, rows: IntArray
+) -> tuple[float, float]:
+    low, _, high = _predicted(columns, told_from, deviations, rows)
+    measured = columns.measured[rows]
+    return float(((low <= measured) & (measured <= high)).mean()), float(np.log(high / low).mean())
+
+
+def _predicted(
+    columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, which: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    return slowdowns(columns.working(told_from)[which], columns.growth[which], told_from, deviations)
+
+
+def _held_out(columns: SlowdownColumns, told_from: ToldFrom) -> FloatArray:
+    """Return low end, point and high end of each row, the widths of other families; NaN where nothing is known."""
+    predicted = np.full((3, len(columns.rows)), np.nan)
+    for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
+        predicted[:, fold.test] = _predicted(columns, told_from, fitted_on(columns, fold.train), fold.test)
+    return predicted
+
+
+def _baselines(columns: SlowdownColumns) -> Iterator[tuple[str, FloatArray]]:
+    part = np.array([row.part for row in columns.rows])
+    yield "no slowdown", np.ones(len(part))
+    yield "in proportion to the SMs", 1.0 / part
+    yield "by predicted SM activity", np.maximum(columns.sm_activity / part, 1.0)
+
+
+_COLUMNS = ("predictor", "rows", "MAPE %", "median %", "bias %", "coverage %", "high/low")
+
+
+def _table(columns: SlowdownColumns, source: str, predicted: Mapping[ToldFrom, FloatArray]) -> ScoreTable:
+    measured, of_source = columns.measured, columns.source == source
+    lines: list[tuple[str | float | None, ...]] = []
+    for told_from, ends in predicted.items():
+        which = of_source & np.isfinite(ends[1])
+        if which.any():
+            low, point, high = ends[:, which]
+            found = score(measured[which], point, low, high)
+            cells = (found.mape, found.median, found.bias, found.coverage or 0.0)
+            lines.append(
+                (f"gpusage, {_WORDS[told_from]}", found.row_count, *(100 * cell for cell in cells), found.width)
+            )
+    for name, point in _baselines(columns):
+        found = score(measured[of_source], point[of_source])
+        errors = (found.mape, found.median, found.bias)
+        lines.append((name, found.row_count, *(100 * error for error in errors), None, None))
+    return ScoreTable(
+        title=f"Slowdown on a part of a GPU: {source}",
+        columns=_COLUMNS,
+        rows=tuple(lines),
+        notes=("Goals with the step time known: RaPP <= 15, ParvaGPU <= 12, MISO <= 12; coverage 85 to 95.",),
+        points=(_points(columns, of_source, predicted["step_time"]),),
+    )
+
+
+def _points(columns: SlowdownColumns, which: FloatArray, predicted: FloatArray) -> Points:
+    low, point, high = predicted[:, which]
+    return Points(
+        title="Slowdown, step time known",
+        unit="x",
+        measured=columns.measured[which].tolist(),
+        predicted=point.tolist(),
+        low=low.tolist(),
+        high=high.tolist(),
+        labels=[
+            f"{row.key} x{row.workload.batch_size} {row.part:.2f}"
+            for row, kept in zip(columns.rows, which, strict=True)
+            if kept
+        ],
+    )
+
+
+def _label(row: SlowdownRow) -> str:
+    return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
+
+
+def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[ToldFrom, FloatArray]) -> Artifact:
+    measured = columns.measured
+    errors = {}
+    for told_from, ends in held_out.items():
+        which = np.isfinite(ends[1])
+        low, point, high = ends[:, which]
+        found = score(measured[which], point, low, high)
+        errors[f"unseen family, {_WORDS[told_from]}, MAPE"] = found.mape
+        errors[f"unseen family, {_WORDS[told_from]}, inside the interval"] = found.coverage or 0.0
+    counts = {source: sum(row.source == source for row in columns.rows) for source in FILES}
+    return Artifact(
+        name="slowdown",
+        card=Card(
+            purpose="How far the truth lies from the predicted slowdown of a job on a part of a GPU, alone there.",
+            fitted_on=tuple(f"{source}: {count} rows" for source, count in counts.items()),
+            licences=("RaPP: Apache-2.0", "ParvaGPU: MIT", "MISO: MIT"),
+            errors=errors,
+            notes=("The point has nothing of its own to learn: it is a ratio of two predicted step times.",),
+        ),
+        parameters={"growth": fitted.growth, "noise": fitted.noise, "working": dict(fitted.working)},
+    )

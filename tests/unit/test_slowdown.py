@@ -1,0 +1,89 @@
+"""What a share costs: the ratio of two step times, told from the graph or from an earlier run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpusage
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.devices.shares import share_of
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import GpuNeed
+from graphs import convolution_graph
+
+V100 = builtin_catalogue().find("v100")
+GRAPH = convolution_graph()
+PERCENTS = st.integers(1, 100)
+
+
+def need(share: int, batch_size: int = 64, **known: float) -> GpuNeed:
+    return gpusage.predict(GRAPH, gpu="v100", share=share, batch_size=batch_size, mode="infer", **known)
+
+
+def test_half_a_gpu_has_half_the_sms_rates_and_bandwidth_and_the_whole_memory_and_cache() -> None:
+    half = share_of(V100, 50)
+    assert (half.name, half.sm_count) == (V100.name, 40)  # of 80
+    assert half.peak_flop_per_s["fp32"] == V100.peak_flop_per_s["fp32"] / 2
+    assert half.bandwidth_bytes_per_s == V100.bandwidth_bytes_per_s / 2
+    assert (half.memory_bytes, half.l2_bytes, half.clock_hz) == (V100.memory_bytes, V100.l2_bytes, V100.clock_hz)
+
+
+def test_a_share_has_at_least_one_sm_and_all_of_it_is_the_gpu_itself() -> None:
+    assert share_of(V100, 1).sm_count == 1  # 0.8 of one
+    assert share_of(V100, 100) is V100
+
+
+@pytest.mark.parametrize("percent", [0, 101, -5])
+def test_a_share_outside_1_to_100_percent_is_refused(percent: int) -> None:
+    with pytest.raises(DeviceError, match=f"must be from 1 to 100 percent; got {percent}"):
+        share_of(V100, percent)
+
+
+def test_the_whole_gpu_costs_exactly_nothing() -> None:
+    assert need(100) == gpusage.predict(GRAPH, gpu="v100", batch_size=64, mode="infer")
+    assert (need(100).slowdown.low, need(100).slowdown.high) == (1.0, 1.0)
+
+
+def test_a_job_whose_host_decides_pays_less_than_one_that_keeps_the_gpu_busy() -> None:
+    idle, half_busy, busy = (need(25, utilization=known).slowdown.value for known in (0.1, 0.5, 1.0))
+    assert idle < half_busy < busy
+    assert idle == pytest.approx(1.0, abs=0.01)  # a GPU that works a tenth of the time needs no more than a quarter
+
+
+def test_a_known_step_time_is_the_whole_gpus_and_the_share_takes_the_slowdown_more() -> None:
+    half = need(50, step_time_s=0.2)
+    assert need(100, step_time_s=0.2).step_time_s.value == 0.2
+    assert half.step_time_s.value == pytest.approx(0.2 * half.slowdown.value)
+
+
+def test_a_step_that_takes_a_hundred_times_its_gpu_time_costs_next_to_nothing_on_a_quarter() -> None:
+    alone = need(100)
+    slow_host = need(25, step_time_s=100 * alone.step_time_s.value)
+    assert slow_host.slowdown.high < 1.2
+
+
+def test_memory_must_fit_into_the_share_s_part() -> None:
+    small, large = need(100), need(10)
+    assert large.memory_bytes.high > 0.1 * V100.memory_bytes or large.fits
+    assert small.fits
+    assert large.fits == (large.memory_bytes.high <= 0.1 * V100.memory_bytes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PERCENTS, min_size=2, max_size=2, unique=True), st.sampled_from([1, 8, 64]))
+def test_more_sms_never_cost_more(percents: list[int], batch_size: int) -> None:
+    fewer, more = (need(percent, batch_size).slowdown for percent in sorted(percents))
+    assert more.value <= fewer.value * 1.001
+    assert more.high <= fewer.high * 1.001
+
+
+@settings(max_examples=40, deadline=None)
+@given(PERCENTS, st.floats(0.01, 1.0), st.floats(1e-5, 10.0))
+def test_every_slowdown_is_an_ordered_interval_of_at_least_1(
+    percent: int, utilization: float, step_time_s: float
+) -> None:
+    for known in ({"utilization": utilization}, {"step_time_s": step_time_s}, {}):
+        slowdown = need(percent, 8, **known).slowdown
+        assert 1.0 <= slowdown.low <= slowdown.value <= slowdown.high
