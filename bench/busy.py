@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -26,11 +27,11 @@ from rich.progress import track
 from rich.table import Table
 
 from gpusage.configuration import SlurmSettings
-from gpusage.graphs import make_named_cards, named_cards
+from gpusage.graphs import named_cards
 from gpusage.graphs.card import encode
+from gpusage.sandboxes import processes
 from gpusage.service import client
 from gpusage_hooks.errors import GraphError
-from gpusage_slurm.conf import with_setting, without_edits
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.layout import render_gpusage_toml
 from gpusage_slurm.sandbox.trial import install_plugin, socket_path, submission_time_ms
@@ -56,12 +57,15 @@ class Result:
 @click.option("--load", default=8, show_default=True, help="Processes that keep a processor busy.")
 @click.option("--models", default=50, show_default=True, help="Submitted for each limit.")
 @click.option("--limit", "limits_ms", multiple=True, type=float, default=(SlurmSettings().limit_ms,), show_default=True)
+@click.option("--nice", type=int, help="Give gpusaged this priority, as its unit does; below 0 needs root.")
 @click.option("--json", "as_json", is_flag=True)
-def main(load: int, models: int, limits_ms: tuple[float, ...], *, as_json: bool) -> None:
+def main(load: int, models: int, limits_ms: tuple[float, ...], nice: int | None, *, as_json: bool) -> None:
     """Measure and print one table; the exit status is 1 where the default limit misses the goal."""
     cards = new_cards()
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2,1xa100:2,1xh100:2"))) as cluster:
         install_plugin(cluster)
+        if nice is not None:
+            prioritise(processes.read_pid(cluster.layout.pid_file("gpusaged")) or 0, nice)
         with busy(load):
             results = [measured(cluster, limit_ms, [next(cards) for _ in range(models)]) for limit_ms in limits_ms]
     load_average = os.getloadavg()[0]
@@ -76,8 +80,7 @@ def main(load: int, models: int, limits_ms: tuple[float, ...], *, as_json: bool)
 
 def new_cards() -> Iterator[str]:
     """Yield cards of different models, the same ones in each run."""
-    names = named_cards.unpack(make_named_cards.TARGET.read_bytes()).names
-    sources = sorted({key: name for name, key in names.items()}.values())
+    sources = sorted({key: name for name, key in named_cards.names().items()}.values())
     for source in sources[:: max(len(sources) // 997, 1)]:
         graph = named_cards.find(source, named_cards.default_shape(source) or "")
         try:
@@ -87,14 +90,20 @@ def new_cards() -> Iterator[str]:
             continue  # too irregular for a card: such a model is kept
 
 
+def prioritise(pid: int, nice: int) -> None:
+    """Give all threads of a process the priority *nice*."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+
+
 @contextmanager
 def busy(count: int) -> Iterator[None]:
     """Keep *count* processes busy."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
             process.wait()
 
@@ -131,8 +140,10 @@ def set_limit(cluster: Sandbox, limit_ms: float) -> None:
     text = render_gpusage_toml(layout, "enforce", f"[slurm]\nlimit_ms = {limit_ms}\n")
     (layout.etc / "gpusage.toml").write_text(text, encoding="utf-8")
     cluster.run("gpusage", "slurm", "install", "--nodes-ready", "--yes", timeout_s=120)
-    plain = without_edits(layout.slurm_conf.read_text(encoding="utf-8"))
-    layout.slurm_conf.write_text(with_setting(plain, "JobSubmitPlugins", "lua"), encoding="utf-8")
+    installed = layout.slurm_conf.read_text(encoding="utf-8")
+    layout.slurm_conf.write_text(
+        installed.replace("\nCliFilterPlugins=lua", "\n#CliFilterPlugins=lua"), encoding="utf-8"
+    )
     cluster.reconfigure()
     time.sleep(1.1)  # the daemon looks twice a second
 

@@ -41,6 +41,12 @@ class Contents(NamedTuple):
     made_with: Mapping[str, str]
 
 
+def names() -> Mapping[str, str]:
+    """Return each name and its card's key, as `Contents` has them."""
+    found: Mapping[str, str] = _index()["names"]
+    return found
+
+
 def default_shape(source: str) -> str | None:
     """Return the shape that the model called *source* has by default, ``None`` where there is no card of it."""
     key = _index()["names"].get(source)

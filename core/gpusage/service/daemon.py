@@ -28,7 +28,7 @@ from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a busy thread may keep the others of this process waiting; Python's own 5 ms is half of a job's limit."""
+"""How long a busy thread may keep the others of this process waiting; Python's own 5 ms is much of a job's limit."""
 TEND_S = 1.0
 
 _log = logging.getLogger("gpusage.service")

@@ -25,7 +25,7 @@ from gpusage_slurm.cluster import pyslurm_version, read_cluster
 from gpusage_slurm.install import Site, find_site, plan_installation
 from gpusage_slurm.releases import dry_run_crashes
 
-LONGEST_REST_S = 4.5
+LONGEST_REST_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 

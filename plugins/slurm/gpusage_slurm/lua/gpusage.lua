@@ -5,7 +5,7 @@
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
 -- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
 
-local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 10, rest_s = 1, silent_before_rest = 3 }
+local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 25, rest_s = 0.5, silent_before_rest = 5 }
 
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
@@ -15,7 +15,7 @@ local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
 local MAXIMUM_SCRIPT_BYTES = 262144
 local MAXIMUM_EXPORT_BYTES = 200
 local MAXIMUM_LIMIT_MS = 1000
-local MAXIMUM_REST_S = 4
+local MAXIMUM_REST_S = 2
 local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
 local TEXTS = {
   "comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
@@ -312,7 +312,7 @@ local function silence(now)
   if rest.silent < M.silent_before_rest then return "" end
   rest.seconds = math.min(math.max(rest.seconds * 2, M.rest_s), MAXIMUM_REST_S)
   rest.over = now + rest.seconds
-  return "; it is not asked again for " .. rest.seconds .. " s"
+  return string.format("; it is not asked again for %g s", rest.seconds)
 end
 
 local told_once = {}
