@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,12 @@ class Daemon:
         with closing(open_store(f"sqlite:///{self.store}")) as store:
             return store.latest(100)
 
+    def highest_memory_bytes(self) -> int:
+        """Return the most memory that it ever held."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
     def log(self) -> str:
         """Return what it logged."""
         return (self.folder / "log").read_text()
@@ -175,9 +181,9 @@ class Daemon:
             time.sleep(0.02)
 
 
-@pytest.fixture
-def idle() -> Iterator[Daemon]:
-    """Yield a daemon that is configured and not started; its folder's name is short, as a socket's must be."""
+@contextmanager
+def made_daemon() -> Iterator[Daemon]:
+    """Give a daemon that is configured and not started; its folder's name is short, as a socket's must be."""
     folder = Path(tempfile.mkdtemp(prefix="gpusaged-"))
     plugins = folder / "plugins"
     metadata = plugins / "site_plugin-1.0.dist-info"
@@ -196,6 +202,13 @@ def idle() -> Iterator[Daemon]:
             daemon.process.kill()
             daemon.process.wait()
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def idle() -> Iterator[Daemon]:
+    """Yield a daemon that is configured and not started."""
+    with made_daemon() as daemon:
+        yield daemon
 
 
 @pytest.fixture

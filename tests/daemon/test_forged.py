@@ -7,7 +7,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,15 +64,19 @@ def test_memory_stays_below_150_mb_whatever_is_forged(daemon: Daemon, forgery: s
         text = FORGERIES[forgery](number)
         assert len(text) <= MAXIMUM_TEXT_BYTES
         assert daemon.ask(daemon.question(text, user_id=str(number)))["code"] in ("KEEP", "REWRITE")
-    highest = highest_memory_bytes(daemon)
+    highest = daemon.highest_memory_bytes()
     print(f"{forgery}: {highest / 1e6:.0f} MB after {COUNT} cards")  # noqa: T201 - seen with -s
     assert highest <= LIMIT_BYTES
     assert daemon.status()["asks"]["failed"] == 0
     assert daemon.ask()["code"] == "REWRITE"
 
 
-def highest_memory_bytes(daemon: Daemon) -> int:
-    """Return the most memory that it ever held."""
-    assert daemon.process is not None
-    status = Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> None:
+    """What is new of that user is kept at once, and the user is told; the others go on."""
+    answers = [daemon.ask(daemon.question(FORGERIES["kinds"](number), user_id="66")) for number in range(12)]
+    assert "took more than 0.2 s of gpusaged's time" in answers[-1]["message"]
+    assert answers[-1]["code"] == "KEEP"
+    assert daemon.status()["asks"]["spent"] >= 1
+    assert daemon.ask(daemon.question(daemon.card("another"), user_id="67"))["code"] == "REWRITE"
+    spent = daemon.records()[1]
+    assert (spent.decision.code.value, spent.rendered.before) == ("KEEP", "gres/gpu:1")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -377,6 +376,4 @@ def test_memory_stays_below_150_mb(daemon: Daemon) -> None:
             text = daemon.card(f"model{number}") if number % 2 else "A" * 8000 + str(number)
             connection.sendall(json_line(daemon.question(text)))
             answers.readline()
-    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
-    (highest,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-    assert int(highest) * 1024 <= 150e6
+    assert daemon.highest_memory_bytes() <= 150e6

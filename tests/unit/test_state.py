@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.advisor import make_advisor
-from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.configuration import Configuration, DaemonSettings, load_configuration
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.state import State
 from gpusage_hooks import hookimpl
@@ -103,3 +103,20 @@ def test_a_kill_switch_that_nobody_can_look_at_is_on(tmp_path: Path) -> None:
     reason = kill_reason(str(tmp_path / ("x" * 300)))
     assert reason is not None
     assert "cannot be looked at" in reason
+
+
+def test_a_configuration_is_read_when_two_looks_find_it_the_same(tmp_path: Path) -> None:
+    """Half a file is a valid one, of defaults: the first look may see an editor at work."""
+    path = tmp_path / "gpusage.toml"
+    path.write_text("mode = 'enforce'")
+    state = State(load_configuration(path), make_advisor(), path, managers=())
+    state.start()
+    state.stop()
+    path.write_text("")
+    state.look()
+    assert state.snapshot.configuration.mode == "enforce"
+    path.write_text("mode = 'advise'")
+    state.look()
+    assert state.snapshot.configuration.mode == "enforce"
+    state.look()
+    assert state.snapshot.configuration.mode == "advise"

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -249,3 +250,18 @@ def test_verify_full_takes_no_certificate_but_a_trusted_one_for_the_servers_name
     assert context.check_hostname
     assert ssl_context(address_of("postgresql://db.site/usage?sslmode=disable").sslmode) is False
     assert ssl_context(address_of("postgresql://db.site/usage").sslmode) is None
+
+
+@pytest.mark.parametrize("mode", ["prefer", "disable"])
+def test_a_password_goes_to_no_server_that_does_not_prove_who_it_is(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Records are lost meanwhile, with this sentence in the status; the password stays at home."""
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as thief:
+        thief.settimeout(0.5)
+        port = thief.getsockname()[1]
+        with closing(open_store(f"postgresql://u@127.0.0.1:{port}/db?sslmode={mode}")) as store:
+            with pytest.raises(StoreError, match="must prove who it is") as raised:
+                store.record(RECORD)
+            assert "secret" not in str(raised.value)
+        with pytest.raises(TimeoutError):
+            thief.accept()

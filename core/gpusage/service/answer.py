@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from gpusage.advice import explain
 from gpusage.graphs.card import graph_of, unpacked
 from gpusage.mark import START, mark_of
 from gpusage.predictors.identity import forget
+from gpusage.service.budget import SPENT, Budget
 from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
 from gpusage.service.protocol import DECLINED, KEPT, Ask, answer_line, with_mark
@@ -53,6 +55,7 @@ class Verdict:
     Attributes:
         line: The answer, its newline included.
         record: Lacks only the time; ``None`` where nobody submitted anything that an adapter knows.
+        spent: Its user's share of the judge's time was used up; it holds for this moment alone.
         failed: It came about by our own or a plugin's fault, and must not be remembered.
         seen: The fields that were looked at, ``None`` where it holds for this question alone.
         marked: The answer with the mark that the job is to carry, in two parts around the record's number; ``None``
@@ -62,6 +65,7 @@ class Verdict:
     line: bytes
     record: DecisionRecord | None
     failed: bool = False
+    spent: bool = False
     seen: frozenset[str] | None = None
     marked: tuple[bytes, bytes] | None = None
 
@@ -74,13 +78,14 @@ class Judge:
         self._read_bytes = 0
         self._decisions: _Decisions = Memo(REMEMBERED_CHARACTERS)
         self._snapshot: Snapshot | None = None
+        self._budget = Budget()
 
     def verdict(self, ask: Ask, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
         """Return what to answer to *ask* and what to record of it; *understood* hears early what is asked about."""
         fields = Traced(ask.fields)
         submission = Submission(manager=ask.manager, fields=fields, origin=origin(ask))
         verdict = self._safe(submission, snapshot, understood)
-        return replace(verdict, seen=None if verdict.failed else fields.seen())
+        return replace(verdict, seen=None if verdict.failed or verdict.spent else fields.seen())
 
     def _safe(self, submission: Submission, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
         if snapshot.killed is not None:
@@ -111,20 +116,32 @@ class Judge:
             return kept(submission, snapshot, trouble, job=job)
         cluster = cluster or Cluster(manager=submission.manager, version="", pools=())
         decision = self._decided(job, cluster, snapshot)
+        if decision is None:
+            return replace(kept(submission, snapshot, SPENT, job=job, told=True), spent=True)
         decision, rendered = snapshot.advisor.render(job, decision, cluster)
         return _verdict(job, decision, rendered, snapshot)
 
-    def _decided(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
-        """Return the decision, which follows from card, wish and request alone as long as the snapshot lives."""
+    def _decided(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision | None:
+        """Return the decision, which follows from card, wish and request alone as long as the snapshot lives.
+
+        There is none where it would have to be made, and the user has no time of ours left.
+        """
         if snapshot is not self._snapshot:
             self._snapshot, self._decisions = snapshot, Memo(REMEMBERED_CHARACTERS)
         key = (job.submission.manager, job.card, job.card_trouble, job.request, job.model_request)
         decision = self._decisions.get(key)
-        if decision is None:
-            graph = self._graph(job.card) if job.card and job.model_request is not None else None
-            decision = snapshot.advisor.decide(job, graph, cluster)
+        if decision is None and not self._budget.is_spent(job.submission.origin, time.monotonic()):
+            decision = self._made(job, cluster, snapshot)
             self._decisions.put(key, decision, weight=2000 + len(job.card or ""))
         return decision
+
+    def _made(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
+        begun_s = time.thread_time()
+        try:
+            graph = self._graph(job.card) if job.card and job.model_request is not None else None
+            return snapshot.advisor.decide(job, graph, cluster)
+        finally:
+            self._budget.charge(job.submission.origin, time.thread_time() - begun_s, time.monotonic())
 
     def _graph(self, card: str) -> ModelGraph:
         graph = self._graphs.get(card)

@@ -68,6 +68,7 @@ class Counts:
     remembered: int = 0
     overdue: int = 0
     failed: int = 0
+    spent: int = 0
     refused: int = 0
     malformed: int = 0
 
@@ -213,6 +214,7 @@ class Desk:
     def _judged(self, case: Case, verdict: Verdict) -> None:
         if case.timer is not None:
             case.timer.cancel()
+        self.counts.spent += verdict.spent
         if verdict.failed:
             self.counts.failed += 1
         else:

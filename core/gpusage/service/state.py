@@ -90,6 +90,7 @@ class State:
         self._killed: str | None = None
         self._broken: str | None = None
         self._signature: object = None
+        self._glimpsed: object = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._trusted_uids = self._resolved()
@@ -165,6 +166,9 @@ class State:
     def _reload(self) -> None:
         signature = _signature(self._path or configuration_path())
         if signature == self._signature:
+            return
+        if signature != self._glimpsed:
+            self._glimpsed = signature  # somebody may be writing still: it is read when the next look finds it so
             return
         self._signature = signature
         try:

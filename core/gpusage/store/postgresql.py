@@ -4,7 +4,8 @@ Invariants:
 
 1. A password is taken from the environment (``PGPASSWORD``) alone: everyone may read the settings file.
 2. A server that is slow or away costs the writer's thread a moment, and the job nothing.
-3. With ``sslmode=verify-full`` nothing is sent to a server whose certificate the host does not trust for its name.
+3. With ``sslmode=verify-full`` nothing is sent to a server whose certificate the host does not trust for its name, and
+   without it no password goes over a network.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class PostgresqlStore(DecisionStore):
         return self._client.Connection(
             at.user,
             database=at.database,
-            password=os.environ.get("PGPASSWORD"),
+            password=_password(at),
             timeout=_TIMEOUT_S,
             application_name="gpusage",
             **place,
@@ -230,6 +231,22 @@ class PostgresqlStore(DecisionStore):
     def _failure(self, error: Exception, rule: str) -> StoreError:
         message = f"Store {self.address} must be {rule}; got: {_told(error)}. Check the server and the user's rights."
         return StoreError(message)
+
+
+def _password(at: Address) -> str | None:
+    """Return the password for the server at *at*, where it cannot go to whoever answers in its place.
+
+    Raises:
+        StoreError: It could.
+    """
+    password = os.environ.get("PGPASSWORD")
+    if password and not at.host.startswith("/") and at.sslmode != "verify-full":
+        message = (
+            f"Store {at} must prove who it is before it gets the password in PGPASSWORD; got sslmode={at.sslmode}. "
+            "Add ?sslmode=verify-full to [store] url, or use the host's own socket."
+        )
+        raise StoreError(message)
+    return password
 
 
 def _make(connection: Connection, statements: Sequence[str]) -> None:

@@ -1,0 +1,38 @@
+"""What each user may take of the judge's time, so that nobody's cards keep the others waiting.
+
+An honest card takes a few milliseconds, which are free. One that was forged to be slow uses up what its user has, and
+what is new of that user is kept at once until it has come back.
+"""
+
+from __future__ import annotations
+
+from gpusage.service.memo import Memo
+
+FREE_S = 0.02
+LIMIT_S, WINDOW_S = 0.2, 10.0
+_USERS = 10_000
+
+SPENT = (
+    f"models of this user took more than {LIMIT_S:g} s of gpusaged's time, which comes back within {WINDOW_S:g} s; "
+    "jobs submitted after that are looked at again"
+)
+
+
+class Budget:
+    """Keeps account of processor seconds by user, for one thread; what is not named has no account."""
+
+    def __init__(self) -> None:
+        self._debts: Memo[str, tuple[float, float]] = Memo(_USERS)
+
+    def is_spent(self, user: str, now_s: float) -> bool:
+        """Tell whether *user* has to wait."""
+        return bool(user) and self._debt_s(user, now_s) >= LIMIT_S
+
+    def charge(self, user: str, taken_s: float, now_s: float) -> None:
+        """Put down that a question of *user* took *taken_s* seconds of the processor."""
+        if user and taken_s > FREE_S:
+            self._debts.put(user, (self._debt_s(user, now_s) + taken_s, now_s))
+
+    def _debt_s(self, user: str, now_s: float) -> float:
+        debt_s, then_s = self._debts.get(user) or (0.0, now_s)
+        return max(0.0, debt_s - (now_s - then_s) * LIMIT_S / WINDOW_S)
