@@ -37,7 +37,14 @@ def test_two_leaves_of_one_name_are_two_queues() -> None:
     assert find_queue(queues, "root.b.x") == queues[2]
     assert find_queue(queues, "y") == queues[1]
     assert find_queue(queues, "z") is None
+    assert find_queue(queues, "") is None
     assert [names for _, names in spellings(queues)] == [("root.a.x",), ("root.a.y", "y"), ("root.b.x",)]
+
+
+def test_who_names_no_queue_is_in_the_default_one_where_that_is_one() -> None:
+    one, other = (Queue(path=path, labels=frozenset()) for path in ("root.a.default", "root.b.default"))
+    assert find_queue((one,), "") == one
+    assert find_queue((one, other), "") is None
 
 
 def test_a_name_of_two_queues_is_refused_with_both_paths() -> None:

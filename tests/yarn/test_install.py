@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,30 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     with pytest.raises(RequestError, match=r"Our classes must load .*ClassNotFoundException"):
         on_each_host(sandbox, "install")
     assert files(sandbox) == original
+
+
+def test_a_sandbox_is_switched_on_by_one_option_and_installed_in_like_a_site(jar: Path, tmp_path: Path) -> None:
+    """Typed as a first-time admin would: up, look, change a setting that cannot work, restart, and be told."""
+    folder = Path(tempfile.mkdtemp(prefix="gpusage-test-")) / "s"  # short enough for a socket, unlike pytest's own
+    place = ("--folder", str(folder))
+    typed("sandbox", "up", *place, "--gpusage", "enforce", "--nodes", "1xv100:1,1xcpu:0", "--jar", str(jar))
+    inside = ("sandbox", "shell", *place, "--", sys.executable, "-m", "gpusage.cli", "yarn")
+    try:
+        before = json.loads(typed(*inside, "doctor", "--json"))["checks"]
+        assert {finding["verdict"] for finding in before} == {"pass"}
+        typed(*inside, "install", "--mps-command", str(tmp_path / "gone"), "--yes")
+        typed("sandbox", "restart", *place)
+        after = json.loads(typed(*inside, "doctor", "--json", status=1))["checks"]
+        (told,) = [finding for finding in after if finding["verdict"] != "pass"]
+        assert (told["check"], told["verdict"], "mps" in told["found"]) == ("troubles", "fail", True)
+    finally:
+        typed("sandbox", "down", *place)
+        folder.parent.rmdir()
+
+
+def typed(*words: str, status: int = 0) -> str:
+    """Run a command as a user would; return what it says on standard output."""
+    command = [sys.executable, "-m", "gpusage.cli", "yarn", *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout

@@ -18,7 +18,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster, Code, Decision, DecisionRecord, GpuNeed, GpuPool, Job, ModelGraph, Rendered
 from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
 from gpusage_yarn.plan import WHOLE_GPU, Plan
-from gpusage_yarn.queues import DEFAULT, find_queue
+from gpusage_yarn.queues import find_queue
 from gpusage_yarn.render import FALLBACK_AFTER_S, describe_plan, plan_labels
 from gpusage_yarn.request import MANAGER
 
@@ -61,7 +61,7 @@ def propose(
     """Return what to ask for; *view* tells which generations have room for a container of *size* at once."""
     from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - start-up time of those who only list commands
 
-    queue = find_queue(view.queues, job.submission.fields.get("queue") or DEFAULT)
+    queue = find_queue(view.queues, job.submission.fields.get("queue", ""))
     cluster = _usable(cluster_of(view, advisor.catalogue), known=queue is not None)
     decision = advisor.decide(job, graph, cluster)
     cluster = modest_first(advisor, job, graph, cluster)

@@ -64,9 +64,14 @@ def makes_queues(root: Mapping[str, Any]) -> bool:
 def find_queue(queues: Iterable[Queue], name: str) -> Queue | None:
     """Return the queue that YARN understands by *name*, a path or a leaf's name; ``None`` where there is none.
 
+    Without a name it is the default queue, as far as that can be told: a site's rules may choose another.
+
     Raises:
         RequestError: Several leaf queues have this name.
     """
+    if not name:
+        defaults = [queue for queue in queues if queue.leaf == DEFAULT]
+        return defaults[0] if len(defaults) == 1 else None
     named = [queue for queue in queues if name in (queue.path, queue.leaf)]
     exact = [queue for queue in named if queue.path == name] or named
     if len(exact) > 1:

@@ -10,7 +10,7 @@ from typing import NoReturn
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster import ANY, Size, View
 from gpusage_yarn.listeners import Daemon, unbound
-from gpusage_yarn.queues import DEFAULT, Queue, find_queue
+from gpusage_yarn.queues import Queue, find_queue
 
 SETTLING_S = 15.0
 """How long nodes may take to register after a ResourceManager's start: they ask for it every second or so."""
@@ -113,16 +113,11 @@ def _require_labels(view: View, wanted: Wanted) -> tuple[str, ...]:
 
 def _require_queue(view: View, name: str) -> Queue | None:
     """Return the queue that is meant; ``None`` where only YARN can tell, which may make it when it is named."""
-    queue = find_queue(view.queues, name or DEFAULT) if name else _default(view)
+    queue = find_queue(view.queues, name)
     if name and queue is None and view.queues and not view.makes_queues:
         known = ", ".join(each.path for each in view.queues)
         _refuse(f"Queue {name!r}", "be one of the cluster's", f"there are {known}", "Change --queue.")
     return queue
-
-
-def _default(view: View) -> Queue | None:
-    named = [queue for queue in view.queues if queue.leaf == DEFAULT]
-    return named[0] if len(named) == 1 else None
 
 
 def _require_size(view: View, labels: tuple[str, ...], size: Size) -> None:

@@ -1,0 +1,75 @@
+"""What NodeManagers say of themselves, asked within a limit."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from gpusage_yarn.cluster import NodeState, Size, View
+from gpusage_yarn.listeners import Daemon, ask_nodes, parse_bean, sample, unbound
+
+BEAN = {
+    "Classes": "GpuShareNodeListener",
+    "Version": "1",
+    "Free": "0=60,GPU-1=100",
+    "FAILURES": 2,
+    "Troubles": "mps: a\n",
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as a NodeManager with our classes does."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Tell the bean."""
+        body = json.dumps({"beans": [BEAN]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def node(name: str, address: str = "", label: str = "a100", free: int = 100) -> NodeState:
+    size = Size(share=100)
+    return NodeState(name=name, label=label, usable=True, address=address, total=size, free=Size(share=free))
+
+
+def test_a_bean_tells_what_is_free_of_each_gpu() -> None:
+    told = parse_bean("n", BEAN)
+    assert (told.binds, told.free, told.failures, told.troubles) == (True, (60, 100), 2, ("mps: a",))
+
+
+def test_an_older_jar_tells_less() -> None:
+    told = parse_bean("n", {"Classes": ["GpuShareNodeListener"], "FAILURES": 0})
+    assert (told.binds, told.free, told.troubles) == (True, None, ())
+    assert parse_bean("n", {"Free": ""}).free == ()
+
+
+def test_who_does_not_answer_in_time_is_left_out() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as silent:  # takes connections, and says nothing
+            nodes = [node(str(number), f"127.0.0.1:{silent.server_port}") for number in range(40)]
+            began_s = time.monotonic()
+            told = ask_nodes([*nodes, node("good", f"127.0.0.1:{server.server_port}")], limit_s=2.0)
+            assert time.monotonic() - began_s < 5.0
+        server.shutdown()
+    assert told["good"].free == (60, 100)
+    assert not any(daemon.binds for name, daemon in told.items() if name != "good")
+
+
+def test_of_each_label_some_nodes_are_asked_the_freest_first() -> None:
+    nodes = [node(f"a{n}", free=n) for n in range(50)] + [node("v", label="v100", free=0)]
+    view = View(version="", nodes=tuple(nodes), labels=(), queues=(), resource_types={})
+    chosen = [each.name for each in sample(view, ("a100", "v100"), most=4)]
+    assert chosen == ["a49", "v", "a48", "a47"]
+
+
+def test_only_who_has_answered_is_said_to_bind_nothing() -> None:
+    told = {"a": Daemon(name="a"), "b": Daemon(name="b", trouble="ConnectTimeout"), "c": parse_bean("c", BEAN)}
+    assert unbound(told) == ("a",)
