@@ -33,7 +33,7 @@ from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on", "stopped")
-LIMIT_MS = 25
+LIMIT_MS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class StoreSettings:
 class SlurmSettings:
     """What the Slurm adapter may take, in the controller and on the login node."""
 
-    limit_ms: float = 25.0
+    limit_ms: float = 40.0
     card_limit_s: float = 2.0
 
 

@@ -27,7 +27,7 @@ class LuaSettings:
 
     folder: Path = FOLDER
     socket: str = "/run/gpusage/gpusaged.sock"
-    limit_ms: float = 25.0
+    limit_ms: float = 40.0
     command: str = "gpusage"
     card_limit_s: float = 2.0
 

@@ -5,7 +5,7 @@
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
 -- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
 
-local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 25, rest_s = 0.5, silent_before_rest = 5 }
+local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 40, rest_s = 0.5, silent_before_rest = 5 }
 
 local MAXIMUM_ANSWER_BYTES = 65536
 local MAXIMUM_FIELD_BYTES = 8192
