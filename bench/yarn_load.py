@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusage_yarn.application import MASTER_MIB, Application
+from gpusage_yarn.application import Application
 from gpusage_yarn.plan import SHARE, Plan
+from gpusage_yarn.queues import MASTER_MIB
 from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
