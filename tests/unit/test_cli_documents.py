@@ -38,6 +38,8 @@ def test_a_need_has_the_promised_names() -> None:
     document = documents.need(_need("v100", 0.2, 0.1, 0.4), first=_need("v100", 0.2, 0.1, 0.4))
     assert list(document) == [
         "gpu",
+        "share_percent",
+        "slowdown",
         "step_time_s",
         "memory_bytes",
         "gpu_utilization",

@@ -7,7 +7,7 @@ learned is the width of its interval, so that 90 % of the measurements lie insid
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -25,9 +25,9 @@ from gpusage_lab.zoo.cards import Zoo, load_zoo
 
 FOLDS = 10
 COVERAGE = 0.90
-GROWTHS = (0.1, 0.2, 0.3, 0.4)
-NOISES = (0.04, 0.08, 0.12)
-WORKINGS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+GROWTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+NOISES = (0.04, 0.06, 0.08, 0.10, 0.12)
+WORKINGS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 TOLD_FROM: tuple[ToldFrom, ...] = ("graph", "step_time", "utilization")
 _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "utilization": "utilization known"}
 
@@ -169,6 +169,12 @@ def _points(columns: SlowdownColumns, which: FloatArray, predicted: FloatArray) 
     )
 
 
+def _range(rows: Sequence[SlowdownRow], figure: Callable[[SlowdownRow], float]) -> tuple[float, float]:
+    """Return the least and the greatest *figure* of *rows*."""
+    figures = [figure(row) for row in rows]
+    return float(min(figures)), float(max(figures))
+
+
 def _label(row: SlowdownRow) -> str:
     return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
 
@@ -189,6 +195,10 @@ def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[To
             purpose="How far the truth lies from the predicted slowdown of a job on a part of a GPU, alone there.",
             fitted_on=tuple(f"{source}: {count} rows" for source, count in counts.items()),
             licences=("RaPP: Apache-2.0", "ParvaGPU: MIT", "MISO: MIT"),
+            ranges={
+                "batch_size": _range(columns.rows, lambda row: row.workload.batch_size),
+                "part_of_the_gpu": _range(columns.rows, lambda row: row.part),
+            },
             errors=errors,
             notes=("The point has nothing of its own to learn: it is a ratio of two predicted step times.",),
         ),
