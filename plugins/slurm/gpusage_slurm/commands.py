@@ -106,20 +106,21 @@ def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, with_jobs: b
 def drain(*, yes: bool, as_json: bool) -> None:
     """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait.
 
-    New jobs are left alone by the kill switch, the file that gpusage.toml names; remove it to go on as before. Slurm
-    22.05 turns no job back.
+    New jobs are left alone by the kill switch, the file that gpusage.toml names; remove it to go on as before. Do this
+    where gpusaged runs: it is waited for until it says that it saw the file. Slurm 22.05 turns no job back.
 
     Example: gpusage slurm drain --yes
     """
     from gpusage.cli import tables  # noqa: PLC0415 - --help stays quick
     from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
     from gpusage_slurm import drain as leaving  # noqa: PLC0415 - as above
+    from gpusage_slurm.address import local_sockets  # noqa: PLC0415 - as above
 
-    switch = load_configuration().kill_switch
-    switched = leaving.switch_on(switch) if yes else False
+    path = load_configuration().kill_switch
+    switch = leaving.switch_on(path, local_sockets()) if yes else leaving.Switch(path=path)
     found = leaving.departures(act=yes)
     if as_json:
-        tables.print_json(leaving.document(found, switch, act=yes, switched=switched))
+        tables.print_json(leaving.document(found, switch, act=yes))
         return
     tables.show(*leaving.lines(found, switch, act=yes))
 

@@ -5,6 +5,7 @@ A rewritten job needs cli_filter and the task prolog until it ends: an inner `sr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,12 +14,30 @@ from typing import Any, Final, Literal
 from gpusage.mark import parse_mark
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import MarkedJob
+from gpusage_slurm.address import find_status
 from gpusage_slurm.shared import shared_jobs
 from gpusage_slurm.turning_back import turn_back
 
 REASON = "gpusage leaves this site"
 What = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]
 _STAYS: Final = "let it end, or cancel it and submit it again"
+_SEEN_WITHIN_S = 5.0
+"""gpusaged looks for the kill switch twice a second; on a busy host later."""
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """The kill switch.
+
+    Attributes:
+        made: Whether its file was not there.
+        trouble: Why new jobs may be rewritten all the same, ``None`` where gpusaged says that it leaves them alone.
+    """
+
+    path: str
+    made: bool = False
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +69,18 @@ def departures(*, act: bool) -> tuple[Departure, ...]:
     return tuple(_departure(job, act=act) for job in shared_jobs(("waiting", "running")))
 
 
-def switch_on(path: str) -> bool:
-    """Make the kill switch's file, and tell whether it was not there.
+def switch_on(path: str, sockets: Sequence[str]) -> Switch:
+    """Make the kill switch's file, and wait until gpusaged, which may listen at *sockets*, says that it is on.
 
     Raises:
         RequestError: The configuration names none, or it cannot be made.
     """
+    made = _make(path)
+    return Switch(path=path, made=made, trouble=_unseen(path, sockets))
+
+
+def _make(path: str) -> bool:
+    """Make the file at *path*, and tell whether it was not there."""
     if not path:
         message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."
         raise RequestError(message)
@@ -68,6 +93,22 @@ def switch_on(path: str) -> bool:
         message = f"Kill switch {path!r} must be made; got: {error.strerror}. Do this as its folder's owner."
         raise RequestError(message) from error
     return True
+
+
+def _unseen(path: str, sockets: Sequence[str]) -> str | None:
+    """Return why no gpusaged says within a few seconds that the kill switch is on."""
+    deadline_s = time.monotonic() + _SEEN_WITHIN_S
+    while True:
+        try:
+            _, status = find_status(sockets)
+        except RequestError:
+            return f"no gpusaged answers on this host; if one runs on another, {path} must be there"
+        seen = status["kill_switch"]
+        if seen["on"]:
+            return None
+        if time.monotonic() > deadline_s:
+            return f"gpusaged looks for {seen['path'] or 'none'} ('kill_switch' in its gpusage.toml)"
+        time.sleep(_PAUSE_S)
 
 
 def require_none() -> None:
@@ -90,21 +131,23 @@ def require_none() -> None:
         raise RequestError(message)
 
 
-def document(found: Iterable[Departure], switch: str, *, act: bool, switched: bool) -> Mapping[str, Any]:
+def document(found: Iterable[Departure], switch: Switch, *, act: bool) -> Mapping[str, Any]:
     """Return what `gpusage slurm drain --json` prints."""
     jobs = [asdict(each) for each in found]
     return {
         "schema": "gpusage.slurm.drain/1",
         "applied": act,
-        "kill_switch": {"path": switch, "made": switched},
+        "kill_switch": asdict(switch),
         "jobs": jobs,
     }
 
 
-def lines(found: Sequence[Departure], switch: str, *, act: bool) -> Iterator[str]:
+def lines(found: Sequence[Departure], switch: Switch, *, act: bool) -> Iterator[str]:
     """Yield what `gpusage slurm drain` prints for people."""
-    if act:
-        yield f"The kill switch {switch} is on: new jobs are left alone. Remove that file to go on as before."
+    if switch.trouble:
+        yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
+    elif act:
+        yield f"The kill switch {switch.path} is on: new jobs are left alone. Remove that file to go on as before."
     if not found:
         yield "No rewritten job waits or runs: gpusage can be taken out."
     for job in found:
