@@ -14,6 +14,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to(path.with_name("real")),
     "a FIFO": os.mkfifo,
     "a folder": Path.mkdir,
+    "a second name of a file": lambda path: path.hardlink_to(path.with_name("real")),
     "a file that others may write": lambda path: path.write_bytes(b"planted") and path.chmod(0o666),
     "a file that the group may write": lambda path: path.write_bytes(b"planted") and path.chmod(0o620),
 }
@@ -44,3 +45,12 @@ def test_another_users_file_is_not_believed(tmp_path: Path) -> None:
     assert kept(path, 100) is None
     keep(path, b"ours")
     assert kept(path, 100) == b"ours"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_nothing_is_kept_in_another_users_folder(tmp_path: Path) -> None:
+    """Root with a user's HOME would write where that user may put links."""
+    (tmp_path / "cards").mkdir()
+    os.chown(tmp_path / "cards", 65534, 65534)
+    keep(tmp_path / "cards" / "a", b"ours")
+    assert not any((tmp_path / "cards").iterdir())

@@ -277,3 +277,43 @@ def test_without_a_place_to_keep_anything_a_model_is_read_all_the_same(slow: Slo
     (tmp_path / "gpusage").write_text("in the way")
     slow.let_go()
     assert slow.card("r", limit_s=15) == "QUJD"
+
+
+def test_where_nothing_can_be_kept_nothing_goes_on_in_the_background(slow: Slow, tmp_path: Path) -> None:
+    """Six submissions left six readers behind, and nobody ever got what they made."""
+    (tmp_path / "gpusage").write_text("in the way")
+    assert slow.card("r").endswith(f"{tmp_path}/gpusage/cards must be a folder that you own and may write")
+    pattern = f"READS={slow.reads}\0".encode()
+    slow.wait(lambda: not any(pattern in environment_of(process) for process in Path("/proc").glob("[0-9]*")))
+
+
+def environment_of(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:  # ended, or another user's
+        return b""
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+def test_a_planted_note_costs_no_file_of_the_user(
+    slow: Slow, tmp_path: Path, plant: Callable[[Path, Path], object]
+) -> None:
+    """Whoever may write in a shared cache made a note's name lead to a file of the user's, and that was overwritten."""
+    precious = tmp_path / "thesis.tex"
+    precious.write_text("three years of work")
+    os.utime(precious, (1, 1))
+    slow.let_go()
+    note = tmp_path / "gpusage" / "cards" / (cache_key(parse_model("model=bad")) + ".note")
+    note.parent.mkdir(parents=True)
+    plant(note, precious)
+    assert slow.card("bad", limit_s=15) == "Model is bad."
+    assert precious.read_text() == "three years of work"
+
+
+def test_only_a_reason_is_taken_from_a_note(slow: Slow, tmp_path: Path) -> None:
+    """A card comes from where cards are kept."""
+    slow.let_go()
+    note = tmp_path / "gpusage" / "cards" / (cache_key(parse_model("model=r")) + ".note")
+    note.parent.mkdir(parents=True)
+    note.write_text("PLANTED==")
+    assert slow.card("r", limit_s=15) == "QUJD"

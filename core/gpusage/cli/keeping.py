@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import tempfile
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +24,7 @@ def user_cache() -> Path:
 def keep(path: Path, content: bytes) -> None:
     """Write *content* at once or not at all; a full disk only means that it is made again."""
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own_folder(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -40,18 +42,33 @@ def kept_card(path: Path) -> str | None:
 
 
 def kept(path: Path, limit_bytes: int) -> bytes | None:
-    """Return what was kept at *path*; nothing where anyone but this user and root may have put it there.
-
-    A shared cache folder may hold another user's file, a link or a FIFO.
-    """
-    with suppress(OSError), open(path, "rb", opener=_opened) as file:
-        status = os.fstat(file.fileno())
-        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid()) and not shared:
-            return file.read(limit_bytes)
+    """Return what was kept at *path*; nothing where anyone but this user and root may have put it there."""
+    with suppress(OSError), open(open_own(path, os.O_RDONLY, {0, os.geteuid()}), "rb") as file:
+        return file.read(limit_bytes)
     return None
 
 
-def _opened(path: str, flags: int) -> int:
-    """Open no link, and wait for no FIFO."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+def own_folder(path: Path) -> None:
+    """Make the folder *path*, where it is not there.
+
+    Raises:
+        OSError: It cannot be made, or is another user's.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, "another user's folder", str(path))
+
+
+def open_own(path: Path, flags: int, owners: Collection[int]) -> int:
+    """Open the file at *path*, in a folder where others may have put a file of theirs, a link or a FIFO.
+
+    Raises:
+        OSError: There is none, or anyone but *owners* may have written it, or it has another name as well.
+    """
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    status = os.fstat(file)
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if stat.S_ISREG(status.st_mode) and status.st_uid in owners and status.st_nlink <= 1 and not shared:
+        return file
+    os.close(file)
+    raise PermissionError(errno.EPERM, "not a file of one's own", str(path))

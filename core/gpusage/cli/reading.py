@@ -7,7 +7,9 @@ Invariants:
 
 1. The parent has a card, or the reason why there is none yet, by the limit.
 2. No model is read twice at once, and one that failed late is left alone for `REMEMBERED_S`.
-3. A user has at most one child without a parent; its priority is low, and it ends within `BACKGROUND_S`.
+3. A user has at most one child without a parent; its priority is low, and it ends within `BACKGROUND_S`. Where
+   nothing can be kept there is none.
+4. Only notes that are this user's alone are read and written.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpusage.cli.keeping import kept_card
+from gpusage.cli.keeping import kept_card, open_own, own_folder
 from gpusage.graphs.trouble import MARK, encode_trouble
 from gpusage_hooks.errors import GpuUsageError
 
@@ -33,6 +35,7 @@ _POLL_S = 0.02
 _LOWEST_PRIORITY = 19
 _SLOW = "describing the model takes longer than {:g} s (slurm.card_limit_s)"
 _GOES_ON = f"{_SLOW}; it goes on in the background, so submit again in a moment"
+_NOWHERE = f"{_SLOW}, and it cannot be kept for the next time: {{}} must be a folder that you own and may write"
 _WAITS = f"{_SLOW}, and another model is being read in the background; submit again later"
 _ENDED = f"the model could not be described, because that was ended after {BACKGROUND_S} s or from outside"
 
@@ -46,8 +49,6 @@ def read_within(limit_s: float, place: Path, read: Callable[[], str]) -> str:
         read: Called in a child process.
     """
     until_s = time.monotonic() + limit_s
-    with suppress(OSError):
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     note_path = place.with_name(f"{place.name}.note")
     note = _open(note_path)
     if not _locked(note):
@@ -62,12 +63,13 @@ def read_within(limit_s: float, place: Path, read: Callable[[], str]) -> str:
     answer = _received(pipe, until_s)
     if answer is not None:
         return answer or encode_trouble(_ENDED)
-    if _locked(background):
+    lasts = _lasts(background)
+    if lasts and _locked(background):
         os.setpriority(os.PRIO_PROCESS, child, _LOWEST_PRIORITY)
         return encode_trouble(_GOES_ON.format(limit_s))
     os.kill(child, signal.SIGKILL)
-    note_path.unlink(missing_ok=True)
-    return encode_trouble(_WAITS.format(limit_s))
+    _forget(note_path)
+    return encode_trouble((_WAITS if lasts else _NOWHERE).format(limit_s, place.parent))
 
 
 def _awaited(limit_s: float, note: int, place: Path) -> str:
@@ -80,9 +82,20 @@ def _awaited(limit_s: float, note: int, place: Path) -> str:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        own_folder(path.parent)
+        return open_own(path, os.O_RDWR | os.O_CREAT, {os.geteuid()})
     except OSError:
         return os.memfd_create(path.name)  # a cache that cannot be written remembers nothing
+
+
+def _lasts(file: int) -> bool:
+    """Tell whether others can open it, too: what lies in memory alone has no name."""
+    return os.fstat(file).st_nlink > 0
+
+
+def _forget(note_path: Path) -> None:
+    with suppress(OSError):
+        note_path.unlink()
 
 
 def _locked(file: int) -> bool:
@@ -96,7 +109,8 @@ def _locked(file: int) -> bool:
 def _remembered(note: int) -> str:
     """Return what an earlier reading left there, where it is young enough."""
     age_s = time.time() - os.fstat(note).st_mtime
-    return os.pread(note, _NOTE_BYTES, 0).decode("ascii", "replace") if 0 <= age_s < REMEMBERED_S else ""
+    text = os.pread(note, _NOTE_BYTES, 0).decode("ascii", "replace")
+    return text if text.startswith(MARK) and 0 <= age_s < REMEMBERED_S else ""
 
 
 def _write(note: int, text: str) -> None:
@@ -126,7 +140,7 @@ def _forked(outcome: Callable[[], str], note: int, note_path: Path, *, keep_open
         text = outcome()
         _write(note, text)
         if _sent(theirs, text) or not text.startswith(MARK):
-            note_path.unlink(missing_ok=True)  # somebody has it, or the cache: nothing to remember
+            _forget(note_path)  # somebody has it, or the cache: nothing to remember
     finally:
         os._exit(0)
 
