@@ -64,8 +64,11 @@ def predict(
     Raises:
         DeviceError: The GPU is not in the catalogue, or the share is not from 1 to 100.
     """
+    run, whole = Workload(**workload), advisor().catalogue.find(gpu)
+    if share == WHOLE_PERCENT and step_time_s is None:
+        return advisor().predict(graph, run, [whole])[0]
     alone = Alone(utilization=utilization, step_time_s=step_time_s)
-    return advisor().predict_shares(graph, Workload(**workload), advisor().catalogue.find(gpu), [share], alone)[0]
+    return advisor().predict_shares(graph, run, whole, [share], alone)[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

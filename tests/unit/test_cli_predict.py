@@ -108,3 +108,36 @@ def _json(*words: str) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document
+
+
+def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
+    (prediction,) = _json("predict", RESNET, "--batch", "64", "--gpu", "v100", "--share", "100", "--share", "50")[
+        "predictions"
+    ]
+    whole, half = prediction["needs"]
+    assert (whole["share_percent"], half["share_percent"]) == (100, 50)
+    assert whole["slowdown"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert half["step_time_s"]["value"] == pytest.approx(
+        whole["step_time_s"]["value"] * half["slowdown"]["value"], rel=1e-4
+    )  # each was rounded
+    assert half["speedup"]["value"] == pytest.approx(1 / half["slowdown"]["value"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--utilization", "60"], "got no --share. Add '--share 50'."),
+        (
+            ["--share", "50", "--step-time", "9ms@v100", "--gpu", "h100"],
+            "must name a GPU that is predicted for; got 'v100'",
+        ),
+        (
+            ["--share", "50", "--step-time", "9ms"],
+            "must name the GPU it was measured on; got '9ms'. Write '30ms@a100'.",
+        ),
+    ],
+)
+def test_what_is_known_of_a_job_and_cannot_be_used_is_refused(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, *arguments])
+    assert result.exit_code in (1, 2)
+    assert sentence in result.stderr

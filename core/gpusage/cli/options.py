@@ -6,18 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage.comment import MODEL_SUFFIXES, parse_duration_s, parse_model, parse_shape
-from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage.comment import MODEL_SUFFIXES, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Gpu, Mode, ModelRequest, Optimizer, Precision, Workload
-
-if TYPE_CHECKING:
-    from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -59,82 +55,6 @@ _WORKLOAD_OPTIONS = (
     ),
     shape_option,
 )
-
-
-class StepTime(NamedTuple):
-    """A step time that the user measured, alone on the GPU of this name."""
-
-    seconds: float
-    gpu: str
-
-
-class Shares(NamedTuple):
-    """Which shares are asked for, and what the user knows of the job alone on a whole GPU."""
-
-    percents: tuple[int, ...]
-    utilization_percent: float | None
-    step_time: StepTime | None
-
-    def alone(self, gpu: Gpu, catalogue: Catalogue) -> Alone:
-        """Return what is known on *gpu*; a step time holds on the GPU that it names alone.
-
-        Raises:
-            DeviceError: The step time names a GPU that is not in *catalogue*.
-        """
-        measured = self.step_time if self.step_time and catalogue.find(self.step_time.gpu) is gpu else None
-        return Alone(
-            utilization=None if self.utilization_percent is None else self.utilization_percent / WHOLE_PERCENT,
-            step_time_s=measured.seconds if measured else None,
-        )
-
-
-def _step_time(_: click.Context, __: click.Parameter, value: str | None) -> StepTime | None:
-    if value is None:
-        return None
-    duration, found, gpu = value.partition("@")
-    if not found or not gpu:
-        message = f"Option --step-time must name the GPU it was measured on; got {value!r}. Write '30ms@a100'."
-        raise click.UsageError(message)
-    try:
-        return StepTime(parse_duration_s("step_time", duration), gpu)
-    except RequestError as error:
-        raise click.UsageError(str(error)) from error
-
-
-_SHARE_OPTIONS = (
-    click.option(
-        "--share",
-        "shares",
-        type=click.IntRange(1, 100),
-        metavar="PERCENT",
-        multiple=True,
-        help="Predict for this MPS share of each GPU, with what it costs; may be repeated.",
-    ),
-    click.option(
-        "--utilization",
-        type=click.FloatRange(0, 100, min_open=True),
-        metavar="PERCENT",
-        help="GPU utilization that nvidia-smi showed in a run alone on the whole GPU.",
-    ),
-    click.option(
-        "--step-time",
-        metavar="TIME@GPU",
-        callback=_step_time,
-        help="Step time of a run alone on a whole GPU, 30ms@a100; holds for that GPU.",
-    ),
-)
-
-
-def share_options(function: Function) -> Function:
-    """Add ``--share``, ``--utilization`` and ``--step-time``; a command hands them on to `read_shares` as a mapping."""
-    for option in reversed(_SHARE_OPTIONS):
-        function = option(function)
-    return function
-
-
-def read_shares(options: Mapping[str, Any]) -> Shares:
-    """Return which shares the command's *options* ask for, the whole GPU where none."""
-    return Shares(options["shares"] or (WHOLE_PERCENT,), options["utilization"], options["step_time"])
 
 
 def json_option(function: Function) -> Function:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpusage.cli import documents, figures, options, tables
+from gpusage.cli import documents, figures, options, shares, tables
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 
@@ -46,7 +46,7 @@ Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 @options.models_argument
 @options.gpu_option(multiple=True)
 @options.workload_options
-@options.share_options
+@shares.share_options
 @click.option(
     "--explain",
     "explains",
@@ -74,7 +74,7 @@ def command(
     MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
     its own options behind commas.
     """
-    predictions = _predictions(options.read_requests(models, run), gpus, options.read_shares(run))
+    predictions = _predictions(options.read_requests(models, run), gpus, shares.read_shares(run))
     explanations = [
         _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
         for graph, run, needs in predictions
@@ -92,22 +92,17 @@ def command(
     tables.show(LEGEND)
 
 
-def _predictions(requests: Sequence[Any], names: Sequence[str], asked: options.Shares) -> list[Prediction]:
+def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Shares) -> list[Prediction]:
     """Return graph, workload and needs of each request."""
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
 
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
-    alone = {gpu.name: asked.alone(gpu, catalogue) for gpu in gpus}
+    asked.check(gpus, catalogue)
     found = []
     for request in requests:
         graph = advisor().read(request.model, dict(request.workload.shape))
-        needs = [
-            need
-            for gpu in gpus
-            for need in advisor().predict_shares(graph, request.workload, gpu, asked.percents, alone[gpu.name])
-        ]
-        found.append((graph, request.workload, tuple(needs)))
+        found.append((graph, request.workload, asked.needs(advisor(), graph, request.workload, gpus)))
     return found
 
 
@@ -167,9 +162,9 @@ def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
 
 def _columns(needs: Sequence[GpuNeed], run: Workload) -> Sequence[tables.Column]:
     gpu, *figures_of_it = COLUMNS
-    shares = SHARE_COLUMNS if _are_shared(needs) else ()
+    share = SHARE_COLUMNS if _are_shared(needs) else ()
     steps = (tables.Column(f"{run.steps} steps"),) if run.steps else ()
-    return (gpu, *shares, *figures_of_it, *steps)
+    return (gpu, *share, *figures_of_it, *steps)
 
 
 def _are_shared(needs: Sequence[GpuNeed]) -> bool:

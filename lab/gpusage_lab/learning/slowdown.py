@@ -161,11 +161,7 @@ def _points(columns: SlowdownColumns, which: FloatArray, predicted: FloatArray) 
         predicted=point.tolist(),
         low=low.tolist(),
         high=high.tolist(),
-        labels=[
-            f"{row.key} x{row.workload.batch_size} {row.part:.2f}"
-            for row, kept in zip(columns.rows, which, strict=True)
-            if kept
-        ],
+        labels=[_label(columns.rows[index]) for index in np.flatnonzero(which)],
     )
 
 

@@ -1,0 +1,122 @@
+"""Options for shares of a GPU: which, and what the user knows of the job alone on a whole GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from gpusage.comment import parse_duration_s
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Workload
+
+if TYPE_CHECKING:
+    from gpusage.advisor import Advisor
+    from gpusage.devices.catalogue import Catalogue
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class StepTime(NamedTuple):
+    """A step time that the user measured, alone on the GPU of this name."""
+
+    seconds: float
+    gpu: str
+
+
+class Shares(NamedTuple):
+    """Which shares are asked for, and what the user knows of the job alone on a whole GPU."""
+
+    percents: tuple[int, ...]
+    utilization_percent: float | None
+    step_time: StepTime | None
+
+    def needs(self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
+        """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
+        if not self.percents:
+            return advisor.predict(graph, run, gpus)
+        return tuple(
+            need
+            for gpu in gpus
+            for need in advisor.predict_shares(graph, run, gpu, self.percents, self._alone(gpu, advisor.catalogue))
+        )
+
+    def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
+        """See that what is known is of a GPU that is predicted for.
+
+        Raises:
+            RequestError: The step time is of another GPU.
+            DeviceError: It is of none that *catalogue* has.
+        """
+        if self.step_time and catalogue.find(self.step_time.gpu) not in gpus:
+            message = (
+                f"Option --step-time must name a GPU that is predicted for; got {self.step_time.gpu!r}. "
+                f"Add --gpu {self.step_time.gpu}."
+            )
+            raise RequestError(message)
+
+    def _alone(self, gpu: Gpu, catalogue: Catalogue) -> Alone:
+        """Return what is known on *gpu*; a step time holds on the GPU that it names alone."""
+        measured = self.step_time if self.step_time and catalogue.find(self.step_time.gpu) is gpu else None
+        return Alone(
+            utilization=None if self.utilization_percent is None else self.utilization_percent / 100,
+            step_time_s=measured.seconds if measured else None,
+        )
+
+
+def _step_time(_: click.Context, __: click.Parameter, value: str | None) -> StepTime | None:
+    if value is None:
+        return None
+    duration, found, gpu = value.partition("@")
+    if not found or not gpu:
+        message = f"Option --step-time must name the GPU it was measured on; got {value!r}. Write '30ms@a100'."
+        raise click.UsageError(message)
+    try:
+        return StepTime(parse_duration_s("step_time", duration), gpu)
+    except RequestError as error:
+        raise click.UsageError(str(error)) from error
+
+
+_SHARE_OPTIONS = (
+    click.option(
+        "--share",
+        "shares",
+        type=click.IntRange(1, 100),
+        metavar="PERCENT",
+        multiple=True,
+        help="Predict for this MPS share of each GPU, with what it costs; may be repeated.",
+    ),
+    click.option(
+        "--utilization",
+        type=click.FloatRange(0, 100, min_open=True),
+        metavar="PERCENT",
+        help="GPU utilization that nvidia-smi showed in a run alone on the whole GPU.",
+    ),
+    click.option(
+        "--step-time",
+        metavar="TIME@GPU",
+        callback=_step_time,
+        help="Step time of a run alone on a whole GPU, 30ms@a100; holds for that GPU.",
+    ),
+)
+
+
+def share_options(function: Function) -> Function:
+    """Add ``--share``, ``--utilization`` and ``--step-time``; a command hands them on to `read_shares` as a mapping."""
+    for option in reversed(_SHARE_OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_shares(options: Mapping[str, Any]) -> Shares:
+    """Return which shares the command's *options* ask for.
+
+    Raises:
+        UsageError: Something is known of the job, and no share is asked for.
+    """
+    shares = Shares(options["shares"], options["utilization"], options["step_time"])
+    if not shares.percents and (shares.utilization_percent is not None or shares.step_time):
+        message = "Options --utilization and --step-time tell what a share costs; got no --share. Add '--share 50'."
+        raise click.UsageError(message)
+    return shares
