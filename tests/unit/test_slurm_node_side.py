@@ -5,7 +5,7 @@ import pytest
 from gpusage_slurm.node_side import EPILOG, PROLOG, SCRIPTS, TASK_PROLOG, missing, named, unshared
 
 ALL = {script.key.lower(): str(script.path) for script in SCRIPTS}
-PARTITIONS = "PartitionName=gpu AllowGroups=ALL\nPartitionName=debug AllowGroups=ALL\n"
+PARTITIONS = ({"PartitionName": "gpu", "AllowGroups": "ALL"}, {"PartitionName": "debug", "AllowGroups": "ALL"})
 
 
 def test_our_own_scripts_and_their_wrappers_are_known() -> None:

@@ -1,19 +1,21 @@
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.per_gpu import losses
+from gpusage_slurm.scontrol import parse_lines
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
 GPU = "PartitionName=gpu AllowGroups=ALL JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=1000 DefMemPerNode=UNLIMITED"
 PLAIN = "PartitionName=plain AllowGroups=ALL JobDefaults=(null) DefMemPerCPU=10"
+PARTITIONS = parse_lines(f"{GPU}\n{PLAIN}", "PartitionName")
 
 
 def test_a_partitions_defaults_concern_that_partition_alone() -> None:
-    assert losses({"jobdefaults": ""}, f"{GPU}\n{PLAIN}") == {
+    assert losses({"jobdefaults": ""}, PARTITIONS) == {
         "gpu": "a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=4, DefMemPerGPU=1000)"
     }
 
 
 def test_slurm_confs_defaults_concern_every_partition_and_its_own_stand_in_their_place() -> None:
-    found = losses({"jobdefaults": "DefMemPerGPU=2"}, f"{GPU}\n{PLAIN}")
+    found = losses({"jobdefaults": "DefMemPerGPU=2"}, PARTITIONS)
     assert "(DefCpuPerGPU=4, DefMemPerGPU=1000)" in found["gpu"]
     assert "(DefMemPerGPU=2)" in found["plain"]
 

@@ -7,9 +7,14 @@ import pytest
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
 from gpusage_slurm.request import read_request
+from gpusage_slurm.scontrol import Line, parse_lines
 from gpusage_slurm.script import read_script
 
 OLDER = "PartitionName={} AllowGroups=ALL Default=NO QoS=N/A ExclusiveUser={} OverSubscribe={} State=UP TRES=cpu=48"
+
+
+def lines(partitions: str) -> tuple[Line, ...]:
+    return parse_lines(partitions, "PartitionName")
 
 
 @pytest.mark.parametrize(
@@ -22,7 +27,7 @@ OLDER = "PartitionName={} AllowGroups=ALL Default=NO QoS=N/A ExclusiveUser={} Ov
     ],
 )
 def test_a_partition_that_gives_whole_nodes_shares_no_gpu(line: str, setting: str) -> None:
-    found = whole_node_partitions(f"{OLDER.format('gpu', 'NO', 'NO')}\n{line}\n\n")
+    found = whole_node_partitions(lines(f"{OLDER.format('gpu', 'NO', 'NO')}\n{line}\n\n"))
     assert found == {"whole": f"partition whole gives whole nodes ({setting}), where a share may never start"}
 
 
@@ -37,7 +42,7 @@ def test_a_partition_that_gives_whole_nodes_shares_no_gpu(line: str, setting: st
     ],
 )
 def test_other_partitions_share(line: str) -> None:
-    assert whole_node_partitions(line) == {}
+    assert whole_node_partitions(lines(line)) == {}
 
 
 def test_all_reasons_of_a_place_are_told() -> None:
@@ -69,10 +74,10 @@ QOS=wide(5)
 
 
 def test_a_reservation_of_gpus_shares_none_and_one_of_nodes_does() -> None:
-    assert gpu_reservations(RESERVATIONS) == {
+    assert gpu_reservations(parse_lines(RESERVATIONS, "ReservationName")) == {
         "reservation=course": "reservation course holds whole GPUs (gres/gpu:v100=2), where no share starts"
     }
-    assert gpu_reservations("No reservations in the system\n") == {}
+    assert parse_lines("No reservations in the system\n", "ReservationName") == ()
 
 
 def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -> None:
@@ -83,7 +88,7 @@ def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -
         "qos=small": "quality of service small stops shares (MaxTRESPJ=gres/mps=20)",
     }
     partitions = f"{OLDER.format('gpu', 'NO', 'NO')}\nPartitionName=big QoS=whole OverSubscribe=NO"
-    assert partitions_with(partitions, found) == {"big": f"partition big: {found['qos=whole']}"}
+    assert partitions_with(lines(partitions), found) == {"big": f"partition big: {found['qos=whole']}"}
     assert limiting_qos("", 100) == {}
 
 

@@ -47,8 +47,11 @@ class NodeState:
     usable: bool = True
 
 
-def read_cluster() -> Cluster:
+def read_cluster(partitions: Iterable[scontrol.Line]) -> Cluster:
     """Return the cluster that this host's Slurm commands talk to.
+
+    Args:
+        partitions: As `scontrol.partitions` returns them.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -59,7 +62,7 @@ def read_cluster() -> Cluster:
         manager=MANAGER,
         version="{}.{:02}".format(*version),
         pools=pools_of(nodes, advisor().catalogue),
-        default_partition=scontrol.default_partition(),
+        default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
 
 

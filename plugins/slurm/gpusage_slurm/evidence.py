@@ -137,7 +137,7 @@ def _status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any] | None, str]:
 
 def _cluster() -> Cluster | None:
     try:
-        return read_cluster()
+        return read_cluster(scontrol.partitions())
     except GpuUsageError:
         return None
 

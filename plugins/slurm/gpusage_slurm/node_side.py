@@ -12,13 +12,14 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage_slurm.scontrol import Line
+
 FOLDER = Path(__file__).parent / "node"
 _GLOB = re.compile(r"[*?\[]")
-_PARTITION = re.compile(r"^PartitionName=(\S+)", re.MULTILINE)
 _MISSING = "the nodes do not run gpusage's {}, which hold a job to its share"
 
 
@@ -102,12 +103,12 @@ def _is_ours(path: Path, script: NodeScript) -> bool:
     return "gpusage" in path.name or path.parts[-3:] == script.path.parts[-3:]
 
 
-def unshared(settings: Mapping[str, str], partitions: str) -> dict[str, str]:
+def unshared(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
     """Return every partition, with why no GPU is shared there, where slurmctld's *settings* lack a script of ours.
 
     Args:
         settings: slurmctld's, by their names in lower case.
-        partitions: What `scontrol show partitions --oneliner` says.
+        partitions: As `scontrol.partitions` returns them.
     """
     lacking = " and ".join(script.what for script in missing(settings))
-    return dict.fromkeys(_PARTITION.findall(partitions), _MISSING.format(lacking)) if lacking else {}
+    return {each["PartitionName"]: _MISSING.format(lacking) for each in partitions} if lacking else {}

@@ -7,25 +7,26 @@ in such partitions nothing is shared. A partition's own defaults stand in place 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from gpusage_slurm.scontrol import Line
 
 _WORDS = ("defcpupergpu", "defmempergpu")
 _REASON = "a share would lose what partition {} gives for each GPU ({})"
 
 
-def losses(settings: Mapping[str, str], partitions: str) -> dict[str, str]:
+def losses(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
     """Return the partitions where a share would lose defaults, each with why no GPU is shared there.
 
     Args:
         settings: slurmctld's, by their names in lower case.
-        partitions: What `scontrol show partitions --oneliner` says.
+        partitions: As `scontrol.partitions` returns them.
     """
     everywhere = _defaults(settings.get("jobdefaults", ""))
     found = {}
-    for line in partitions.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        name, given = words.get("PartitionName"), everywhere | _defaults(words.get("JobDefaults", ""))
-        if name and given:
+    for partition in partitions:
+        name, given = partition["PartitionName"], everywhere | _defaults(partition.get("JobDefaults", ""))
+        if given:
             found[name] = _REASON.format(name, ", ".join(sorted(given.values())))
     return found
 

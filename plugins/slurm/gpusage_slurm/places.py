@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+
+from gpusage_slurm.scontrol import Line
 
 _WHOLE_NODES = (("OverSubscribe", "EXCLUSIVE"), ("ExclusiveTopo", "YES"), ("Exclusive", "NODE"), ("Exclusive", "TOPO"))
 """26.05 writes ``Exclusive=NODE`` where earlier ones write ``OverSubscribe=EXCLUSIVE``."""
@@ -20,32 +22,31 @@ _QOS = re.compile(r"^QOS=", re.MULTILINE)
 _LIMITS = re.compile(r"\b(MinTRESPJ|MaxTRESPJ|MaxTRESPN)=(\S+)")
 
 
-def whole_node_partitions(partitions: str) -> dict[str, str]:
+def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
     """Return the partitions that give whole nodes, each with why no GPU is shared there.
 
     Args:
-        partitions: What `scontrol show partitions --oneliner` says.
+        partitions: As `scontrol.partitions` returns them.
     """
     found = {}
-    for words in _described(partitions):
-        settings = [f"{key}={value}" for key, value in _WHOLE_NODES if words.get(key, "").upper() == value]
+    for partition in partitions:
+        settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
         if settings:
-            name = words["PartitionName"]
+            name = partition["PartitionName"]
             found[name] = f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
     return found
 
 
-def gpu_reservations(reservations: str) -> dict[str, str]:
+def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:
     """Return the reservations that hold GPUs and not whole nodes, each with why no GPU is shared there.
 
     Args:
-        reservations: What `scontrol show reservations --oneliner` says.
+        reservations: As `scontrol.reservations` returns them.
     """
     found = {}
-    for line in reservations.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        name, held = words.get("ReservationName"), _GPUS.search(words.get("TRES", ""))
-        if name and held:
+    for reservation in reservations:
+        name, held = reservation["ReservationName"], _GPUS.search(reservation.get("TRES", ""))
+        if held:
             found[f"reservation={name}"] = f"reservation {name} holds whole GPUs ({held[0]}), where no share starts"
     return found
 
@@ -71,9 +72,9 @@ def limiting_qos(managed: str, whole_units: int) -> dict[str, str]:
     return found
 
 
-def partitions_with(partitions: str, limiting: Mapping[str, str]) -> dict[str, str]:
+def partitions_with(partitions: Iterable[Line], limiting: Mapping[str, str]) -> dict[str, str]:
     """Return the partitions whose own QOS is among *limiting*, each with why no GPU is shared there."""
-    found = {words["PartitionName"]: limiting.get(f"qos={words.get('QoS', '')}") for words in _described(partitions)}
+    found = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
     return {name: f"partition {name}: {why}" for name, why in found.items() if why}
 
 
@@ -90,10 +91,3 @@ def _stops(kind: str, limit: str, whole_units: int) -> bool:
     if kind == "MinTRESPJ":
         return resource.startswith("gres/gpu") and int(count) > 0
     return resource.startswith("gres/mps") and int(count) < whole_units
-
-
-def _described(partitions: str) -> Iterator[dict[str, str]]:
-    for line in partitions.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "PartitionName" in words:
-            yield words

@@ -46,7 +46,7 @@ def observe_cluster(manager: str) -> Cluster | None:
     from gpusage_slurm.preference import without_demands  # noqa: PLC0415 - as above
 
     settings, partitions = scontrol.configuration(), scontrol.partitions()
-    cluster = without_demands(read_cluster(), settings)
+    cluster = without_demands(read_cluster(partitions), settings)
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
     limiting = limiting_qos(scontrol.quality_of_service(settings), units)
     return replace(

@@ -13,6 +13,9 @@ from gpusage_hooks.errors import RequestError
 
 DEADLINE_S = 20.0
 
+Line = Mapping[str, str]
+"""What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
+
 
 def run(*arguments: str, deadline_s: float = DEADLINE_S) -> str:
     """Return the standard output of a Slurm command.
@@ -58,14 +61,23 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def partitions() -> str:
-    """Return what slurmctld says of each partition, one line each."""
-    return run("scontrol", "show", "partitions", "--oneliner")
+def partitions() -> tuple[Line, ...]:
+    """Return what slurmctld says of each partition."""
+    return parse_lines(run("scontrol", "show", "partitions", "--oneliner"), "PartitionName")
 
 
-def reservations() -> str:
-    """Return what slurmctld says of each reservation, one line each."""
-    return run("scontrol", "show", "reservations", "--oneliner")
+def reservations() -> tuple[Line, ...]:
+    """Return what slurmctld says of each reservation."""
+    return parse_lines(run("scontrol", "show", "reservations", "--oneliner"), "ReservationName")
+
+
+def parse_lines(text: str, key: str) -> tuple[Line, ...]:
+    """Return what each line of `scontrol show ... --oneliner` says, by Slurm's own names; of lines without *key*, none.
+
+    Of a word that stands twice the last one counts; a text with spaces is cut at the first.
+    """
+    found = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
+    return tuple(line for line in found if key in line)
 
 
 def quality_of_service(settings: Mapping[str, str]) -> str:
@@ -81,17 +93,10 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     return ""
 
 
-def default_partition() -> str | None:
-    """Return the partition of a job that names none."""
-    lines = partitions().splitlines()
-    defaults = [line for line in lines if "Default=YES" in line.split()]
-    return defaults[0].split(maxsplit=1)[0].partition("=")[2] if defaults else None
-
-
-def job(job_id: str) -> Mapping[str, str]:
-    """Return what slurmctld says of a job, by its own names; of an array the first part."""
+def job(job_id: str) -> Line:
+    """Return what slurmctld says of a job; of an array the first part."""
     text = run("scontrol", "show", "job", "--oneliner", re.split(r"[_+]", job_id)[0])
-    return dict(word.split("=", 1) for word in text.partition("\n")[0].split() if "=" in word)
+    return next(iter(parse_lines(text, "JobId")), {})
 
 
 def nodes() -> list[Mapping[str, Any]]:
