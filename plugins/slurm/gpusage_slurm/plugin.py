@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import click
 
@@ -32,33 +31,9 @@ def observe_cluster(manager: str) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import scontrol  # noqa: PLC0415 - the daemon and the admin's commands need it
-    from gpusage_slurm.cluster import read_cluster  # noqa: PLC0415 - as above
-    from gpusage_slurm.node_side import unshared  # noqa: PLC0415 - as above
-    from gpusage_slurm.per_gpu import losses  # noqa: PLC0415 - as above
-    from gpusage_slurm.places import (  # noqa: PLC0415 - as above
-        gpu_reservations,
-        joined,
-        limiting_qos,
-        partitions_with,
-        whole_node_partitions,
-    )
-    from gpusage_slurm.preference import without_demands  # noqa: PLC0415 - as above
+    from gpusage_slurm import observing  # noqa: PLC0415 - the daemon and the admin's commands need it
 
-    settings, partitions = scontrol.configuration(), scontrol.partitions()
-    cluster = without_demands(read_cluster(partitions), settings)
-    units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
-    limiting = limiting_qos(scontrol.quality_of_service(settings), units)
-    return replace(
-        cluster,
-        unshared=joined(
-            unshared(settings, partitions),
-            whole_node_partitions(partitions),
-            partitions_with(partitions, limiting),
-            losses(settings, partitions),
-        ),
-        unshared_places={**gpu_reservations(scontrol.reservations()), **limiting},
-    )
+    return observing.observe_cluster()
 
 
 @hookimpl(trylast=True)

@@ -1,0 +1,34 @@
+"""What gpusaged sees of a Slurm cluster at each look: its GPUs, and where none of them is shared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpusage_hooks.types import Cluster
+from gpusage_slurm import node_side, scontrol
+from gpusage_slurm.cluster import read_cluster
+from gpusage_slurm.per_gpu import losses
+from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
+from gpusage_slurm.preference import without_demands
+
+
+def observe_cluster() -> Cluster:
+    """Return the cluster, with the partitions and other places where GPUs stay whole.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    settings, partitions = scontrol.configuration(), scontrol.partitions()
+    cluster = without_demands(read_cluster(partitions), settings)
+    units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
+    limiting = limiting_qos(scontrol.quality_of_service(settings), units)
+    return replace(
+        cluster,
+        unshared=joined(
+            node_side.unshared(settings, partitions),
+            whole_node_partitions(partitions),
+            partitions_with(partitions, limiting),
+            losses(settings, partitions),
+        ),
+        unshared_places={**gpu_reservations(scontrol.reservations()), **limiting},
+    )
