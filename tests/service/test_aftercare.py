@@ -185,5 +185,6 @@ def test_a_job_that_was_turned_back_runs_its_own_srun_lines_on_a_whole_gpu(sandb
     sandbox.run("scontrol", "release", job)
     wait(lambda: shown(sandbox, job)["JobState"] in ("COMPLETED", "FAILED"))
     text = output.read_text()
+    assert re.search(r"^batch cap= device=\S+$", text, re.MULTILINE), text
     assert re.search(r"^plain device=\S+ percent=$", text, re.MULTILINE), text
     assert re.search(r"^gres device=\S+ percent=$", text, re.MULTILINE), text

@@ -80,25 +80,56 @@ def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -
     assert manager.turned == []
 
 
-@pytest.mark.parametrize("refusal", [lambda: False, pytest.param(None, id="an error")])
-def test_what_cannot_be_turned_back_is_told_of_and_not_tried_again(
-    clock: list[float], refusal: Callable[[], bool] | None
-) -> None:
-    def refuse() -> bool:
-        raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")  # noqa: EM101, TRY003 - a test
+def refused() -> bool:
+    raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")  # noqa: EM101, TRY003 - a test
 
+
+def test_what_cannot_be_turned_back_is_told_of_and_not_tried_again(clock: list[float]) -> None:
     manager = Manager(JOB)
-    manager.answer = refusal or refuse
+    manager.answer = lambda: False
     care = looking_after(manager)
-    for _ in range(4):
+    for _ in range(10):
         care.look()
         clock[0] += 60
     assert len(manager.turned) == 1
     (told,) = care.status()["stuck"]
     assert "no-such-manager job sample:1 of ada cannot start as a share: node n1 is idle; " in told
-    assert told.endswith("this version of its manager cannot turn it back" if refusal else "Access denied.")
+    assert told.endswith("this version of its manager cannot turn it back")
     manager.jobs = ()
     care.look()
+    assert care.status()["stuck"] == []
+
+
+def test_after_an_error_a_job_is_tried_again_ever_more_seldom(clock: list[float]) -> None:
+    """One command that timed out must not leave a job waiting for ever."""
+    manager = Manager(JOB)
+    manager.answer = refused
+    care = looking_after(manager)
+    tries = []
+    for _ in range(17):
+        care.look()
+        tries.append(len(manager.turned))
+        clock[0] += 60
+    assert [tries.index(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 4, 8, 16]  # minutes
+    (told,) = care.status()["stuck"]
+    assert told.endswith("Access denied.")
+    manager.answer = lambda: True
+    clock[0] += aftercare.LONGEST_PAUSE_S
+    care.look()
+    assert care.status() == {"turned_back": 1, "stuck": [], "error": None}
+
+
+def test_a_job_is_turned_back_once_mode_and_kill_switch_allow_it(clock: list[float]) -> None:
+    manager = Manager(JOB)
+    care = looking_after(manager, "advise", "the kill switch is on (/off)")
+    for mode, killed in (("advise", None), ("enforce", "the kill switch is on (/off)"), ("enforce", None)):
+        for _ in range(2):
+            care.look()
+            clock[0] += 60
+        assert manager.turned == []
+        care._state = looking_after(manager, mode, killed)._state
+    care.look()
+    assert manager.turned == ["sample:1: node n1 is idle"]
     assert care.status()["stuck"] == []
 
 

@@ -286,10 +286,15 @@ def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Nod
     assert all(line.startswith("unset ") for line in said)
 
 
-@pytest.mark.parametrize("missing", sorted(OURS))
-def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node, missing: str) -> None:
-    environment = {name: value for name, value in OURS.items() if name != missing}
+def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> None:
+    environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}
     assert node.run("task_prolog.sh", 7, **environment, SLURM_GPUS="1") == []
+
+
+def test_where_a_job_of_ours_holds_no_share_its_cap_is_taken_away(node: Node) -> None:
+    """It got its whole GPU back, which an MPS daemon of its user's own would hold to the cap."""
+    environment = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}
+    assert node.run("task_prolog.sh", 7, **environment) == ["unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
 
 
 def test_the_task_prolog_takes_away_what_job_submit_could_only_empty(node: Node) -> None:

@@ -2,14 +2,16 @@
 
 Invariants:
 
-1. A job is acted on only after it has looked stuck at every look for a while, and once.
+1. A job is turned back only after it has looked stuck at every look for a while, and once.
+   After an error it is tried again, each time after it has been stuck for twice as long.
 2. Nothing is asked while no job was rewritten and none waits: the looks cost the manager two listings of its queue.
-3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of.
+3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of, for as long as that holds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -19,6 +21,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import MarkedJob
 
 REMEMBERED_TROUBLES = 20
+LONGEST_PAUSE_S = 3600.0
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str]
 
@@ -34,6 +37,7 @@ class Aftercare:
         self.rewrote = True  # before this daemon was started, perhaps
         self._state = state
         self._since_s: dict[_Key, float] = {}
+        self._again_s: dict[_Key, float] = {}
         self._told: dict[_Key, str] = {}
         self._turned_back = 0
         self._error: str | None = None
@@ -70,29 +74,38 @@ class Aftercare:
     def _act(self, waiting: dict[_Key, MarkedJob], now_s: float) -> None:
         stuck = {key: job for key, job in waiting.items() if job.stuck}
         self._since_s = {key: self._since_s.get(key, now_s) for key in stuck}
+        self._again_s = {key: again_s for key, again_s in self._again_s.items() if key in stuck}
         self._told = {key: text for key, text in self._told.items() if key in stuck}
         limit_s = self._state.snapshot.configuration.daemon.stuck_after_s
         for key, job in stuck.items():
-            if now_s - self._since_s[key] >= limit_s and key not in self._told:
-                self._help(key, job)
+            if now_s >= max(self._since_s[key] + limit_s, self._again_s.get(key, 0.0)):
+                self._help(key, job, now_s)
 
-    def _help(self, key: _Key, job: MarkedJob) -> None:
-        """Turn *job* back, or remember why not."""
+    def _help(self, key: _Key, job: MarkedJob, now_s: float) -> None:
+        """Turn *job* back, or remember why not, and when to try again."""
         snapshot = self._state.snapshot
-        why_not = "this version of its manager cannot turn it back"
+        if snapshot.killed is not None or snapshot.configuration.mode != "enforce":
+            self._tell(key, job, snapshot.killed or f"nothing is changed in mode {snapshot.configuration.mode}")
+            return
         try:
-            if snapshot.configuration.mode != "enforce" or snapshot.killed is not None:
-                why_not = snapshot.killed or f"nothing is changed in mode {snapshot.configuration.mode}"
-            elif snapshot.advisor.plugins.hook.turn_back(job=job, reason=job.stuck):
-                self._turned_back += 1
-                _log.info("%s job %s of %s was turned back: %s", job.manager, job.job_id, job.user, job.stuck)
-                return
+            done = snapshot.advisor.plugins.hook.turn_back(job=job, reason=job.stuck)
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
-            why_not = _said(error)
-        self._told[key] = (
-            f"{job.manager} job {job.job_id} of {job.user} cannot start as a share: {job.stuck}; {why_not}"
-        )
-        _log.warning("%s", self._told[key])
+            self._again_s[key] = now_s + min(now_s - self._since_s[key], LONGEST_PAUSE_S)
+            self._tell(key, job, _said(error))
+            return
+        self._again_s[key] = math.inf
+        if not done:
+            self._tell(key, job, "this version of its manager cannot turn it back")
+            return
+        self._told.pop(key, None)
+        self._turned_back += 1
+        _log.info("%s job %s of %s was turned back: %s", job.manager, job.job_id, job.user, job.stuck)
+
+    def _tell(self, key: _Key, job: MarkedJob, why_not: str) -> None:
+        text = f"{job.manager} job {job.job_id} of {job.user} cannot start as a share: {job.stuck}; {why_not}"
+        if self._told.get(key) != text:
+            _log.warning("%s", text)
+        self._told[key] = text
 
     def _fail(self, error: Exception) -> None:
         said = _said(error)

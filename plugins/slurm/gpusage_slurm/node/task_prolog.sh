@@ -18,8 +18,14 @@ for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE
     [ -z "$empty" ] && echo "unset $name"
 done
 
-# Slurm itself sets the percentage where a share is held: a step may hold none.
-[ -n "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
+[ -n "${GPUSAGE_DECISION:-}" ] || exit 0
+
+# Slurm itself sets the percentage where a share is held. A step may hold none, and neither does a job that got its whole
+# GPU back: an MPS daemon of its user's own would still hold it to the share's cap.
+if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+    echo "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    exit 0
+fi
 
 # cli_filter lets an inner srun ask for the share by this. What sbatch exported of the request stays, for scripts read it;
 # only the binding that --gpus-per-task implies goes: it would hide the device from every step.
