@@ -80,3 +80,11 @@ def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> 
     assert daemon.ask(daemon.question(daemon.card("another"), user_id="67"))["code"] == "REWRITE"
     spent = daemon.records()[1]
     assert (spent.decision.code.value, spent.rendered.before) == ("KEEP", "gres/gpu:1")
+
+
+def test_reading_a_request_is_charged_to_its_user_as_well(daemon: Daemon) -> None:
+    """Ten requests a second that were slow to read made the others' new models late, and nobody saw whose."""
+    for number in range(8):
+        daemon.ask(daemon.question(user_id="66", comment=f"model=toil.onnx,batch={number + 1}"))
+    assert daemon.status()["asks"]["spent"] >= 1
+    assert daemon.ask(daemon.question(user_id="67"))["code"] == "REWRITE"

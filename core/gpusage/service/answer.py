@@ -84,7 +84,9 @@ class Judge:
         """Return what to answer to *ask* and what to record of it; *understood* hears early what is asked about."""
         fields = Traced(ask.fields)
         submission = Submission(manager=ask.manager, fields=fields, origin=origin(ask))
+        begun_s = time.thread_time()
         verdict = self._safe(submission, snapshot, understood)
+        self._budget.charge(submission.origin, time.thread_time() - begun_s, time.monotonic())
         return replace(verdict, seen=None if verdict.failed or verdict.spent else fields.seen())
 
     def _safe(self, submission: Submission, snapshot: Snapshot, understood: Callable[[Job], None]) -> Verdict:
@@ -136,12 +138,8 @@ class Judge:
         return decision
 
     def _made(self, job: Job, cluster: Cluster, snapshot: Snapshot) -> Decision:
-        begun_s = time.thread_time()
-        try:
-            graph = self._graph(job.card) if job.card and job.model_request is not None else None
-            return snapshot.advisor.decide(job, graph, cluster)
-        finally:
-            self._budget.charge(job.submission.origin, time.thread_time() - begun_s, time.monotonic())
+        graph = self._graph(job.card) if job.card and job.model_request is not None else None
+        return snapshot.advisor.decide(job, graph, cluster)
 
     def _graph(self, card: str) -> ModelGraph:
         graph = self._graphs.get(card)

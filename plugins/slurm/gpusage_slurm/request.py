@@ -25,6 +25,10 @@ EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
 
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
+_MAXIMUM_LIST_CHARACTERS = 256
+_TOO_LONG = Tres(
+    text=f"a list of more than {_MAXIMUM_LIST_CHARACTERS} characters", name="gpu", generic=True, count=None
+)
 _OPTIONS = {
     "cpus_per_tres": "--cpus-per-gpu counts whole GPUs",
     "mem_per_tres": "--mem-per-gpu counts whole GPUs",
@@ -68,7 +72,7 @@ def _found_from(folder: str, wish: ModelRequest | None) -> ModelRequest | None:
 
 def read_request(fields: Mapping[str, str]) -> GpuRequest:
     """Return what *fields* ask for: GPUs of the whole job, their type, and what a share would break."""
-    gpus = [(place, resource) for place in PLACES for resource in parse_list(fields.get(place, "")) if is_gpu(resource)]
+    gpus = [(place, resource) for place in PLACES for resource in _asked(fields, place) if is_gpu(resource)]
     kinds = {resource.kind for _, resource in gpus}
     gpu_count = max((_total(fields, gpus, place) for place in PLACES), default=0)
     return GpuRequest(
@@ -85,7 +89,7 @@ def describe_request(fields: Mapping[str, str]) -> str:
     words = [
         _spelled(resource) + (f" per {place.rpartition('_')[2]}" if place != "tres_per_node" else "")
         for place in PLACES
-        for resource in parse_list(fields.get(place, ""))
+        for resource in _asked(fields, place)
         if is_gpu(resource) or is_share(resource)
     ]
     if len(words) == 1 and _one_of_one(fields):
@@ -97,6 +101,12 @@ def number(fields: Mapping[str, str], name: str) -> int | None:
     """Return the whole number in field *name*, ``None`` where it was not given or is none."""
     text = fields.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # noqa: PLR2004 - uint32
+
+
+def _asked(fields: Mapping[str, str], place: str) -> tuple[Tres, ...]:
+    """Return what is asked for at *place*; a list that is longer than people write costs nobody the time to read it."""
+    text = fields.get(place, "")
+    return parse_list(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
 
 
 def _spelled(resource: Tres) -> str:
@@ -159,7 +169,7 @@ def _ill_requests(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds
         yield "several GPU types are named"
     if len({place for place, _ in gpus}) > 1:
         yield "GPUs are asked for in several places"
-    shares = [resource for place in PLACES for resource in parse_list(fields.get(place, "")) if is_share(resource)]
+    shares = [resource for place in PLACES for resource in _asked(fields, place) if is_share(resource)]
     for share in shares:
         yield f"gres/{share.name} is already asked for"
 
