@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusage_slurm.cluster import parse_node
 from gpusage_slurm.jobs import marked_job, parse_rows
 from gpusage_slurm.shared import stuck
 
@@ -33,7 +34,7 @@ NODE = {
 
 
 def test_an_idle_node_that_could_run_a_waiting_share_makes_it_stuck() -> None:
-    assert stuck(ROW, [NODE], {}) == "node n1 is idle and could run it, and yet it waits (Priority)"
+    assert stuck(ROW, [parse_node(NODE)], {}) == "node n1 is idle and could run it, and yet it waits (Priority)"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_an_idle_node_that_could_run_a_waiting_share_makes_it_stuck() -> None:
     ],
 )
 def test_a_node_that_could_not_run_it_does_not(change: dict[str, Any]) -> None:
-    assert stuck(ROW, [NODE | change], {}) == ""
+    assert stuck(ROW, [parse_node(NODE | change)], {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,12 @@ def test_a_node_that_could_not_run_it_does_not(change: dict[str, Any]) -> None:
     ],
 )
 def test_a_job_that_waits_for_something_else_is_not_stuck(change: dict[str, str]) -> None:
-    assert stuck(ROW | change, [NODE], {}) == ""
+    assert stuck(ROW | change, [parse_node(NODE)], {}) == ""
 
 
 def test_a_node_that_is_planned_for_the_job_itself_counts_as_idle() -> None:
     """Slurm's backfill plans a share there that then never starts."""
-    assert stuck(ROW | {"SchedNodes": "n1"}, [NODE | {"state": ["IDLE", "PLANNED"]}], {})
+    assert stuck(ROW | {"SchedNodes": "n1"}, [parse_node(NODE | {"state": ["IDLE", "PLANNED"]})], {})
 
 
 @pytest.mark.parametrize("reason", ["QOSMinGRES", "QOSMaxGRESPerJob", "AssocMaxGRESPerJob", "QOSMaxGRESPerNode"])
@@ -92,7 +93,7 @@ def test_a_limit_that_no_other_job_can_lift_makes_it_stuck_whatever_the_nodes(re
     ],
 )
 def test_what_ties_a_job_to_nodes_counts(job: dict[str, str], is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
-    assert bool(stuck(ROW, [NODE], job)) == is_stuck
+    assert bool(stuck(ROW, [parse_node(NODE)], job)) == is_stuck
 
 
 def test_columns_are_cut_by_bytes_and_a_users_line_break_makes_no_job() -> None:

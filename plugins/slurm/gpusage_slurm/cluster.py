@@ -19,7 +19,7 @@ from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm import scontrol
 from gpusage_slurm.request import MANAGER
-from gpusage_slurm.tres import parse_list
+from gpusage_slurm.tres import SHARES, parse_list
 
 _log = logging.getLogger(__name__)
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
@@ -37,6 +37,8 @@ class NodeState:
         gres: As configured, for example ``gpu:v100:2,mps:v100:200``.
         gres_used: As allocated, in the same form; Slurm adds indices in brackets.
         usable: Whether a job could start there.
+        idle: Whether nothing runs there, and nothing keeps jobs away.
+        planned: Whether Slurm plans a job there.
     """
 
     name: str
@@ -45,6 +47,15 @@ class NodeState:
     features: tuple[str, ...]
     partitions: tuple[str, ...] = ()
     usable: bool = True
+    idle: bool = False
+    planned: bool = False
+    memory_mib: int = 0
+    cpu_count: int = 0
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether its GPUs can be shared."""
+        return any(resource.name in SHARES for resource in parse_list(self.gres))
 
 
 def read_cluster(partitions: Iterable[scontrol.Line]) -> Cluster:
@@ -79,7 +90,7 @@ def pools_of(nodes: Iterable[NodeState], catalogue: Catalogue) -> tuple[GpuPool,
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
     """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
-    states = {word.upper() for word in (*_words(node.get("state")), *_words(node.get("state_flags")))}
+    states = _states(node)
     return NodeState(
         name=str(node.get("name", "")),
         gres=str(node.get("gres") or ""),
@@ -87,6 +98,10 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         features=_words(node.get("active_features") or node.get("features")),
         partitions=_words(node.get("partitions")),
         usable=not any(state.startswith(_OUT_OF_USE) for state in states),
+        idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
+        planned="PLANNED" in states,
+        memory_mib=int(node.get("real_memory") or 0),
+        cpu_count=int(node.get("cpus") or 0),
     )
 
 
@@ -186,6 +201,11 @@ def _words(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
     return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
+
+
+def _states(node: Mapping[str, Any]) -> set[str]:
+    words = (*_words(node.get("state")), *_words(node.get("state_flags")))
+    return {state for word in words for state in re.findall(r"\w+", word.upper())}
 
 
 def _pyslurm_nodes() -> list[NodeState] | None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from gpusage.mark import parse_mark
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster import parse_node
+from gpusage_slurm.cluster import NodeState, parse_node
 from gpusage_slurm.jobs import Row, marked_job, rows
 from gpusage_slurm.tres import is_share, parse_list
 
@@ -27,7 +26,6 @@ _COLUMNS = (
 _MOST_AT_ONCE = 500
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
-_BESIDE_IDLE = {"IDLE", "PLANNED"}
 _UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  # MiB
 _AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[MGTP]?)")
 
@@ -50,29 +48,29 @@ def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
     return tuple(_judged(found))
 
 
-def stuck(row: Row, nodes: Iterable[Mapping[str, Any]], job: Mapping[str, str]) -> str:
+def stuck(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
     """Return why the waiting job in *row* seems unable to start, one clause; empty where it does not.
 
     Args:
         row: By the columns of `squeue`.
-        nodes: As Slurm's JSON has them.
+        nodes: All of them.
         job: What `scontrol show job` says of it.
     """
     if _LIMITED.fullmatch(row["Reason"]):
         return f"a limit of the site stops its share ({row['Reason']})"
     if row["Reason"] not in _QUEUED:
         return ""
-    idle = next((str(node["name"]) for node in nodes if _could_run(row, node, job)), None)
+    idle = next((node.name for node in nodes if _could_run(row, node, job)), None)
     return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
 
 
 def _judged(found: Sequence[Row]) -> Iterator[MarkedJob]:
     """Yield each job, with why it is stuck; the nodes are asked for only where that depends on them."""
-    nodes: list[Mapping[str, Any]] | None = None
+    nodes: tuple[NodeState, ...] | None = None
     for row in found:
         reason = ""
         if row["StateCompact"] == "PD" and (row["Reason"] in _QUEUED or _LIMITED.fullmatch(row["Reason"])):
-            nodes = scontrol.nodes() if nodes is None else nodes
+            nodes = tuple(map(parse_node, scontrol.nodes())) if nodes is None else nodes
             reason = stuck(row, nodes, {})
             reason = reason and stuck(row, nodes, scontrol.job(row["JobArrayID"]))
         yield marked_job(row, reason)
@@ -87,34 +85,21 @@ def _is_ours(row: Row) -> bool:
     return mark is not None and mark.code == "REWRITE" and mark.mode == "enforce"
 
 
-def _could_run(row: Row, node: Mapping[str, Any], job: Mapping[str, str]) -> bool:
+def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     """Tell whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
-    seen = parse_node(node)
-    words = {str(word).upper() for word in (*_listed(node.get("state")), *_listed(node.get("state_flags")))}
-    if "IDLE" not in words or words - _BESIDE_IDLE or ("PLANNED" in words and seen.name != row["SchedNodes"]):
+    if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
     asked = dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
     wishes = [job.get(name, "(null)") for name in ("ReqNodeList", "ExcNodeList")]
     features = job.get("Features", "(null)")
     return (
-        bool({*row["Partition"].split(",")} & {*seen.partitions})
-        and _has_share(_generic(seen.gres))
-        and _mib(asked.get("mem", "0")) <= int(node.get("real_memory") or 0)
-        and int(asked.get("cpu", "1")) <= int(node.get("cpus") or 0)
+        bool({*row["Partition"].split(",")} & {*node.partitions})
+        and node.has_shares
+        and _mib(asked.get("mem", "0")) <= node.memory_mib
+        and int(asked.get("cpu", "1")) <= node.cpu_count
         and all(wish == "(null)" for wish in wishes)
-        and (features == "(null)" or {*features.split("&")} <= {*seen.features})
+        and (features == "(null)" or {*features.split("&")} <= {*node.features})
     )
-
-
-def _generic(gres: str) -> str:
-    """Return a node's list in the form of a job's: ``gres/gpu:v100:2,gres/mps:200``."""
-    return ",".join(f"gres/{word}" for word in gres.split(",") if word)
-
-
-def _listed(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(re.findall(r"\w+", value))
-    return tuple(map(str, value)) if isinstance(value, Iterable) else ()
 
 
 def _mib(text: str) -> float:

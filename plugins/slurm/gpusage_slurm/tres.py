@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _GENERIC = re.compile(r"gres[:/]")
 _COUNT = re.compile(r"(\d{1,9})([kmgtp]?)", re.IGNORECASE)
 _SUFFIXES = "kmgtp"
+SHARES = ("mps", "shard")
+"""Names of the resources that are shares of a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ def is_gpu(resource: Tres) -> bool:
 
 def is_share(resource: Tres) -> bool:
     """Tell whether *resource* is a share of a GPU."""
-    return resource.generic and resource.name in ("mps", "shard")
+    return resource.generic and resource.name in SHARES
 
 
 def without_gpus(text: str) -> str:
