@@ -18,8 +18,11 @@ JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 _UNKNOWN = "Invalid job id"
-_WAITING = ("PD", "RD", "RF", "RH", "RQ", "SE")
-_RUNNING = ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST")
+STATES: Mapping[JobState, tuple[str, ...]] = {
+    "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
+    "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
+}
+"""Slurm's codes of each state, which `squeue` takes too (tried on 22.05, 24.11 and 26.05); all others have ended."""
 
 Row = Mapping[str, str]
 
@@ -78,8 +81,13 @@ def marked_job(row: Row, stuck: str = "") -> MarkedJob:
     )
 
 
+def base_id(job_id: str) -> str:
+    """Return the number that the tasks of an array, or the parts of a heterogeneous job, have in common."""
+    return re.split(r"[_+]", job_id)[0]
+
+
 def _state(code: str) -> JobState:
-    return "waiting" if code in _WAITING else "running" if code in _RUNNING else "ended"
+    return next((state for state, codes in STATES.items() if code in codes), "ended")
 
 
 def _accounted(job_id: str) -> Iterator[MarkedJob]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -95,8 +94,7 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
 
 def job(job_id: str) -> Line:
     """Return what slurmctld says of a job; of an array the first part."""
-    text = run("scontrol", "show", "job", "--oneliner", re.split(r"[_+]", job_id)[0])
-    return next(iter(parse_lines(text, "JobId")), {})
+    return next(iter(parse_lines(run("scontrol", "show", "job", "--oneliner", job_id), "JobId")), {})
 
 
 def nodes() -> list[Mapping[str, Any]]:

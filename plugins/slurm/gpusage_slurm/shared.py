@@ -8,16 +8,15 @@ that is then turned back has what its user asked for, so an error costs a share 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpusage.mark import parse_mark
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import NodeState, parse_node
-from gpusage_slurm.jobs import Row, marked_job, rows
+from gpusage_slurm.jobs import STATES, Row, base_id, marked_job, rows
 from gpusage_slurm.tres import is_share, parse_list
 
-_STATES: Mapping[JobState, str] = {"waiting": "PENDING", "running": "CONFIGURING,RUNNING,SUSPENDED,COMPLETING"}
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64)),
@@ -38,9 +37,9 @@ def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    wanted = f"--states={','.join(_STATES[state] for state in states if state in _STATES)}"
+    wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
     shares = [row["JobArrayID"] for row in rows(wanted, columns=_FIRST) if _has_share(row["tres-per-node"])]
-    bases = list(dict.fromkeys(re.split(r"[_+]", name)[0] for name in shares))
+    bases = list(dict.fromkeys(base_id(name) for name in shares))
     found = []
     for begin in range(0, len(bases), _MOST_AT_ONCE):
         which = f"--jobs={','.join(bases[begin : begin + _MOST_AT_ONCE])}"
@@ -72,7 +71,7 @@ def _judged(found: Sequence[Row]) -> Iterator[MarkedJob]:
         if row["StateCompact"] == "PD" and (row["Reason"] in _QUEUED or _LIMITED.fullmatch(row["Reason"])):
             nodes = tuple(map(parse_node, scontrol.nodes())) if nodes is None else nodes
             reason = stuck(row, nodes, {})
-            reason = reason and stuck(row, nodes, scontrol.job(row["JobArrayID"]))
+            reason = reason and stuck(row, nodes, scontrol.job(base_id(row["JobArrayID"])))
         yield marked_job(row, reason)
 
 

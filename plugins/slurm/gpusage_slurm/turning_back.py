@@ -13,7 +13,7 @@ from gpusage.mark import Mark, parse_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs import rows
+from gpusage_slurm.jobs import base_id, rows
 from gpusage_slurm.tres import is_share, parse_list
 
 TOLD = "should have its GPU back"
@@ -54,10 +54,8 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
 
 def _restored(job: MarkedJob, gpu: str) -> str:
     """Return what the waiting job asks for now, *gpu* in the place of its share."""
-    base = re.split(r"[_+]", job.job_id)[0]
-    found = {
-        row["JobArrayID"]: row["tres-per-node"] for row in rows("--states=PENDING", f"--jobs={base}", columns=_COLUMNS)
-    }
+    which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
+    found = {row["JobArrayID"]: row["tres-per-node"] for row in rows(*which, columns=_COLUMNS)}
     resources = parse_list(found.get(job.job_id, ""))
     if not any(is_share(resource) for resource in resources):
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
