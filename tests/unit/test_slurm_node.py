@@ -150,6 +150,18 @@ def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> 
     assert node.serves(9)
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_no_user_can_hold_the_lock_on_a_gpu(node: Node, earlier: bool) -> None:  # noqa: FBT001 - pytest's
+    """Whoever can open a file can lock it; one `flock` of a user kept the others from MPS, and cost each job 8 s."""
+    lock = node.root / "gpu-1" / "lock"
+    if earlier:  # as an older prolog made it
+        lock.parent.mkdir(parents=True)
+        lock.touch(0o644)
+    node.prolog(7)
+    assert lock.stat().st_mode & 0o777 == 0o600
+    assert (lock.parent / "pipe").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_daemon_does_not_hold_the_lock_on_its_gpu(node: Node) -> None:
     node.prolog(7, STAY="yes")
     held = int(node.control.with_name("control.pid").read_text())  # the stand-in's daemon, still there

@@ -43,6 +43,9 @@ esac
 folder=$root/gpu-$device
 umask 022
 mkdir -p "$folder" "$root/jobs" || exit 0
+umask 077
+true >>"$folder/lock" && chmod 0600 "$folder/lock" # who can open it can hold it: a user would keep others from MPS
+umask 022
 
 mps() {
     CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log CUDA_VISIBLE_DEVICES=$device \
