@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -72,11 +73,34 @@ def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar
         assert masters.node_metrics(sandbox, "v100-1")["FAILURES"] > 4
         sandbox.kill_rm()
         sandbox.start_rm()
-        sandbox.stop_nm("v100-1")
-        sandbox.start_nm("v100-1")
-        again = masters.submit(sandbox, plan=masters.plan(), **{"app-node-label-expression": "v100"})
-        (report,) = masters.wait_for_end(sandbox, again)
-        assert report["finalStatus"] == "SUCCEEDED"
+        for broken in ("ListenerPre", "ListenerInit"):
+            refuses_shares_and_runs_the_rest(sandbox, broken)
+
+
+def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
+    """Give the node with a GPU another listener: what cannot be bound is not run, and says why."""
+    settings = sandbox.layout.conf("client") / "yarn-site.xml"  # in it what every daemon has, and it wins
+    settings.write_text(re.sub(r"Faults\$Listener\w+", f"Faults${broken}", settings.read_text()))
+    sandbox.stop_nm("v100-1")
+    sandbox.start_nm("v100-1")
+    fields = {"app-node-label-expression": "v100"}
+    unbound = masters.submit(sandbox, plan=masters.plan(), **fields)
+    plain = apps.submit(sandbox, "exit 3", **fields)
+    (report,) = masters.wait_for_end(sandbox, plain)
+    assert "exitCode: 3" in report["diagnostics"]
+    logs = sandbox.layout.container_logs("v100-1") / unbound
+    reason = "gpusage: no GPU of this node is given out"
+    apps.wait_until(
+        sandbox,
+        lambda: any(reason in path.read_text() for path in logs.glob("*/prelaunch.err")),
+        f"{unbound} is refused with {broken}",
+        60,
+    )
+    assert not any(masters.outputs(sandbox, unbound).values())  # nothing of the command ran
+    apps.kill(sandbox, unbound)
+    bean = masters.bean(masters.node_url(sandbox, "v100-1"))
+    assert ("listener: could not start" in bean["Troubles"]) == (broken == "ListenerInit")
+    assert bean["FAILURES"] > 0
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,10 @@ class Layout:
 
     @property
     def etc(self) -> Path:
-        """A configuration folder per daemon, one for clients, and gpusage.toml; plain files, to be edited."""
+        """A configuration folder per daemon, one for clients, and gpusage.toml; plain files, to be edited.
+
+        A daemon's files end with the clients', so of a setting that stands in both the clients' wins.
+        """
         return self.folder / "etc"
 
     @property

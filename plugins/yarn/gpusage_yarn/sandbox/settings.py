@@ -94,8 +94,9 @@ def _lines(settings: Mapping[str, str]) -> str:
 
 
 def _shared(text: str, layout: Layout, name: str, over: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a daemon's file *text* with the clients' file of that name in it, and *over* after that."""
+    """Return a daemon's file *text* with the clients' file of that name after it, which wins, and *over* after that."""
     included = (
+        f"  <!-- What follows wins over what stands above: change a setting of all daemons in etc/{CLIENT}. -->\n"
         f'  <xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{escape(str(layout.conf(CLIENT) / name))}"/>\n'
     )
     return text.replace(_END, f"{included}{_lines(over)}{_END}")
