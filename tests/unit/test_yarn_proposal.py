@@ -196,7 +196,9 @@ def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path)
     assert record(advisor, made, configuration) == ""
     store = open_store(configuration.store.url)
     (kept,) = store.latest(5)
+    assert store.find(kept.number) == kept
     store.close()
+    assert int(kept.number, 16) >> 16 == int(kept.decided_at_s)  # as gpusaged numbers its own
     assert (kept.manager, kept.origin, kept.model, kept.rendered.after) == ("yarn", "alice", MODEL, made.rendered.after)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections import deque
@@ -43,6 +42,7 @@ from gpusage.service.protocol import (
 )
 from gpusage.service.recorder import Recorder
 from gpusage.service.state import Snapshot, State
+from gpusage.store.numbers import Numbers
 from gpusage_hooks.types import Code
 
 JUDGE_SHARE = 0.7
@@ -92,7 +92,7 @@ class Desk:
         self._loop = loop
         self._version = version("gpusage")
         self._started_s = time.monotonic()
-        self._number = secrets.randbits(16)
+        self._numbers = Numbers()
         self._cases: queue.SimpleQueue[Case | None] = queue.SimpleQueue()
         self._status = 0.0, b""
         self._complaints: Memo[int, int] = Memo(REMEMBERED_COMPLAINTS)
@@ -242,15 +242,10 @@ class Desk:
         if verdict.record.decision.code is Code.REWRITE:
             self._aftercare.rewrote = True
         now_s = time.time()
-        number = self._numbered(now_s)
+        number = self._numbers.take(now_s)
         line = verdict.line if verdict.marked is None else number.encode().join(verdict.marked)
         record = replace(verdict.record, decided_at_s=now_s, origin=origin(ask), number=number)
         self._recorder.keep(record, lambda: reply(line))
-
-    def _numbered(self, now_s: float) -> str:
-        """Return the number of a record made at *now_s*: its second, and a count that no second gets through."""
-        self._number = (self._number + 1) & 0xFFFF
-        return f"{int(now_s):08x}{self._number:04x}"
 
     def _judge(self) -> None:
         """Judge case after case, in the judge's thread; those that nobody waits for any more come last."""

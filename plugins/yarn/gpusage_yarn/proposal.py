@@ -146,11 +146,12 @@ def _usable(cluster: Cluster, *, known: bool) -> Cluster:
 
 def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -> str:
     """Let plugins and the store know of a decision; return why the store could not keep it, else ``""``."""
+    from gpusage.store.numbers import Numbers  # noqa: PLC0415 - as above
     from gpusage.store.opening import open_store  # noqa: PLC0415 - as above
 
-    wish = proposal.job.model_request
+    wish, now_s = proposal.job.model_request, time.time()
     made = DecisionRecord(
-        decided_at_s=time.time(),
+        decided_at_s=now_s,
         manager=MANAGER,
         origin=proposal.job.submission.origin,
         mode=proposal.mode,
@@ -158,6 +159,7 @@ def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -
         rendered=proposal.rendered,
         model=wish.model if wish else None,
         workload=wish.workload if wish else None,
+        number=Numbers().take(now_s),
     )
     with suppress(Exception):  # a plugin that only listens may fail in any way
         advisor.plugins.hook.decision_made(record=made)
