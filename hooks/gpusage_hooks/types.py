@@ -266,9 +266,8 @@ class Cluster:
 
     Attributes:
         default_partition: Where a job goes that names none.
-        unshared: Partitions or queues where a GPU must stay whole, whatever the job needs, each with why: a clause for
-            its user, the partition's name within.
-        unshared_places: The same of other places, by the names that `GpuRequest.places` has.
+        unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
+            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.places` has.
     """
 
     manager: str
@@ -278,7 +277,6 @@ class Cluster:
     observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
-    unshared_places: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, partitions: tuple[str, ...], places: tuple[str, ...] = ()) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *places* of other kinds.
@@ -288,8 +286,12 @@ class Cluster:
         """
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen
-        unshared = {name: why for name, why in self.unshared.items() if everywhere or name in chosen}
-        unshared |= {name: why for name, why in self.unshared_places.items() if name in places}
+        here = {*places, *(f"partition={name}" for name in chosen)}
+        unshared = {
+            place: why
+            for place, why in self.unshared.items()
+            if place in here or (everywhere and place.startswith("partition="))
+        }
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool
             for pool in self.pools

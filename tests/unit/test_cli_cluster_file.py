@@ -41,12 +41,14 @@ def test_what_the_daemon_says_of_itself_is_a_cluster(tmp_path: Path) -> None:
         json.dumps(
             {
                 "code": "OK",
-                "clusters": {"slurm": {"age_s": 1, "version": "24.11", "pools": [POOL], "unshared": {"p": "w"}}},
+                "clusters": {
+                    "slurm": {"age_s": 1, "version": "24.11", "pools": [POOL], "unshared": {"partition=p": "w"}}
+                },
             }
         )
     )
     cluster = read_cluster(path, "slurm", CATALOGUE)
-    assert (cluster.version, len(cluster.pools), cluster.unshared) == ("24.11", 1, {"p": "w"})
+    assert (cluster.version, len(cluster.pools), cluster.unshared) == ("24.11", 1, {"partition=p": "w"})
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:

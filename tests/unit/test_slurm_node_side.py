@@ -28,6 +28,6 @@ def test_a_pattern_is_looked_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["taskprolog", "prolog", "epilog"])
 def test_without_one_of_them_no_partition_shares_its_gpus(key: str) -> None:
     found = unshared({**ALL, key: ""}, PARTITIONS)
-    assert set(found) == {"gpu", "debug"}
-    assert "the nodes do not run gpusage's" in found["gpu"]
+    assert set(found) == {"partition=gpu", "partition=debug"}
+    assert "the nodes do not run gpusage's" in found["partition=gpu"]
     assert unshared(ALL, PARTITIONS) == {}

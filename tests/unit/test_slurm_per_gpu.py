@@ -10,21 +10,25 @@ PARTITIONS = parse_lines(f"{GPU}\n{PLAIN}", "PartitionName")
 
 def test_a_partitions_defaults_concern_that_partition_alone() -> None:
     assert losses({"jobdefaults": ""}, PARTITIONS) == {
-        "gpu": "a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=4, DefMemPerGPU=1000)"
+        "partition=gpu": "a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=4, DefMemPerGPU=1000)"
     }
 
 
 def test_slurm_confs_defaults_concern_every_partition_and_its_own_stand_in_their_place() -> None:
     found = losses({"jobdefaults": "DefMemPerGPU=2"}, PARTITIONS)
-    assert "(DefCpuPerGPU=4, DefMemPerGPU=1000)" in found["gpu"]
-    assert "(DefMemPerGPU=2)" in found["plain"]
+    assert "(DefCpuPerGPU=4, DefMemPerGPU=1000)" in found["partition=gpu"]
+    assert "(DefMemPerGPU=2)" in found["partition=plain"]
 
 
 def test_a_job_that_may_run_in_such_a_partition_sees_no_gpu_that_can_be_shared() -> None:
     cluster = Cluster(
-        manager="slurm", version="", pools=(POOL,), default_partition="plain", unshared={"gpu": "a", "odd": "b"}
+        manager="slurm",
+        version="",
+        pools=(POOL,),
+        default_partition="plain",
+        unshared={"partition=gpu": "a", "partition=odd": "b"},
     )
     seen = cluster.within(("gpu", "plain"))
-    assert ([pool.mps_per_gpu for pool in seen.pools], seen.unshared) == ([None], {"gpu": "a"})
+    assert ([pool.mps_per_gpu for pool in seen.pools], seen.unshared) == ([None], {"partition=gpu": "a"})
     elsewhere = cluster.within(())
     assert ([pool.mps_per_gpu for pool in elsewhere.pools], elsewhere.unshared) == ([100], {})

@@ -28,7 +28,7 @@ def lines(partitions: str) -> tuple[Line, ...]:
 )
 def test_a_partition_that_gives_whole_nodes_shares_no_gpu(line: str, setting: str) -> None:
     found = whole_node_partitions(lines(f"{OLDER.format('gpu', 'NO', 'NO')}\n{line}\n\n"))
-    assert found == {"whole": f"partition whole gives whole nodes ({setting}), where a share may never start"}
+    assert found == {"partition=whole": f"partition whole gives whole nodes ({setting}), where a share may never start"}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -
         "qos=small": "quality of service small stops shares (MaxTRESPJ=gres/mps=20)",
     }
     partitions = f"{OLDER.format('gpu', 'NO', 'NO')}\nPartitionName=big QoS=whole OverSubscribe=NO"
-    assert partitions_with(lines(partitions), found) == {"big": f"partition big: {found['qos=whole']}"}
+    assert partitions_with(lines(partitions), found) == {"partition=big": f"partition big: {found['qos=whole']}"}
     assert limiting_qos("", 100) == {}
 
 
@@ -104,7 +104,7 @@ def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:
         version="24.11",
         pools=(GpuPool(gpu=None, site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100),),
         default_partition="gpu",
-        unshared_places={"qos=whole": "why"},
+        unshared={"qos=whole": "why"},
     )
     for fields, shared in [({"qos": "whole"}, False), ({"default_qos": "whole"}, False), ({"reservation": "x"}, True),
                            ({"qos": "normal", "default_qos": "whole"}, True), ({}, True)]:  # fmt: skip

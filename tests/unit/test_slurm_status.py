@@ -11,7 +11,9 @@ POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=1, mps_
 
 
 def described(pool: GpuPool) -> str:
-    cluster = Cluster(manager="slurm", version="24.11", pools=(pool,), unshared={"whole": "partition whole is so"})
+    cluster = Cluster(
+        manager="slurm", version="24.11", pools=(pool,), unshared={"partition=whole": "partition whole is so"}
+    )
     return describe({"clusters": {"slurm": {"age_s": 1, **asdict(cluster)}}})
 
 

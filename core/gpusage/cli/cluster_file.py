@@ -2,8 +2,8 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature``,
-``exact_feature`` and ``partitions``; a table ``unshared`` has the partitions whose GPUs stay whole, each with why. What
-`gpusage slurm status --json` prints is such a file, too.
+``exact_feature`` and ``partitions``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
+``reservation=course`` or ``qos=short``, each with why. What `gpusage slurm status --json` prints is such a file, too.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: 
         version=str(table.get("version", "")),
         pools=pools,
         default_partition=None if partition is None else str(partition),
-        unshared=_unshared(table, "unshared", origin),
-        unshared_places=_unshared(table, "unshared_places", origin),
+        unshared=_unshared(table, origin),
     )
 
 
@@ -167,10 +166,10 @@ def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _unshared(table: Mapping[str, Any], key: str, origin: str) -> dict[str, str]:
-    value = table.get(key, {})
+def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:
+    value = table.get("unshared", {})
     if not isinstance(value, dict) or not all(isinstance(why, str) for why in value.values()):
-        _refuse(origin, key, "a table of partitions or places, each with why its GPUs stay whole", value)
+        _refuse(origin, "unshared", "a table of partitions or places, each with why its GPUs stay whole", value)
     return value
 
 

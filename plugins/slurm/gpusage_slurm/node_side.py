@@ -111,4 +111,5 @@ def unshared(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[st
         partitions: As `scontrol.partitions` returns them.
     """
     lacking = " and ".join(script.what for script in missing(settings))
-    return {each["PartitionName"]: _MISSING.format(lacking) for each in partitions} if lacking else {}
+    names = [f"partition={each['PartitionName']}" for each in partitions] if lacking else ()
+    return dict.fromkeys(names, _MISSING.format(lacking))

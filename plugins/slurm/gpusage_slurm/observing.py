@@ -29,6 +29,7 @@ def observe_cluster() -> Cluster:
             whole_node_partitions(partitions),
             partitions_with(partitions, limiting),
             losses(settings, partitions),
+            gpu_reservations(scontrol.reservations()),
+            limiting,
         ),
-        unshared_places={**gpu_reservations(scontrol.reservations()), **limiting},
     )

@@ -27,7 +27,7 @@ def losses(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str,
     for partition in partitions:
         name, given = partition["PartitionName"], everywhere | _defaults(partition.get("JobDefaults", ""))
         if given:
-            found[name] = _REASON.format(name, ", ".join(sorted(given.values())))
+            found[f"partition={name}"] = _REASON.format(name, ", ".join(sorted(given.values())))
     return found
 
 

@@ -33,7 +33,9 @@ def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
         settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
         if settings:
             name = partition["PartitionName"]
-            found[name] = f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
+            found[f"partition={name}"] = (
+                f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
+            )
     return found
 
 
@@ -75,7 +77,7 @@ def limiting_qos(managed: str, whole_units: int) -> dict[str, str]:
 def partitions_with(partitions: Iterable[Line], limiting: Mapping[str, str]) -> dict[str, str]:
     """Return the partitions whose own QOS is among *limiting*, each with why no GPU is shared there."""
     found = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
-    return {name: f"partition {name}: {why}" for name, why in found.items() if why}
+    return {f"partition={name}": f"partition {name}: {why}" for name, why in found.items() if why}
 
 
 def joined(*found: Mapping[str, str]) -> dict[str, str]:

@@ -367,8 +367,8 @@ def test_nothing_to_share_is_said() -> None:
 
 def test_where_the_jobs_partition_shares_no_gpu_its_reason_is_the_users() -> None:
     there = case(small())
-    cluster = replace(there.cluster, unshared={"gpu": "partition gpu is EXCLUSIVE", "old": "x"}).within(("gpu",))
-    assert reason(replace(there, cluster=cluster)) == "partition gpu is EXCLUSIVE"
+    cluster = replace(there.cluster, unshared={"partition=gpu": "partition gpu is EXCLUSIVE", "partition=old": "x"})
+    assert reason(replace(there, cluster=cluster.within(("gpu",)))) == "partition gpu is EXCLUSIVE"
 
 
 def test_a_shared_gpu_that_nobody_knows_stops_it() -> None:
