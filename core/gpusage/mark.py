@@ -24,7 +24,7 @@ REST_LIMIT_BYTES = 1000
 
 START = "gpusage "
 _MARK = re.compile(
-    r"\bgpusage (?P<number>[0-9a-f]{12}) (?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
+    r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?(?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
 )
 
 
@@ -33,7 +33,7 @@ class Mark:
     """What a mark says.
 
     Attributes:
-        number: Of the record that the store has.
+        number: Of the record that the store has; empty where gpusaged had decided nothing yet.
         before: The request as asked; empty where it was not understood, or cut off.
         after: The request as it is now; in the modes ``observe`` and ``advise``, as it would be.
         reasons: As one text.
@@ -47,7 +47,7 @@ class Mark:
     reasons: str
 
     def __str__(self) -> str:
-        return START + self.number + self.rest
+        return (START + self.number).rstrip() + self.rest
 
     @property
     def rest(self) -> str:
@@ -81,7 +81,7 @@ def parse_mark(text: str) -> Mark | None:
     request, _, reasons = found["rest"].partition(" | ")
     before, _, after = request.strip().partition(" -> ")
     return Mark(
-        number=found["number"],
+        number=found["number"] or "",
         code=cast("MarkCode", found["code"]),
         mode=found["mode"] or "enforce",
         before=before,

@@ -39,7 +39,7 @@ def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]
 
 def _title(job: MarkedJob | None, told: dict[str, Any]) -> str:
     if job is None:
-        return f"{told['manager']}, {told['origin']}, {_when(told['decided_at_s'])}, record {told['number']}"
+        return f"{told['manager']}, {told['origin']}, {_when(told['decided_at_s'])}, record {told['number'] or '-'}"
     waiting = f", waits for {job.waits_for}" if job.waits_for else ""
     return f"Job {job.job_id} of {job.user}: {job.state}{waiting}"
 
@@ -57,7 +57,7 @@ def _body(told: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
         yield f"  model {told['model']}" + (f", {_run(told['workload'])}" if told["workload"] else "")
     if record and record.decision.need:
         yield f"  predicted {describe_need(record.decision.need)}"
-    if told["source"] == "mark":
+    if told["source"] == "mark" and told["number"]:
         yield f"  record {told['number']}, {_when(told['decided_at_s'])}"
 
 
@@ -90,8 +90,8 @@ _NOTHING: dict[str, Any] = {
 def _of_mark(mark: Mark) -> dict[str, Any]:
     return _NOTHING | {
         "source": "mark",
-        "number": mark.number,
-        "decided_at_s": int(mark.number[:8], 16),
+        "number": mark.number or None,
+        "decided_at_s": int(mark.number[:8], 16) if mark.number else None,
         "mode": mark.mode,
         "code": mark.code,
         "before": mark.before,

@@ -106,7 +106,7 @@ def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:
         store = _store()
     for job in jobs:
         mark, record = parse_mark(job.mark), None
-        if mark is not None and store is not None:
+        if mark is not None and mark.number and store is not None:
             with suppress(GpuUsageError, OSError):
                 record = store.find(mark.number)
         yield job, record

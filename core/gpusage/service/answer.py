@@ -3,7 +3,7 @@
 Invariants:
 
 1. `Judge.verdict` never raises; whatever goes wrong, the job stays as its user wrote it.
-2. Only the mode `enforce` changes a job; `observe` does not even say a word.
+2. Only the mode `enforce` changes what a job asks for; `observe` does not even say a word. Every mode leaves a mark.
 3. A card is a hint that a user can forge: it decides how much of a GPU the user gets, never whether.
 """
 

@@ -179,9 +179,10 @@ class Desk:
 
     def _ask(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         self.counts.asked += 1
-        self._count_missed(ask)
         case = Case(ask=ask, snapshot=snapshot, reply=reply)
         left_s = time_left_s(case)
+        if left_s > 0:  # else the client hears no answer, and tells the next time
+            self._count_missed(ask)
         verdict: Verdict | None = snapshot.precedents.find(ask) if left_s > 0 else None
         if verdict is not None:
             self.counts.remembered += 1
@@ -200,7 +201,8 @@ class Desk:
     def _overdue(self, case: Case) -> None:
         """Answer in the judge's place; the record tells what the job really got.
 
-        Where the job is not understood yet, its record waits for the judge, and its user cannot be told.
+        Where the job is not understood yet, its record waits for the judge, its user cannot be told, and its mark, which the
+        client leaves, has no number.
         """
         case.answered = True
         self.counts.overdue += 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpusage.mark import parse_mark
 from gpusage_slurm.lua import FOLDER, LuaSettings, job_submit_block, quoted
 
 Drive = Callable[..., dict[str, Any]]
@@ -286,10 +287,9 @@ def test_a_question_tells_its_limit_and_how_many_jobs_before_it_got_no_answer(dr
     asked = [json.loads(question) for question in questions]
     assert [each.get("missed") for each in asked] == [
         None,
-        {"silent": 1},  # this answer is none
-        {"strange": 1},
-        *({"silent": 1},) * 4,  # each told once; the fifth in a row: two jobs are not asked about
-        {"silent": 1, "rest": 2},
+        {"silent": 1},  # this answer is none, but whoever gave it has counted
+        *({"strange": 1} | ({"silent": count} if count else {}) for count in range(5)),  # told until somebody answers
+        {"strange": 1, "silent": 5, "rest": 2},  # after the fifth in a row two jobs are not asked about
         None,
     ]
     assert begun_s < asked[0]["until_s"] < begun_s + 30
@@ -520,6 +520,48 @@ def test_the_mark_stands_behind_what_the_site_wrote_and_alone_is_shortened(
     assert report["comment"] == after
     assert len(report["comment"]) <= 1024
     assert report["logged"] == f"gpusage: uid 1000: {MARK.removeprefix('gpusage ')}"
+
+
+CARD = "tres_per_node = 'gres:gpu:1', environment = { SLURM_GPUSAGE_CARD = 'QUJD' }"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        (None, "gpusaged at {}: No such file or directory"),
+        (silent, "gpusaged at {}: no answer within 300 ms"),
+        (answering(b"nonsense\n"), "the answer is not of the protocol"),
+        (
+            answering({"v": "1", "code": "KEEP", "message": "", "overdue": "1"}),
+            "gpusaged did not come to it in time",
+        ),
+    ],
+    ids=["dead", "silent", "strange", "late"],
+)
+def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
+    drive: Drive, tmp_path: Path, behaviour: Behaviour | None, why: str
+) -> None:
+    """It has no record, so its mark has no number; without a card nobody knows whether it is ours to mark."""
+    path = tmp_path / "s"
+    with server(path, behaviour) if behaviour else contextlib.nullcontext():
+        comments = []
+        for job in (f"{{ {CARD} }}", f"{{ admin_comment = 'site', {CARD} }}", "{}"):
+            body = submit(path, job, limit_ms=300).replace("return {", "return { comment = job.admin_comment,")
+            comments.append(drive(body).get("comment"))
+    mark = f"gpusage KEEP | {why.format(path)}"
+    assert comments == [mark, f"site; {mark}", ""]
+    found = parse_mark(mark)
+    assert found
+    assert (found.number, found.code, found.reasons) == ("", "KEEP", why.format(path))
+
+
+def test_a_job_that_is_not_asked_about_during_a_rest_says_so_too(drive: Drive, tmp_path: Path) -> None:
+    body = often(tmp_path / "s", "submit(6)").replace("job_of()", f"job_of{{ {CARD} }}")
+    body = body.replace("return {", "return { comment = job.admin_comment,")
+    with server(tmp_path / "s", silent):
+        report = drive(body)
+    why = "gpusaged is not asked for a moment, because it did not answer in time"
+    assert report["comment"] == f"gpusage KEEP | {why}"
 
 
 def test_what_is_logged_is_printable_and_a_mark_that_cannot_be_left_costs_nothing(drive: Drive, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 -- Invariants:
 -- 1. slurmctld holds its locks while this runs: the whole exchange has one limit, and no file is read.
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
--- 3. Only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
+-- 3. Of what a job asks for, only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
+--    Besides, what we put there ourselves is emptied, and the admin comment gets our mark, in every mode.
 
 local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 40, rest_s = 0.5, silent_before_rest = 5 }
 
@@ -226,7 +227,6 @@ function M.exchange(question, deadline)
     assert(connection:connect(M.socket))
     left()
     assert(connection:send(question))
-    missed = {} -- whoever reads the question counts them
     local parts, size = {}, 0
     while true do
       -- Wait for one byte, then take what has come: the answer's size stays bounded, and so does each wait.
@@ -247,7 +247,7 @@ function M.exchange(question, deadline)
   local done, line = pcall(talk)
   pcall(connection.close, connection)
   if done then return line end
-  return nil, tostring(line)
+  return nil, (tostring(line):gsub("^[^\n]-%.lua:%d+: ", "")) -- people read it
 end
 
 -- The answer ------------------------------------------------------------------------------------------------------
@@ -323,10 +323,8 @@ local function log(text, once)
   slurm.log_info("%s", "gpusage: " .. text)
 end
 
--- Leave the mark on `job`, and one line in slurmctld.log: what became of its request, why, and the record's number.
+-- Leave the mark on `job`: what became of its request, and why.
 local function leave_mark(job, mark)
-  mark = mark:gsub("[^ -~]", "?")
-  log("uid " .. number_text(read(job, "user_id")) .. ": " .. mark:gsub("^gpusage ", ""))
   local earlier = read(job, "admin_comment") or ""
   local marked = M.marked(earlier, mark)
   if marked ~= earlier then job.admin_comment = marked end
@@ -352,6 +350,7 @@ function M.ask(job)
   local asked, line, problem = pcall(M.exchange, M.question(job, M.more(deadline)), deadline)
   problem = not asked and line or problem
   if asked and line then
+    missed = {} -- whoever answered has counted them
     rest.silent, rest.seconds, rest.over = 0, 0, nil
     local answer = M.decode(line)
     if answer and answer.v == "1" then return answer end
@@ -367,6 +366,24 @@ function M.ask(job)
   return nil, problem
 end
 
+-- Ask about `job` and apply the answer. Return the mark that it is to carry, and whether the daemon wrote that; what is
+-- ours has no record's number.
+local function handled(job)
+  local asked, answer, problem = pcall(M.ask, job)
+  pcall(M.clean, job)
+  local applied, reason = nil, asked and problem or answer
+  if asked and answer then applied, reason = M.apply(job, answer) end
+  if not applied then
+    log("job left as it is: " .. tostring(reason))
+    return "gpusage KEEP | " .. tostring(reason):gsub("[^ -~]", "?"), false
+  end
+  if answer.message and answer.message ~= "" then slurm.log_user("%s", "gpusage: " .. answer.message) end
+  local mark = (answer.mark or ""):gsub("[^ -~]", "?")
+  if mark == "" then return answer.overdue and "gpusage KEEP | gpusaged did not come to it in time", false end
+  log("uid " .. number_text(read(job, "user_id")) .. ": " .. mark:gsub("^gpusage ", ""))
+  return mark, true
+end
+
 -- Ask about `job` and apply the answer. Never fails.
 function M.submit(job)
   pcall(function()
@@ -375,13 +392,9 @@ function M.submit(job)
       pcall(M.clean, job)
       return log("LuaSocket is missing, so no job is changed; install lua-socket for slurmctld", true)
     end
-    local asked, answer, problem = pcall(M.ask, job)
-    pcall(M.clean, job)
-    if not asked or not answer then return log("job left as it is: " .. tostring(asked and problem or answer)) end
-    local applied, reason = M.apply(job, answer)
-    if not applied then return log("job left as it is: " .. reason) end
-    if answer.mark and answer.mark ~= "" then pcall(leave_mark, job, answer.mark) end
-    if answer.message and answer.message ~= "" then slurm.log_user("%s", "gpusage: " .. answer.message) end
+    local named = variable(job, CARD) ~= "" or variable(job, OTHER_CARD) ~= "" -- it names a model and did not opt out
+    local mark, decided = handled(job)
+    if mark and (decided or named) then pcall(leave_mark, job, mark) end
   end)
 end
 
