@@ -24,7 +24,8 @@ REST_LIMIT_BYTES = 1000
 
 START = "gpusage "
 _MARK = re.compile(
-    r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?(?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
+    r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?"
+    r"(?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
 )
 
 

@@ -101,6 +101,17 @@ def test_a_job_is_told_of_in_plain_words() -> None:
     assert "no mark of ours" in list(lines(bare, None))[1]
 
 
+def test_what_has_no_number_says_so(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """Records of the store's first schema, and jobs that gpusaged gave no answer about."""
+    assert next(lines(None, RECORD)).endswith(", record -")
+    unanswered = replace(JOB, mark="site; gpusage KEEP | gpusaged did not come to it in time")
+    assert [*lines(unanswered, None)][1:] == ["  its request: kept as asked", "  - gpusaged did not come to it in time"]
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record(RECORD)
+    assert asked("--last", "1")["decisions"][0]["number"] is None
+    assert [record for _, record in decisions._with_records([unanswered])] == [None]
+
+
 def test_what_was_only_recorded_says_so() -> None:
     observed = replace(NUMBERED, mode="observe")
     shown = list(lines(replace(JOB, mark=str(mark_of(observed))), None))

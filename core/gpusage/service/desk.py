@@ -201,8 +201,8 @@ class Desk:
     def _overdue(self, case: Case) -> None:
         """Answer in the judge's place; the record tells what the job really got.
 
-        Where the job is not understood yet, its record waits for the judge, its user cannot be told, and its mark, which the
-        client leaves, has no number.
+        Where the job is not understood yet, its record waits for the judge, its user cannot be told, and its mark,
+        which the client leaves, has no number.
         """
         case.answered = True
         self.counts.overdue += 1
