@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
+from typing import ClassVar
+
+import pytest
 
 from gpusage_yarn.cluster import NodeState, Size, View
 from gpusage_yarn.listeners import Daemon, ask_nodes, parse_bean, sample, unbound
@@ -61,6 +68,62 @@ def test_who_does_not_answer_in_time_is_left_out() -> None:
         server.shutdown()
     assert told["good"].free == (60, 100)
     assert not any(daemon.binds for name, daemon in told.items() if name != "good")
+
+
+class Rogue(BaseHTTPRequestHandler):
+    """Answers by what `answer` holds; what is asked of it by others' errand is in `errands`."""
+
+    answer: tuple[int, dict[str, str], Iterable[bytes]] = (200, {}, ())
+    errands: ClassVar[list[str]] = []
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Answer, until nobody listens any more."""
+        if not self.path.startswith("/jmx"):
+            self.errands.append(self.path)
+        status, headers, body = self.answer
+        self.send_response(status)
+        for header in headers.items():
+            self.send_header(*header)
+        self.end_headers()
+        with suppress(OSError):
+            for part in body:
+                self.wfile.write(part)
+                time.sleep(0.001)
+
+
+ROGUES: dict[str, tuple[int, dict[str, str], Iterable[bytes]]] = {
+    "sends elsewhere": (302, {"Location": "/internal?do=shutdown"}, [b"{}"]),
+    "sends elsewhere without end": (302, {"Location": "/internal"}, repeat(bytes(1 << 18))),
+    "has no end": (200, {}, repeat(b" " * (1 << 18))),
+    "unpacks to much": (200, {"Content-Encoding": "gzip"}, [gzip.compress(b" " * (1 << 26))]),
+    "is deep": (200, {}, [b'{"beans":' + b"[" * 50_000]),
+    "counts beyond all numbers": (200, {}, [b'{"beans":[{"FAILURES":1e999}]}']),
+}
+
+
+@pytest.mark.parametrize("answer", ROGUES.values(), ids=ROGUES.keys())
+def test_whatever_a_rogue_node_answers_is_a_trouble_of_that_node(
+    monkeypatch: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], Iterable[bytes]]
+) -> None:
+    """Nobody goes where it points, reads on without end, or ends with a traceback."""
+    monkeypatch.setattr(Rogue, "answer", answer)
+    monkeypatch.setattr(Rogue, "errands", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Rogue) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        told = ask_nodes([node("rogue", f"127.0.0.1:{server.server_port}")], limit_s=5.0)
+        server.shutdown()
+    assert told["rogue"].trouble
+    assert Rogue.errands == []
+
+
+def test_a_bean_tells_no_more_than_there_is_and_nothing_that_acts_on_a_terminal() -> None:
+    told = parse_bean("n", {"Free": "0=99999999999,1=-5", "Version": "\x1b[2J1", "Troubles": "a\x1b[31m\nb"})
+    assert told.free == (100, 0)
+    assert "\x1b" not in told.version + "".join(told.troubles)
 
 
 def test_of_each_label_some_nodes_are_asked_the_freest_first() -> None:

@@ -4,10 +4,12 @@ Invariants:
 
 1. Asking never fails, and is over within its limit: who has not answered by then is not in the answer.
 2. Threads that still wait for somebody keep nothing from ending.
+3. What answers is not trusted: nobody is sent elsewhere, and of an answer so much is read that ours fits in.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
+from gpusage.graphs.guard import printable
 from gpusage_yarn.install import CLASSES, LISTENERS
 from gpusage_yarn.rest import kerberos
 
@@ -30,6 +33,8 @@ MOST_NODES = 100
 """So many do `doctor` and `status` ask: they are no load test."""
 NODES_LIMIT_S = 15.0
 _AT_ONCE = 16
+_ANSWER_LIMIT_BYTES, _CHUNK_BYTES = 64 * 1024, 1024
+_WHOLE_GPU = 100
 _BEAN = "/jmx?qry=org.gpusage:type=Metrics"
 _LISTENER = CLASSES[LISTENERS].rpartition(".")[2]
 
@@ -67,9 +72,10 @@ def ask_nodes(
     """Return what each of *nodes* says that answers in time, by its name."""
     told: dict[str, Daemon] = {}
     waiting = list(nodes)
+    deadline_s = time.monotonic() + limit_s
 
     def work() -> None:
-        while waiting:
+        while waiting and time.monotonic() < deadline_s:
             try:
                 node = waiting.pop()
             except IndexError:  # another thread was faster
@@ -77,7 +83,6 @@ def ask_nodes(
             told[node.name] = ask_daemon(node.name, f"{scheme}://{node.address}", limit_s)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in waiting[:_AT_ONCE]]
-    deadline_s = time.monotonic() + limit_s
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,14 +92,38 @@ def ask_nodes(
 
 def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> Daemon:
     """Return what the daemon at *url* says of our classes in it."""
-    session = requests.Session()
-    session.trust_env = False
-    session.auth = kerberos()
     try:
-        beans = session.get(url + _BEAN, timeout=limit_s).json()["beans"]
+        beans = json.loads(_answer(url + _BEAN, limit_s))["beans"]
         return parse_bean(name, beans[0]) if beans else Daemon(name=name)
-    except (requests.RequestException, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - anyone may answer there, with anything
         return Daemon(name=name, trouble=type(error).__name__)
+
+
+class _Staying(requests.Session):
+    """Goes nowhere else, wherever an answer points; a redirection's own body is not even read."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Find none."""
+
+
+def _answer(url: str, limit_s: float) -> bytes:
+    """Return what is answered at *url* itself.
+
+    Raises:
+        requests.RequestException: Nothing of use, or not in time.
+    """
+    until_s = time.monotonic() + limit_s
+    content = b""
+    with _Staying() as session:
+        session.trust_env = False
+        session.auth = kerberos()
+        with session.get(url, timeout=limit_s, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
+            for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
+                content += chunk
+                if len(content) > _ANSWER_LIMIT_BYTES or time.monotonic() > until_s:
+                    message = f"more than {_ANSWER_LIMIT_BYTES} bytes, or later than {limit_s:g} s"
+                    raise requests.RequestException(message)
+    return content
 
 
 def parse_bean(name: str, bean: Mapping[str, Any]) -> Daemon:
@@ -103,12 +132,17 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> Daemon:
     free = bean.get("Free")
     return Daemon(
         name=name,
-        version=str(bean.get("Version", "")),
+        version=printable(str(bean.get("Version", ""))),
         classes=frozenset(found.replace(",", " ").split() if isinstance(found, str) else map(str, found)),
         failures=int(bean.get("FAILURES") or 0),
-        free=None if free is None else tuple(int(part.rpartition("=")[2]) for part in free.split(",") if part),
-        troubles=tuple(line for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
+        free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
+        troubles=tuple(printable(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
+
+
+def _hundredths(part: str) -> int:
+    """Return what is free of the GPU in *part*, ``0=60``: no more than there is of one."""
+    return max(min(int(part.rpartition("=")[2]), _WHOLE_GPU), 0)
 
 
 def sample(view: View, labels: Iterable[str], most: int = MOST_ASKED) -> tuple[NodeState, ...]:
