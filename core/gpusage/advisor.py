@@ -132,10 +132,10 @@ class Advisor:
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
+        asked = job.request
+        reachable = cluster.within(asked.partitions, asked.places, asked.node_features)
         try:
-            case = self._case(
-                job.request, graph, wish.workload, cluster.within(job.request.partitions, job.request.places)
-            )
+            case = self._case(asked, graph, wish.workload, reachable)
         except GpuUsageError as error:
             return _kept(job, str(error))
         return self._through_policies(case)

@@ -225,6 +225,7 @@ class GpuRequest:
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Slurm partitions or YARN queues that may run it; none named means the cluster's default.
         places: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
+        node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
     """
 
     gpu_count: int
@@ -235,6 +236,7 @@ class GpuRequest:
     obstacles: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    node_features: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +250,7 @@ class GpuPool:
         feature: What a job must ask for to be sent here (a Slurm feature), ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         partitions: Those that reach it; none means that all do.
+        node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
     """
 
     gpu: str | None
@@ -258,6 +261,12 @@ class GpuPool:
     feature: str | None = None
     exact_feature: str | None = None
     partitions: tuple[str, ...] = ()
+    node_features: tuple[tuple[str, ...], ...] = ()
+
+    def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
+        """Tell whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
+        unknown = not (node_features and self.node_features)
+        return unknown or any({*group} <= {*node} for group in node_features for node in self.node_features)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,11 +287,16 @@ class Cluster:
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
 
-    def within(self, partitions: tuple[str, ...], places: tuple[str, ...] = ()) -> Cluster:
+    def within(
+        self,
+        partitions: tuple[str, ...],
+        places: tuple[str, ...] = (),
+        node_features: tuple[tuple[str, ...], ...] = (),
+    ) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *places* of other kinds.
 
-        Pools out of its reach are left out. No pool can be shared where it may run in one of ``unshared``, of which
-        those that concern it are left.
+        Pools out of its reach are left out, those too that have no node with its *node_features*. No pool can be shared
+        where it may run in one of ``unshared``, of which those that concern it are left.
         """
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen
@@ -295,7 +309,7 @@ class Cluster:
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool
             for pool in self.pools
-            if everywhere or not pool.partitions or chosen & {*pool.partitions}
+            if (everywhere or not pool.partitions or chosen & {*pool.partitions}) and pool.meets(node_features)
         )
         seen = replace(self, pools=pools, unshared=unshared)
         return self if seen == self else seen

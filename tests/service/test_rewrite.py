@@ -120,6 +120,7 @@ def test_a_type_that_the_user_named_and_a_constraint_hold_where_the_job_runs(san
     assert (job["Features"], "h100" in job["TresPerNode"]) == ("h100&(h100|v100)", False)
     said, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100", f"--comment={LIGHT}")
     assert (job["Features"], job.get("Prefer", "(null)")) == ("h100", "(null)"), said
+    assert "| on h100-" in said  # its size is by the only GPU on which it may land
     options = ("--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}", "--output=where")
     sandbox.run("sbatch", "--wait", *options, "--wrap=srun --gpus=1 printenv SLURMD_NODENAME", timeout_s=30)
     assert (sandbox.layout.jobs / "where").read_text() == "h100-1\n"

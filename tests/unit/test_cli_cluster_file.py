@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,12 @@ def test_a_wrong_gpu_is_an_error() -> None:
 
 def test_what_the_daemon_says_of_itself_is_a_cluster(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
-    path.write_text(
-        json.dumps(
-            {
-                "code": "OK",
-                "clusters": {
-                    "slurm": {"age_s": 1, "version": "24.11", "pools": [POOL], "unshared": {"partition=p": "w"}}
-                },
-            }
-        )
+    seen = example_cluster("slurm", CATALOGUE)
+    seen = replace(
+        seen, version="24.11", unshared={"partition=p": "w"}, pools=(replace(seen.pools[0], partitions=("p",)),)
     )
-    cluster = read_cluster(path, "slurm", CATALOGUE)
-    assert (cluster.version, len(cluster.pools), cluster.unshared) == ("24.11", 1, {"partition=p": "w"})
+    path.write_text(json.dumps({"code": "OK", "clusters": {"slurm": {"age_s": 1, **asdict(seen)}}}))
+    assert read_cluster(path, "slurm", CATALOGUE) == seen
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
@@ -69,6 +64,8 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": [{**POOL, "gpu_count": -1}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "mps_per_gpu": True}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "partitions": "gpu"}]}, "a list of names"),
+        ({"pools": [{**POOL, "node_features": "ib"}]}, "a list of lists of names"),
+        ({"pools": [{**POOL, "node_features": ["ib"]}]}, "a list of names"),
         ({"pools": [{**POOL, "count": 3}]}, "one of site_type, gpu_count"),
         ({"pools": [POOL], "unshared": ["gpu"]}, "a table of partitions"),
     ],

@@ -9,6 +9,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import cluster, scontrol
 from gpusage_slurm.cluster import NodeState, parse_node, pools_of
+from gpusage_slurm.request import read_request
 
 
 def node(name: str, gres: str, used: str = "", **fields: object) -> NodeState:
@@ -111,6 +112,41 @@ def test_a_job_sees_only_the_pools_that_its_partition_reaches() -> None:
     assert [pool.site_type for pool in seen.within(("new",)).pools] == ["h100"]
     assert [pool.site_type for pool in seen.within(()).pools] == ["v100"]
     assert [pool.site_type for pool in seen.within(("new", "old")).pools] == ["v100", "h100"]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "prefer", "kinds"),
+    [
+        ("h100", "", ["h100"]),
+        (" v100 & ib ", "", ["v100", "h100"]),  # blanks: not plain, so nothing is known
+        ("v100&ib", "", ["v100"]),
+        ("ib", "", ["v100", "h100"]),
+        ("big|ib", "", ["v100", "h100"]),
+        ("v100&h100", "", []),
+        ("mig", "", ["h100"]),  # after a restart
+        ("[rack1|rack2]", "", ["v100", "h100"]),
+        ("h100*1", "", ["v100", "h100"]),
+        ("h100&(ib|big)", "", ["v100", "h100"]),
+        ("|".join(["h100"] * 300), "", ["v100", "h100"]),  # longer than Slurm's own limit
+        ("h100", "v100", ["v100", "h100"]),  # Slurm tries the preference in place of the constraint
+        ("", "", ["v100", "h100"]),
+    ],
+)
+def test_a_job_sees_only_the_pools_that_its_constraint_leaves(constraint: str, prefer: str, kinds: list[str]) -> None:
+    nodes = [
+        node("n1", "gpu:v100:1", features=("v100",)),
+        node("n2", "gpu:v100:1", features=("v100", "ib")),
+        node("n3", "gpu:h100:1", features=("h100", "ib", "big"), possible_features=("mig",)),
+    ]
+    seen = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue))
+    request = read_request({"tres_per_node": "gres:gpu:1", "features": constraint, "prefer": prefer})
+    found = seen.within(request.partitions, request.places, request.node_features)
+    assert [pool.site_type for pool in found.pools] == kinds
+
+
+def test_what_a_node_may_have_after_a_restart_counts_as_its_own() -> None:
+    found = parse_node({"name": "n1", "active_features": ["h100"], "features": ["h100", "mig"], "gres": "gpu:h100:1"})
+    assert pools_of([found], advisor().catalogue)[0].node_features == (("h100", "mig"),)
 
 
 class Table:

@@ -2,8 +2,9 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature``,
-``exact_feature`` and ``partitions``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
-``reservation=course`` or ``qos=short``, each with why. What `gpusage slurm status --json` prints is such a file, too.
+``exact_feature``, ``partitions`` and ``node_features``; a table ``unshared`` has the places whose GPUs stay whole,
+``partition=gpu``, ``reservation=course`` or ``qos=short``, each with why. What `gpusage slurm status --json` prints is
+such a file, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ else:
 Origin = Literal["file", "local", "example"]
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
-KEYS = ("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "exact_feature", "partitions")
+KEYS = (
+    *("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "exact_feature", "partitions"),
+    "node_features",
+)
 
 
 def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, Origin]:
@@ -62,6 +66,7 @@ def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
             mps_per_gpu=100,
             feature=name,
             exact_feature=name,
+            node_features=((name,),),
         )
         for name, count in EXAMPLE_POOLS
     ]
@@ -137,6 +142,7 @@ def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN4
         feature=None if feature is None else str(feature),
         exact_feature=None if exact is None else str(exact),
         partitions=_names(row, "partitions", origin),
+        node_features=_groups(row, "node_features", origin),
     )
 
 
@@ -164,6 +170,13 @@ def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         _refuse(origin, key, "a list of names", value)
     return tuple(value)
+
+
+def _groups(row: Mapping[str, Any], key: str, origin: str) -> tuple[tuple[str, ...], ...]:
+    value = row.get(key, [])
+    if not isinstance(value, list):
+        _refuse(origin, key, "a list of lists of names", value)
+    return tuple(_names({key: group}, key, origin) for group in value)
 
 
 def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:

@@ -37,6 +37,7 @@ class NodeState:
         gres: As configured, for example ``gpu:v100:2,mps:v100:200``.
         gres_used: As allocated, in the same form; Slurm adds indices in brackets.
         usable: Whether a job could start there.
+        possible_features: What it has, or may have after a restart that Slurm makes for a job.
         idle: Whether nothing runs there, and nothing keeps jobs away.
         planned: Whether Slurm plans a job there.
     """
@@ -47,6 +48,7 @@ class NodeState:
     features: tuple[str, ...]
     partitions: tuple[str, ...] = ()
     usable: bool = True
+    possible_features: tuple[str, ...] = ()
     idle: bool = False
     planned: bool = False
     memory_mib: int = 0
@@ -98,6 +100,7 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         features=_words(node.get("active_features") or node.get("features")),
         partitions=_words(node.get("partitions")),
         usable=not any(state.startswith(_OUT_OF_USE) for state in states),
+        possible_features=_words(node.get("features")),
         idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
         planned="PLANNED" in states,
         memory_mib=int(node.get("real_memory") or 0),
@@ -134,6 +137,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catal
         mps_per_gpu=(units.pop() or None) if len(units) == 1 else None,
         feature=_feature(site_type, common),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
+        node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
     )
 
 

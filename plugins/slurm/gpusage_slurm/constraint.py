@@ -1,4 +1,4 @@
-"""A job's constraint: the features that hold it to a GPU type, and those that let it prefer one.
+"""A job's constraint: where it lets the job run, the features that hold it to a GPU type or let it prefer one.
 
 A share cannot name a type: `mps:v100:40` starts the job, and slurmctld then refuses every step of it (tried on 22.05
 and 24.11). A constraint is joined with ours where it is plain: names, all joined by ``&`` or all by ``|``; one with
@@ -16,6 +16,13 @@ MAXIMUM_BYTES = 1024
 
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*")
 _PLAIN = re.compile(rf"{_FEATURE.pattern}(?:(?:&{_FEATURE.pattern})*|(?:\|{_FEATURE.pattern})*)")
+
+
+def alternatives(constraint: str) -> tuple[tuple[str, ...], ...]:
+    """Return groups of features, of one of which a node must have all; none where *constraint* is not plain."""
+    constraint = constraint.strip()
+    plain = len(constraint) <= MAXIMUM_BYTES and _PLAIN.fullmatch(constraint)
+    return tuple(tuple(group.split("&")) for group in constraint.split("|")) if plain else ()
 
 
 def exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:

@@ -16,6 +16,7 @@ from gpusage.graphs.trouble import MARK
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_slurm.cause import CAVEAT, exports_all, no_card
+from gpusage_slurm.constraint import alternatives
 from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
@@ -81,6 +82,8 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         obstacles=tuple(_obstacles(fields, gpus, kinds)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
         places=tuple(_places(fields)),
+        # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
+        node_features=() if fields.get("prefer") else alternatives(fields.get("features", "")),
     )
 
 
