@@ -138,6 +138,14 @@ def load_configuration(path: Path | None = None) -> Configuration:
     return parse_configuration(text, origin=str(chosen))
 
 
+def read_configuration() -> tuple[Configuration, str]:
+    """Return our configuration, or the built-in one and why the file cannot be used."""
+    try:
+        return load_configuration(), ""
+    except RequestError as error:
+        return Configuration(), str(error)
+
+
 def parse_configuration(text: str, *, origin: str) -> Configuration:
     """Return the settings written in *text*, which came from *origin*."""
     try:

@@ -6,10 +6,13 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpusage.configuration import Configuration
 from gpusage.service.protocol import json_line
 from gpusage_hooks.errors import RequestError
 
@@ -29,6 +32,33 @@ def status(socket_path: str | Path, timeout_s: float = 1.0) -> dict[str, Any]:
         RequestError: As `ask`.
     """
     return ask(status_path(socket_path), {"v": 1, "op": "status"}, timeout_s)
+
+
+def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return at which of *paths* a gpusaged answers, and what it says of itself.
+
+    Raises:
+        RequestError: None answers; it is about the first.
+    """
+    for path in paths:
+        with suppress(RequestError):
+            return path, status(path)
+    return paths[0], status(paths[0])
+
+
+def read_status(paths: Sequence[str]) -> tuple[str, dict[str, Any] | None, str]:
+    """Return likewise, or the first path, nothing, and why it does not answer."""
+    try:
+        return *find_status(paths), ""
+    except RequestError as error:
+        return paths[0], None, str(error)
+
+
+def in_force(told: Mapping[str, Any]) -> Configuration:
+    """Return what a daemon has *told* of the settings with which it goes on while the file is broken."""
+    known = {"mode": told.get("mode"), "kill_switch": told.get("kill_switch", {}).get("path")}
+    settings = {key: value for key, value in known.items() if isinstance(value, str)}
+    return replace(Configuration(), **settings, origins=dict.fromkeys(settings, "gpusaged"))  # type: ignore[arg-type]
 
 
 def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 1.0) -> dict[str, Any]:

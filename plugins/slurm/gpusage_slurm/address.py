@@ -6,12 +6,9 @@ The configuration may be broken while the daemon goes on with the last good one;
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpusage.configuration import Configuration, DaemonSettings, load_configuration
-from gpusage.service import client
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_slurm.block import block_of
 from gpusage_slurm.install import find_site
@@ -25,18 +22,6 @@ def sockets(configuration: Configuration | None, job_submit: str) -> tuple[str, 
     ours = (configuration.daemon.socket,) if configuration else ()
     asked = _SOCKET.search(block_of(job_submit) or "")
     return tuple(dict.fromkeys((*ours, *((_unquoted(asked[1]),) if asked else ()), DaemonSettings().socket)))
-
-
-def find_status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return at which of *paths* a gpusaged answers, and what it says of itself.
-
-    Raises:
-        RequestError: None answers; it is about the first.
-    """
-    for path in paths:
-        with suppress(GpuUsageError):
-            return path, client.status(path)
-    return paths[0], client.status(paths[0])
 
 
 def local_sockets() -> tuple[str, ...]:

@@ -151,7 +151,8 @@ def status(*, as_json: bool) -> None:
 
     Example: gpusage slurm status
     """
-    from gpusage_slurm.address import find_status, local_sockets  # noqa: PLC0415 - --help stays quick
+    from gpusage.service.client import find_status  # noqa: PLC0415 - --help stays quick
+    from gpusage_slurm.address import local_sockets  # noqa: PLC0415 - as above
     from gpusage_slurm.status import describe  # noqa: PLC0415 - as above
 
     _, answer = find_status(local_sockets())

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gpusage.mark import parse_mark
+from gpusage.service.client import find_status
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import MarkedJob
-from gpusage_slurm.address import find_status
 from gpusage_slurm.shared import shared_jobs
 from gpusage_slurm.turning_back import turn_back
 

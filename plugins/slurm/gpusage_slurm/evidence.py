@@ -11,16 +11,17 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusage.configuration import Configuration, load_configuration
+from gpusage.configuration import Configuration, read_configuration
+from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
-from gpusage_slurm.address import find_status, sockets
+from gpusage_slurm.address import sockets
 from gpusage_slurm.cluster import pyslurm_version, read_cluster
 from gpusage_slurm.install import Site, find_site, plan_installation
 from gpusage_slurm.releases import dry_run_crashes
@@ -72,11 +73,11 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         site, trouble = None, trouble or str(error)
     names = ("job_submit.lua", "cli_filter.lua")
     scripts = {name: _text(site.folder / name) for name in names} if site else {}
-    configuration, configuration_trouble = _configuration()
+    configuration, configuration_trouble = read_configuration()
     paths = sockets(None if configuration_trouble else configuration, scripts.get("job_submit.lua", ""))
-    socket, status, status_trouble = _status(paths)
+    socket, status, status_trouble = read_status(paths)
     if configuration_trouble and status:
-        configuration = _in_force(status)
+        configuration = in_force(status)
     if site:
         scripts["slurm.conf"] = _text(site.slurm_conf)
     return Evidence(
@@ -114,27 +115,6 @@ def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
         return None, {}, str(error)
 
 
-def _configuration() -> tuple[Configuration, str]:
-    try:
-        return load_configuration(), ""
-    except GpuUsageError as error:
-        return Configuration(), str(error)
-
-
-def _in_force(status: Mapping[str, Any]) -> Configuration:
-    """Return what is known of the settings that gpusaged goes on with while the file is broken."""
-    known = {"mode": status.get("mode"), "kill_switch": status.get("kill_switch", {}).get("path")}
-    told = {key: value for key, value in known.items() if isinstance(value, str)}
-    return replace(Configuration(), **told, origins=dict.fromkeys(told, "gpusaged"))  # type: ignore[arg-type]
-
-
-def _status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any] | None, str]:
-    try:
-        return *find_status(paths), ""
-    except GpuUsageError as error:
-        return paths[0], None, str(error)
-
-
 def _cluster() -> Cluster | None:
     try:
         return read_cluster(scontrol.partitions())
@@ -158,7 +138,7 @@ def _dry_run(socket: str) -> bool:
 
 
 def _asks(socket: str) -> int:
-    _, status, _ = _status((socket,))
+    _, status, _ = read_status((socket,))
     return int((status or {}).get("asks", {}).get("asked", 0))
 
 

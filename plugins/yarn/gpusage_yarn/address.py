@@ -1,13 +1,15 @@
-"""Where a cluster's ResourceManagers answer over HTTP."""
+"""Where a cluster's ResourceManagers answer over HTTP, and gpusaged on this host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpusage.configuration import Configuration
+from gpusage.configuration import Configuration, DaemonSettings
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 
+SOCKET = "gpusage.daemon.socket"
+"""Hadoop's setting of where the ResourceManager asks gpusaged."""
 _RM = "yarn.resourcemanager"
 _PORTS = {"": ("http", "8088"), ".https": ("https", "8090")}
 
@@ -39,6 +41,17 @@ def require_addresses(configuration: Configuration, named: Sequence[str] = ()) -
         )
         raise RequestError(message)
     return found
+
+
+def sockets(configuration: Configuration | None, asked: str | None) -> tuple[str, ...]:
+    """Return where gpusaged may listen, the likeliest first.
+
+    Args:
+        configuration: Ours; ``None`` where it is broken, while gpusaged goes on with the last good one.
+        asked: Where the ResourceManager asks, as far as it tells.
+    """
+    ours = configuration.daemon.socket if configuration else ""
+    return tuple(dict.fromkeys(path for path in (ours, asked, DaemonSettings().socket) if path))
 
 
 def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:

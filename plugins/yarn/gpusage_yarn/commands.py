@@ -135,26 +135,23 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     Example: gpusage yarn status
     """
     from gpusage.api import advisor  # noqa: PLC0415 - --help stays quick
-    from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
-    from gpusage.service import client  # noqa: PLC0415 - as above
-    from gpusage_hooks.errors import GpuUsageError  # noqa: PLC0415 - as above
-    from gpusage_yarn.address import require_addresses  # noqa: PLC0415 - as above
+    from gpusage.configuration import read_configuration  # noqa: PLC0415 - as above
+    from gpusage.service.client import read_status  # noqa: PLC0415 - as above
+    from gpusage_yarn.address import SOCKET, require_addresses, sockets  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
     from gpusage_yarn.listeners import MOST_NODES, NODES_LIMIT_S, ask_nodes, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.rest import ResourceManager  # noqa: PLC0415 - as above
     from gpusage_yarn.status import describe  # noqa: PLC0415 - as above
 
-    configuration = load_configuration()
+    configuration, broken = read_configuration()
+    if broken:
+        click.echo(f"gpusage: {broken}", err=True)
     manager = ResourceManager(require_addresses(configuration, addresses), patience_s=0)
     view = read_view(manager.get, configuration.yarn.share_resource)
     sharing = [node for node in view.nodes if node.usable and node.total.share]
     view = with_told(view, ask_nodes(sharing[:MOST_NODES], manager.address.partition(":")[0], NODES_LIMIT_S))
     cluster = cluster_of(view, advisor().catalogue)
-    said, trouble = None, ""
-    try:
-        said = client.status(configuration.daemon.socket)
-    except GpuUsageError as error:
-        trouble = str(error)
+    _, said, trouble = read_status(sockets(None if broken else configuration, manager.settings(SOCKET)))
     if as_json:
         document = {"schema": "gpusage.yarn.status/1", "clusters": {"yarn": asdict(cluster)}, "gpusaged": said}
         click.echo(json.dumps(document, indent=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
+from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
 from gpusage_yarn.listeners import Daemon
@@ -160,17 +161,17 @@ def _daemon(evidence: Evidence) -> Finding:
     trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("yarn")
     if trouble:
         return warned(name, str(trouble), "see `gpusage yarn status`")
-    named = evidence.settings.get("gpusage.daemon.socket", evidence.configuration.daemon.socket)
-    if named != evidence.configuration.daemon.socket:
+    named = evidence.settings.get(SOCKET, evidence.socket)
+    if named != evidence.socket:
         todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
-        return warned(
-            name, f"the ResourceManager asks at {named}, it listens at {evidence.configuration.daemon.socket}", todo
-        )
+        return warned(name, f"the ResourceManager asks at {named}, it listens at {evidence.socket}", todo)
     return passed(name, f"answers at {named}")
 
 
 def _allowed_users(evidence: Evidence) -> Finding:
     name, user = "allowed users", evidence.user
+    if evidence.configuration_trouble:
+        return Finding(check=name, verdict="skip", found="gpusage.toml, which lists them, cannot be used")
     if user is None:
         return Finding(check=name, verdict="skip", found="no ResourceManager that answers runs on this host")
     if user.allowed:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusage.configuration import Configuration, load_configuration
-from gpusage.service import client
+from gpusage.configuration import Configuration, DaemonSettings, read_configuration
+from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
-from gpusage_yarn.address import require_addresses
+from gpusage_yarn.address import SOCKET, require_addresses, sockets
 from gpusage_yarn.cluster import View, cluster_of, read_view
 from gpusage_yarn.hadoop_xml import conf_folder, read_settings
 from gpusage_yarn.install import CALCULATOR, PROCESSORS, RULES, SCHEDULER
@@ -33,7 +33,7 @@ SETTINGS = (
     "yarn.node-labels.enabled",
     "yarn.resourcemanager.recovery.enabled",
     "yarn.scheduler.minimum-allocation-mb",
-    "gpusage.daemon.socket",
+    SOCKET,
     "gpusage.switch-file",
 )
 
@@ -47,8 +47,10 @@ class Evidence:
         settings: Of the ResourceManager's, those that it tells.
         user: The ResourceManager's, where it runs on this host.
         nodes: NodeManagers that offer shares, as far as they were asked.
+        configuration: Where the file is broken, what is known of the one that gpusaged goes on with.
         loaded: For each of our classes that is configured here, why it cannot be made, or ``""``; ``None`` where
             that could not be tried, and *loading_trouble* says why.
+        socket: Where gpusaged answers, or should.
     """
 
     folder: Path
@@ -65,18 +67,21 @@ class Evidence:
     loading_trouble: str = ""
     status: Mapping[str, Any] | None = None
     status_trouble: str = ""
+    socket: str = DaemonSettings().socket
     killed: bool = False
 
 
 def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evidence:
     """Return all evidence that this host and its cluster give."""
-    try:
-        configuration, configuration_trouble = load_configuration(), ""
-    except GpuUsageError as error:
-        configuration, configuration_trouble = Configuration(), str(error)
+    configuration, configuration_trouble = read_configuration()
     chosen = conf_folder(folder or configuration.yarn.conf_dir)
     loaded, loading_trouble = _loaded(chosen)
-    status, status_trouble = _status(configuration)
+    cluster = _of_cluster(chosen, configuration, addresses)
+    asked = cluster.get("settings", {}).get(SOCKET)
+    paths = sockets(None if configuration_trouble else configuration, asked)
+    socket, status, status_trouble = read_status(paths)
+    if configuration_trouble and status:
+        configuration = in_force(status)
     return Evidence(
         folder=chosen,
         configuration=configuration,
@@ -85,8 +90,9 @@ def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evide
         loading_trouble=loading_trouble,
         status=status,
         status_trouble=status_trouble,
+        socket=socket,
         killed=Path(configuration.kill_switch).exists(),
-        **_of_cluster(chosen, configuration, addresses),
+        **cluster,
     )
 
 
@@ -118,12 +124,5 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
 def _loaded(folder: Path) -> tuple[Mapping[str, str] | None, str]:
     try:
         return load_classes(configured_classes(folder), folder), ""
-    except GpuUsageError as error:
-        return None, str(error)
-
-
-def _status(configuration: Configuration) -> tuple[Mapping[str, Any] | None, str]:
-    try:
-        return client.status(configuration.daemon.socket), ""
     except GpuUsageError as error:
         return None, str(error)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
@@ -22,7 +22,6 @@ from gpusage_yarn.block import with_block, without_block
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 
 Role = Literal["rm", "node", "client"]
-ROLES: tuple[Role, ...] = get_args(Role)
 PACKAGE = "org.gpusage.yarn"
 RULES = "yarn.scheduler.queue-placement-rules"
 PROCESSORS = "yarn.resourcemanager.application-master-service.processors"

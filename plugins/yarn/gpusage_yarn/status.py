@@ -36,4 +36,7 @@ def _daemon(status: Mapping[str, Any] | None, trouble: str) -> Iterator[str]:
     switch = status.get("kill_switch", {})
     yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}"
     yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
+    trouble = status.get("configuration", {}).get("error")
+    if trouble:
+        yield f"configuration: not usable, the last good one is in force: {trouble}"
     yield "asked: " + ", ".join(f"{name} {count}" for name, count in status.get("asks", {}).items())
