@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import job_card as subject
+from gpusage.cli import main
 from gpusage.cli.job_card import cache_folder, cache_key, card_of, job_card
 from gpusage.comment import parse_model
 from gpusage.graphs.card import encode
@@ -150,19 +151,57 @@ def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch:
 
     saved = tmp_path / "tiny.card.json"
     write_file(GRAPH, saved)
-    site = tmp_path / "site"
+    site = tmp_path / "etc" / "site"
+    earlier = os.umask(0o077)  # as root's may be
     done = CliRunner().invoke(job_card, ["--keep-in", str(site), f"model={saved}"])
+    os.umask(earlier)
     assert done.output == encode(GRAPH) + "\n"
     (kept,) = site.iterdir()
-    assert kept.stat().st_mode & 0o777 == 0o644
+    assert [path.stat().st_mode & 0o777 for path in (kept, site, site.parent)] == [0o644, 0o755, 0o755]
     monkeypatch.setattr(subject, "SITE_FOLDER", site)
     monkeypatch.setattr(subject, "_read_model", lambda _: pytest.fail("it was kept"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     assert CliRunner().invoke(job_card, [f"model={saved}"]).output == encode(GRAPH) + "\n"
 
 
+@pytest.mark.parametrize(
+    ("model", "folder", "said"),
+    [
+        ("/nowhere/r.onnx", "site", "/nowhere/r.onnx"),
+        ("", "site", "model"),
+        ("{}", "file/cards", "must be one that cards can be written to"),
+        ("{}", "private", "must be readable by all users"),
+    ],
+)
+def test_a_card_that_cannot_be_kept_for_all_is_told_in_a_sentence(
+    tmp_path: Path, model: str, folder: str, said: str
+) -> None:
+    from gpusage.graphs.card import write_file  # noqa: PLC0415 - as above
+
+    saved = tmp_path / "tiny.card.json"
+    write_file(GRAPH, saved)
+    (tmp_path / "file").touch()
+    (tmp_path / "private").mkdir(mode=0o700)
+    comment = f"model={model.format(saved)}"
+    done = CliRunner().invoke(main, ["job-card", "--keep-in", str(tmp_path / folder), comment])
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_start_of_python_counts_as_waiting(slow: Slow) -> None:
+    """On a busy login node it alone may take long; the model is read all the same, for the second submission."""
+    slow.environment["PYTHONSTARTUP_S"] = "2"
+    start_s = time.monotonic()
+    assert "takes longer than 2.5 s" in slow.card("r", limit_s=2.5)
+    assert time.monotonic() - start_s < 4.5
+    slow.let_go()
+    slow.wait(lambda: slow.card("r", limit_s=15) == "QUJD")
+
+
 SLOW = """
 import os, time
+time.sleep(float(os.environ.pop("PYTHONSTARTUP_S", "0")))
 from pathlib import Path
 from gpusage.cli import job_card as subject, reading
 from gpusage_hooks.errors import GraphError
@@ -241,7 +280,7 @@ def test_while_a_model_is_being_read_nobody_reads_it_again_or_waits_for_it(slow:
 
 def test_a_user_has_one_reader_in_the_background(slow: Slow) -> None:
     slow.card("r")
-    assert "another model is being read in the background" in slow.card("s")
+    assert "another model is being read in the background" in slow.card("s", limit_s=2)
     slow.let_go()
     slow.wait(lambda: slow.card("s") == "QUJD")
     assert slow.reads.read_text() == "r\ns\ns\n"
@@ -255,7 +294,7 @@ def test_a_failure_that_came_too_late_is_remembered_for_a_while(slow: Slow, tmp_
     assert slow.reads.read_text() == "bad\n"
     (note,) = (tmp_path / "gpusage" / "cards").glob("*.note")
     os.utime(note, (1, 1))
-    assert slow.card("bad") == "Model is bad."
+    assert slow.card("bad", limit_s=15) == "Model is bad."
     assert slow.reads.read_text() == "bad\nbad\n"
 
 

@@ -9,13 +9,15 @@ model reads no model.
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import click
 
-from gpusage.cli.keeping import keep, kept_card, user_cache
+from gpusage.cli.keeping import keep, keep_for_all, kept_card, user_cache
 from gpusage.cli.reading import read_within
-from gpusage.comment import parse_comment
+from gpusage.comment import parse_comment, parse_model
 from gpusage.graphs.trouble import encode_trouble
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelRequest
@@ -23,41 +25,72 @@ from gpusage_hooks.types import ModelRequest
 SITE_FOLDER = Path("/etc/gpusage/cards")
 """Cards that a site keeps for all of its users, written by ``gpusage job-card --keep-in``."""
 
+_FOR_ALL = 0o005
 _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 
 
 @click.command(name="job-card", hidden=True)
 @click.argument("comment")
-@click.option("--limit-s", type=float, help="Say by then why there is no card.  [default: wait for it]")
-@click.option("--keep-in", type=click.Path(path_type=Path), help="Keep it here.  [default: the user's cache]")
+@click.option("--limit-s", type=float, help="Say so long after the start why there is no card.  [default: wait for it]")
+@click.option(
+    "--keep-in", type=click.Path(path_type=Path), help="Keep it here, for all users.  [default: the user's cache]"
+)
 def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
     """Print the card of the model that a job's COMMENT names, or behind "!" why there is none, or nothing.
 
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """
+    if keep_in is not None:
+        click.echo(_kept_for_all(comment, keep_in))
+        return
     try:
         wish = parse_comment(comment)
     except RequestError:
         return
-    if wish is None or not wish.enabled:
-        return
-    click.echo(_in_time(wish, keep_in or cache_folder(), limit_s))
-    if keep_in is not None:
-        (keep_in / cache_key(wish)).chmod(0o644)  # for all users
+    if wish is not None and wish.enabled:
+        click.echo(_in_time(wish, limit_s))
 
 
-def _in_time(wish: ModelRequest, cache: Path, limit_s: float | None) -> str:
-    """Return the card, or what stands in its place, within *limit_s*."""
+def _kept_for_all(comment: str, folder: Path) -> str:
+    """Return a new card of the model that *comment* names, kept in the site's *folder*.
+
+    Raises:
+        GpuUsageError: There is none, or it cannot be kept there for all users.
+    """
+    wish = parse_model(comment)
+    card = _read_model(wish)
+    try:
+        keep_for_all(folder / cache_key(wish), f"{card}\n".encode("ascii"))
+        open_to_all = folder.stat().st_mode & _FOR_ALL == _FOR_ALL
+    except OSError as error:
+        message = f"Folder '{folder}' must be one that cards can be written to; got: {error}. Run this as root."
+        raise RequestError(message) from error
+    if not open_to_all:
+        message = f"Folder '{folder}' must be readable by all users; it is not. Run: chmod 755 '{folder}'"
+        raise RequestError(message)
+    return card
+
+
+def _in_time(wish: ModelRequest, limit_s: float | None) -> str:
+    """Return the card, or what stands in its place, within *limit_s* of this process's start."""
+    cache = cache_folder()
     try:
         place = cache / cache_key(wish)
         kept = kept_card(place) or kept_card(SITE_FOLDER / place.name)
         if kept or limit_s is None:
             return kept or card_of(wish, cache)
-        return read_within(limit_s, place, lambda: card_of(wish, cache))
+        return read_within(limit_s, place, lambda: card_of(wish, cache), spent_s=_age_s())
     except GpuUsageError as error:
         return encode_trouble(str(error))
     except Exception as error:  # noqa: BLE001 - whatever it was, sbatch goes on without a card, and the user hears why
         return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
+
+
+def _age_s() -> float:
+    """Return how long ago this process was started: sbatch waits for Python's own start too."""
+    after_the_name = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+    started_s = int(after_the_name[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5), since the host's start
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
 def card_of(wish: ModelRequest, cache: Path | None = None) -> str:

@@ -25,14 +25,32 @@ def keep(path: Path, content: bytes) -> None:
     """Write *content* at once or not at all; a full disk only means that it is made again."""
     with suppress(OSError):
         own_folder(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        _write(path, content, mode=0o600)
+
+
+def keep_for_all(path: Path, content: bytes) -> None:
+    """Write *content* where every user may read it, also the folders that are made for it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir()
+        folder.chmod(0o755)  # whatever the umask
+    _write(path, content, mode=0o644)
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def kept_card(path: Path) -> str | None:

@@ -40,19 +40,20 @@ _WAITS = f"{_SLOW}, and another model is being read in the background; submit ag
 _ENDED = f"the model could not be described, because that was ended after {BACKGROUND_S} s or from outside"
 
 
-def read_within(limit_s: float, place: Path, read: Callable[[], str]) -> str:
+def read_within(limit_s: float, place: Path, read: Callable[[], str], *, spent_s: float = 0.0) -> str:
     """Return the card that *read* gives, or what stands in its place, by the limit.
 
     Args:
-        limit_s: From now.
+        limit_s: As the user reads it.
         place: Where *read* keeps the card for the next time.
         read: Called in a child process.
+        spent_s: How much of the limit is over.
     """
-    until_s = time.monotonic() + limit_s
+    until_s = time.monotonic() + limit_s - spent_s
     note_path = place.with_name(f"{place.name}.note")
     note = _open(note_path)
     if not _locked(note):
-        return _awaited(limit_s, note, place)
+        return _awaited(limit_s, note, place, until_s)
     remembered = _remembered(note)
     if remembered:
         return remembered
@@ -72,10 +73,10 @@ def read_within(limit_s: float, place: Path, read: Callable[[], str]) -> str:
     return encode_trouble((_WAITS if lasts else _NOWHERE).format(limit_s, place.parent))
 
 
-def _awaited(limit_s: float, note: int, place: Path) -> str:
+def _awaited(limit_s: float, note: int, place: Path, until_s: float) -> str:
     """Wait for the card that another process is making, for as long as that one's own parent does."""
-    end_s = time.time() + min(os.fstat(note).st_mtime + limit_s - time.time(), limit_s)
-    while not (card := kept_card(place)) and time.time() < end_s:
+    until_s = min(until_s, time.monotonic() + os.fstat(note).st_mtime + limit_s - time.time())
+    while not (card := kept_card(place)) and time.monotonic() < until_s:
         time.sleep(_POLL_S)
     return card or encode_trouble(_GOES_ON.format(limit_s))
 

@@ -64,9 +64,9 @@ end
 -- looked up from `folder`, where the job will run; where that is not here, from where sbatch was called.
 function M.card(comment, folder)
   local limit = string.format("%.3f", M.limit_s):gsub(",", ".")
-  local backstop = string.format("%.3f", M.limit_s + 2):gsub(",", ".") -- job-card itself ends in time
+  local backstop = string.format("%.3f", M.limit_s + 1):gsub(",", ".") -- job-card itself ends in time
   local from = "cd -- " .. M.quoted(folder) .. " >/dev/null 2>&1; "
-  local command = "timeout -k 1 " .. backstop .. " " .. M.quoted(M.command)
+  local command = "timeout -k 0.5 " .. backstop .. " " .. M.quoted(M.command)
     .. " job-card --limit-s " .. limit .. " -- " .. M.quoted(comment)
   local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null; echo =$?", "r")
   if not pipe then return nil end
