@@ -226,6 +226,26 @@ def test_a_missing_folder_for_the_socket_is_one_sentence(idle: Daemon) -> None:
     assert "Make the folder" in refusal(idle)
 
 
+def test_a_folder_where_anyone_may_put_a_file_is_refused(idle: Daemon) -> None:
+    """A link there would lead to a file of gpusaged's user, and a socket be asked in our place."""
+    idle.folder.chmod(0o1777)
+    assert "got one that anyone may write" in refusal(idle)
+
+
+def test_rights_are_given_to_the_socket_alone_and_never_through_a_link(daemon: Daemon) -> None:
+    """A changed list of those who may ask opened the file that a link in the socket's place led to."""
+    precious = daemon.folder / "precious"
+    precious.touch(0o600)
+    daemon.socket.unlink()
+    daemon.socket.symlink_to(precious)
+    text = (daemon.folder / "c.toml").read_text().replace("[daemon]\n", '[daemon]\nallowed_users = ["1234"]\n')
+    (daemon.folder / "c.toml").write_text(text)
+    time.sleep(4)  # of looks at the configuration and at the door, one a second
+    assert precious.stat().st_mode & 0o777 == 0o600
+    assert os.listxattr(precious) == []
+    assert daemon.log().count("is not ours any more") == 1
+
+
 def test_a_broken_configuration_at_the_start_is_one_sentence(idle: Daemon) -> None:
     """Rather no daemon than one that does what nobody wrote."""
     (idle.folder / "c.toml").write_text("mode = 'enforced'")

@@ -54,3 +54,10 @@ def test_nothing_is_kept_in_another_users_folder(tmp_path: Path) -> None:
     os.chown(tmp_path / "cards", 65534, 65534)
     keep(tmp_path / "cards" / "a", b"ours")
     assert not any((tmp_path / "cards").iterdir())
+
+
+def test_in_a_folder_where_others_may_rename_files_nothing_is_believed(tmp_path: Path) -> None:
+    """One model's card under another's name: the file is ours, its name is not."""
+    keep(tmp_path / "cards" / "a", b"ours")
+    (tmp_path / "cards").chmod(0o777)
+    assert kept(tmp_path / "cards" / "a", 100) is None

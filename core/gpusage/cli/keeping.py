@@ -81,12 +81,19 @@ def open_own(path: Path, flags: int, owners: Collection[int]) -> int:
     """Open the file at *path*, in a folder where others may have put a file of theirs, a link or a FIFO.
 
     Raises:
-        OSError: There is none, or anyone but *owners* may have written it, or it has another name as well.
+        OSError: There is none, or anyone but *owners* may have written it, or it has another name as well, or its
+            folder is another user's, who may have changed the names of our files there.
     """
+    if not _ours(path.parent.stat(), (0, os.geteuid())):
+        raise PermissionError(errno.EPERM, "not a folder of one's own", str(path.parent))
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(file)
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if stat.S_ISREG(status.st_mode) and status.st_uid in owners and status.st_nlink <= 1 and not shared:
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and _ours(status, owners):
         return file
     os.close(file)
     raise PermissionError(errno.EPERM, "not a file of one's own", str(path))
+
+
+def _ours(status: os.stat_result, owners: Collection[int]) -> bool:
+    """Tell whether nobody but *owners* may write there."""
+    return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -38,7 +38,7 @@ def keep_to(path: Path, uids: Collection[int]) -> None:
         os.setxattr(path, _NAME, access_list(named))
     except OSError as error:
         if named:
-            _log.warning("socket %s is open to everyone, strangers are sent away at once: %s", path, error)
+            _log.warning("the socket is open to everyone, strangers are sent away at once: %s", error)
             open_to_everyone(path)
 
 

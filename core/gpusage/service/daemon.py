@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import sys
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import click
@@ -83,8 +83,7 @@ async def _tend(asking: Door, looking: Door, state: State) -> None:
             await door.mend()
         if (trusted := state.snapshot.trusted_uids) != granted:
             granted = trusted
-            with suppress(OSError):  # the file is gone, and nobody asks there
-                keep_to(asking.path, granted)
+            asking.grant()
 
 
 async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorder, stop: asyncio.Event) -> None:

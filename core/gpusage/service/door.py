@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gpusage.service import listening
@@ -35,6 +36,7 @@ class Door:
         self.path = path
         self._grant = grant
         self._serve: Serve | None = None
+        self._told_of: listening.Identity | None = None
         self._bind()
 
     def close(self) -> None:
@@ -47,9 +49,18 @@ class Door:
         self._serve = serve
         await serve(self._socket)
 
+    def grant(self) -> None:
+        """Give those who may connect by now their right to the file, where it is still ours."""
+        with suppress(OSError), listening.held(self.path) as file:
+            status = file.stat()
+            if (status.st_dev, status.st_ino) == self._ours:
+                self._grant(file)
+
     async def mend(self) -> None:
         """Make the file again, where it is gone."""
-        if self._serve is None or listening.identity(self.path) is not None:
+        there = listening.identity(self.path)
+        if self._serve is None or there is not None:
+            self._tell_of(there)
             return
         old = self._socket
         try:
@@ -60,6 +71,12 @@ class Door:
         await self._serve(self._socket)
         old.close()
         _log.warning("socket %s was deleted; it is there again", self.path)
+
+    def _tell_of(self, there: listening.Identity | None) -> None:
+        """Say once what nobody else will: that those who ask come to somebody else."""
+        if there not in (None, self._ours, self._told_of):
+            _log.warning("socket %s is not ours any more; remove what stands there, and it is made again", self.path)
+        self._told_of = there
 
     def _bind(self) -> None:
         self._socket = listening.bind(self.path, self._grant)

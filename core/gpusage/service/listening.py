@@ -1,20 +1,25 @@
 """The file of a Unix socket: taken over when stale, refused when it is somebody's.
 
-Invariant: a socket is bound, then given its rights, and only then listened at, so that nobody slips in before.
+Invariants:
+
+1. A socket is bound, then given its rights, and only then listened at, so that nobody slips in before.
+2. It lies where no stranger may put a file, and only the file itself is given rights, never what a link leads to.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpusage_hooks.errors import RequestError
+from gpusage_hooks.errors import GpuUsageError, RequestError
 
 _PROBE_S = 1.0
+Identity = tuple[int, int]
 
 
 def bind(path: Path, grant: Callable[[Path], object]) -> socket.socket:
@@ -27,11 +32,15 @@ def bind(path: Path, grant: Callable[[Path], object]) -> socket.socket:
     Raises:
         RequestError: Something else stands there, a daemon listens there, or the folder cannot be used.
     """
-    _make_way(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _make_way(path)
         listening.bind(str(path))
-        grant(path)
+        with held(path) as file:
+            grant(file)
+    except GpuUsageError:
+        listening.close()
+        raise
     except OSError as error:
         listening.close()
         message = f"Socket {str(path)!r} must be in a folder that gpusaged may write; got: {error}. Make the folder."
@@ -39,7 +48,21 @@ def bind(path: Path, grant: Callable[[Path], object]) -> socket.socket:
     return listening
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+@contextmanager
+def held(path: Path) -> Iterator[Path]:
+    """Give a name of the file at *path* that stays its own, whatever others put there meanwhile.
+
+    Raises:
+        OSError: There is none.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
+def identity(path: Path) -> Identity | None:
     """Return what tells one file at *path* from another, ``None`` where there is none."""
     try:
         found = path.lstat()
@@ -48,7 +71,7 @@ def identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def remove(path: Path, ours: tuple[int, int] | None) -> None:
+def remove(path: Path, ours: Identity | None) -> None:
     """Remove the socket's file, unless somebody has put another in its place."""
     if ours is not None and identity(path) == ours:
         with suppress(OSError):
@@ -56,7 +79,10 @@ def remove(path: Path, ours: tuple[int, int] | None) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Remove a stale socket at *path*; refuse anything else."""
+    """Remove a stale socket at *path*; refuse anything else, and a folder where any user may put a file."""
+    if path.parent.stat().st_mode & stat.S_IWOTH:
+        message = f"Socket {str(path)!r} must be in a folder of gpusaged's; got one that anyone may write. Use another."
+        raise RequestError(message)
     try:
         kind = path.lstat().st_mode
     except OSError:
