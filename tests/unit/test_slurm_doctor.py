@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.cli.admin import Finding
-from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
 from gpusage_slurm.block import with_block
@@ -227,3 +227,21 @@ def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mod
 def test_the_long_name_of_the_lua_plugin_counts(healthy: Evidence) -> None:
     evidence = replace(healthy, settings={**healthy.settings, "jobsubmitplugins": "throttle,job_submit/lua"})
     assert finding(evidence, "job_submit plugin").verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "verdict"),
+    [("enforce", 61184, "warn"), ("enforce", 64030, "pass"), ("enforce", 0, "pass"), ("advise", 61184, "pass")],
+)
+def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
+    healthy: Evidence, mode: SiteMode, uid: int, verdict: str
+) -> None:
+    """The unit's own user is such a one."""
+    settings = {**healthy.settings, "slurmuser": "slurm(64030)"}
+    made = replace(healthy, settings=settings, daemon_uid=uid, configuration=Configuration(mode=mode))
+    found = finding(made, "rewritten jobs")
+    assert found.verdict == verdict
+    if verdict == "warn":
+        assert "User=" in found.todo
+        stuck = {**(made.status or {}), "aftercare": {"stuck": ["job 7 cannot start"]}}
+        assert "User=" in finding(replace(made, status=stuck), "rewritten jobs").todo

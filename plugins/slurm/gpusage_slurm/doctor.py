@@ -13,6 +13,7 @@ from gpusage_slurm.install import accounts, tracked_or_billed
 from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named
 from gpusage_slurm.preference import SETTING, is_soft
 from gpusage_slurm.releases import dry_run_crashes, is_vulnerable
+from gpusage_slurm.rewritten_jobs import rewritten_jobs
 
 _TOLERATED_LATE = 0.05
 OLDEST_VERSION = (22, 5)
@@ -81,19 +82,6 @@ def _release(evidence: Evidence) -> Finding:
         found = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
         return warned(name, found, "update Slurm, unless your distribution says that it has mended them")
     return passed(name, f"slurmctld {running}: nothing is known against it")
-
-
-def _stuck_jobs(evidence: Evidence) -> Finding:
-    name = "rewritten jobs"
-    aftercare = (evidence.status or {}).get("aftercare", {})
-    if aftercare.get("error"):
-        return warned(name, f"they cannot be looked at: {aftercare['error']}", "let gpusaged's user call squeue")
-    if aftercare.get("stuck"):
-        todo = (
-            "cancel them, and submit them with gpusage=off in the comment; as SlurmUser gpusaged could turn them back"
-        )
-        return warned(name, "; ".join(aftercare["stuck"]), todo)
-    return passed(name, f"none waits in vain; {aftercare.get('turned_back', 0)} turned back")
 
 
 def _task_prolog(evidence: Evidence) -> Finding:
@@ -293,7 +281,7 @@ _OF_SLURM = (
     _submission,
     _pyslurm,
 )
-_OF_OURS = (_settings_file, _daemon, _in_time, _stuck_jobs, _store, _kill_switch)
+_OF_OURS = (_settings_file, _daemon, _in_time, rewritten_jobs, _store, _kill_switch)
 
 
 def _skip(check: str) -> Finding:

@@ -41,6 +41,7 @@ class Evidence:
         outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
         configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
         socket: Where gpusaged answers, or should.
+        daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
@@ -61,6 +62,7 @@ class Evidence:
     pyslurm: tuple[int, int] | None
     killed: bool
     outdated: tuple[str, ...] | None = ()
+    daemon_uid: int | None = None
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
@@ -98,7 +100,15 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         pyslurm=pyslurm_version(),
         killed=Path(configuration.kill_switch).exists(),
         outdated=_outdated(site),
+        daemon_uid=_owner(socket) if status else None,
     )
+
+
+def _owner(socket: str) -> int | None:
+    try:
+        return Path(socket).stat().st_uid
+    except OSError:
+        return None
 
 
 def _outdated(site: Site | None) -> tuple[str, ...] | None:
