@@ -115,7 +115,7 @@ def test_what_has_no_number_says_so(asked: Callable[..., dict[str, Any]], tmp_pa
 def test_what_was_only_recorded_says_so() -> None:
     observed = replace(NUMBERED, mode="observe")
     shown = list(lines(replace(JOB, mark=str(mark_of(observed))), None))
-    assert shown[1] == "  gres/gpu:1 -> gres/mps:40: rewritten, mode observe: only recorded"
+    assert shown[1] == "  gres/gpu:1 -> gres/mps:40: would have been rewritten (mode observe)"
     assert shown[-1].startswith("  record 69215f4a0c3e, 2025-11-2")
 
 

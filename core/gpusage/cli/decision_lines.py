@@ -50,8 +50,7 @@ def _body(told: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
         return
     change = told["before"] or "its request"
     change += f" -> {told['after']}" if told["after"] != told["before"] else ""
-    undone = "" if told["mode"] == "enforce" else f", mode {told['mode']}: only recorded"
-    yield f"  {change}: {_DONE[told['code']]}{undone}"
+    yield f"  {change}: {_done(told['code'], told['mode'])}"
     yield from (f"  - {reason}" for reason in told["reasons"] if reason)
     if told["model"]:
         yield f"  model {told['model']}" + (f", {_run(told['workload'])}" if told["workload"] else "")
@@ -59,6 +58,13 @@ def _body(told: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
         yield f"  predicted {describe_need(record.decision.need)}"
     if told["source"] == "mark" and told["number"]:
         yield f"  record {told['number']}, {_when(told['decided_at_s'])}"
+
+
+def _done(code: str, mode: str) -> str:
+    """Return what became of a request; only the mode ``enforce`` rewrites one."""
+    if code == "REWRITE" and mode != "enforce":
+        return f"would have been rewritten (mode {mode})"
+    return _DONE[code]
 
 
 def _when(seconds: float) -> str:
