@@ -71,6 +71,13 @@ def test_our_classes_join_those_of_the_site(site: Site) -> None:
     assert 'mode = "observe"' in site.gpusage_toml.read_text()
 
 
+@pytest.mark.parametrize("wanted", ["true", "false"])
+def test_one_setting_lets_users_share_a_gpu_as_on_slurm(site: Site, wanted: str) -> None:
+    site.gpusage_toml.write_text(f"[sharing]\nacross_users = {wanted}\n")
+    make_edits(plan_installation(site))
+    assert settings(site, "yarn-site.xml").get("gpusage.node.across-users", "false") == wanted
+
+
 def test_a_second_installation_changes_nothing(site: Site) -> None:
     make_edits(plan_installation(site))
     assert not any(edit.changes for edit in plan_installation(site))

@@ -33,7 +33,11 @@ HOLD = "env; echo begun; until test -e {file}; do sleep 0.1; done"
 MPS_STAND_IN = """#!/bin/sh
 # A stand-in for NVIDIA's control daemon: what runs is a file.
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
-case $1 in start) echo "$CUDA_VISIBLE_DEVICES" >control ;; stop) rm -f control ;; status) test -e control ;; esac
+case $1 in
+  start) echo "$CUDA_VISIBLE_DEVICES ${GPUSAGE_ACROSS_USERS:-no}" >control ;;
+  stop) rm -f control ;;
+  status) test -e control ;;
+esac
 """
 
 
@@ -48,6 +52,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         **SITE,
         "gpusage.switch-file": str(folder / "off"),
         "gpusage.node.mps-command": str(command),
+        "gpusage.node.across-users": "true",
         "gpusage.node.mps-directory": str(folder / "mps"),
     }
     plan = ClusterPlan(nodes=NODES, jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS)
@@ -85,7 +90,7 @@ def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Pa
     assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "45"
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3000M"
-    assert Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "control").read_text() == "0\n"
+    assert Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "control").read_text() == "0 yes\n"
 
     (tmp_path / "go").touch()
     (report,) = masters.wait_for_end(cluster, app)

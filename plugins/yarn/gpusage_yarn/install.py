@@ -141,6 +141,8 @@ def _ours(
             yield "gpusage.daemon.socket", configuration.daemon.socket
         if "node" in site.roles:
             yield from _of_nodes(site, theirs, share)
+            if site.mps_command and configuration.sharing.across_users:
+                yield "gpusage.node.across-users", "true"
 
 
 def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tuple[str, str]]:

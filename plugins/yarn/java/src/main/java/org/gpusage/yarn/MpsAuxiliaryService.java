@@ -122,6 +122,9 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     environment.put("CUDA_VISIBLE_DEVICES", gpu);
     environment.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(gpu));
     environment.put("CUDA_MPS_LOG_DIRECTORY", node.logDirectory(gpu));
+    if (getConfig().getBoolean(Settings.ACROSS_USERS, false)) {
+      environment.put("GPUSAGE_ACROSS_USERS", "yes");
+    }
     File nowhere = new File("/dev/null");
     Process process = builder.redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere).start();
     try {

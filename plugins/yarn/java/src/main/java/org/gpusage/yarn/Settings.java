@@ -19,6 +19,7 @@ final class Settings {
   static final String NODE_JOURNAL = "gpusage.node.journal";
   static final String MPS_DIRECTORY = "gpusage.node.mps-directory";
   static final String MPS_COMMAND = "gpusage.node.mps-command";
+  static final String ACROSS_USERS = "gpusage.node.across-users";
   static final String MPS_CHECK_S = "gpusage.node.mps-check-s";
 
   /** The resource of which one shared GPU has {@link #WHOLE_GPU}. */
