@@ -139,7 +139,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     from gpusage.service.client import read_status  # noqa: PLC0415 - as above
     from gpusage_yarn.address import SOCKET, require_addresses, sockets  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
-    from gpusage_yarn.listeners import MOST_NODES, NODES_LIMIT_S, ask_nodes, with_told  # noqa: PLC0415 - as above
+    from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, ask_nodes, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.rest import ResourceManager  # noqa: PLC0415 - as above
     from gpusage_yarn.status import describe  # noqa: PLC0415 - as above
 

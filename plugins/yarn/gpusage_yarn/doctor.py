@@ -8,7 +8,7 @@ from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_f
 from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
-from gpusage_yarn.listeners import Daemon
+from gpusage_yarn.jmx import Told
 from gpusage_yarn.node_checks import listener, masters, shares, troubles
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
@@ -220,5 +220,5 @@ _OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (
 )
 
 
-def _has(daemon: Daemon, wanted: str) -> bool:
+def _has(daemon: Told, wanted: str) -> bool:
     return bool({wanted, wanted.rpartition(".")[2]} & daemon.classes)

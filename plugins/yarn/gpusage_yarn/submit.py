@@ -149,7 +149,7 @@ def _prepare(
 def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes) -> tuple[View, list[str]]:
     """Return the cluster as far as this application may run in it, and what the user should know of it."""
     from gpusage_yarn.cluster import Size, read_view  # noqa: PLC0415 - as above
-    from gpusage_yarn.listeners import ask_nodes, sample, with_told  # noqa: PLC0415 - as above
+    from gpusage_yarn.jmx import ask_nodes, sample, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view  # noqa: PLC0415 - as above
 
     share = configuration.yarn.share_resource
