@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusage_slurm.cluster import parse_node
+from gpusage_slurm import scontrol, shared
+from gpusage_slurm.cluster import NodeState, parse_node
 from gpusage_slurm.jobs import marked_job, parse_rows
 from gpusage_slurm.shared import stuck
 
@@ -113,3 +114,19 @@ def test_columns_are_cut_by_bytes_and_a_users_line_break_makes_no_job() -> None:
     )
     assert (second.state, second.waits_for, second.mark) == ("running", "", f"caf\u00e9; {MARK}")
     assert (third.state, third.mark) == ("ended", "")
+
+
+def test_a_look_at_many_waiting_jobs_is_over_soon_while_no_node_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 jobs times 500 busy nodes took gpusaged 9 s of its processor at each look."""
+    looked = []
+
+    def parsed(node: dict[str, Any]) -> NodeState:
+        looked.append(node)
+        return parse_node(node)
+
+    monkeypatch.setattr(shared, "parse_node", parsed)
+    monkeypatch.setattr(scontrol, "nodes", lambda: [NODE | {"state": ["MIXED"]}] * 10)
+    monkeypatch.setattr(shared, "_could_run", lambda *_: pytest.fail("no busy node is looked at twice"))
+    rows = [ROW] * 100 + [ROW | {"Reason": "QOSMinGRES"}]
+    reasons = [job.stuck for job in shared._judged(rows)]
+    assert (len(looked), sum(map(bool, reasons))) == (10, 1)

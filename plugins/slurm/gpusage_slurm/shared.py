@@ -68,10 +68,12 @@ def _judged(found: Sequence[Row]) -> Iterator[MarkedJob]:
     nodes: tuple[NodeState, ...] | None = None
     for row in found:
         reason = ""
-        if row["StateCompact"] == "PD" and (row["Reason"] in _QUEUED or _LIMITED.fullmatch(row["Reason"])):
-            nodes = tuple(map(parse_node, scontrol.nodes())) if nodes is None else nodes
-            reason = stuck(row, nodes, {})
-            reason = reason and stuck(row, nodes, scontrol.job(base_id(row["JobArrayID"])))
+        if row["StateCompact"] == "PD":
+            if nodes is None and row["Reason"] in _QUEUED:
+                nodes = tuple(node for node in map(parse_node, scontrol.nodes()) if node.idle and node.has_shares)
+            reason = stuck(row, nodes or (), {})
+            if reason and row["Reason"] in _QUEUED:
+                reason = stuck(row, nodes or (), scontrol.job(base_id(row["JobArrayID"])))
         yield marked_job(row, reason)
 
 
