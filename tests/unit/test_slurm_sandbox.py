@@ -14,7 +14,7 @@ from gpusage.sandboxes.packages import parse_uris, require_apt
 from gpusage.sandboxes.sources import Source, choose_source, parse_deb822, parse_one_line, render_deb822
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, open_sandbox, parse_nodes
-from gpusage_slurm.sandbox.installation import slurm_version
+from gpusage_slurm.sandbox.installation import leave_login_alone, slurm_version
 from gpusage_slurm.sandbox.layout import Layout, render_cgroup_conf, render_gres_conf, render_node
 
 LAYOUT = Layout(folder=Path("/s"))
@@ -187,3 +187,16 @@ def test_on_ubuntu_slurm_is_in_universe() -> None:
 def test_a_host_whose_apt_knows_no_archive_is_told_so() -> None:
     with pytest.raises(RequestError, match="got 1 sources, none such"):
         choose_source([Source(uri="http://v", suite="x/", components=())], DEBIAN, None)
+
+
+def test_slurmd_is_changed_in_exactly_one_place_or_refused(tmp_path: Path) -> None:
+    slurmd = tmp_path / "slurmd"
+    asks, passes = b"SLURM_GET_USER_ENV=1\0", b"SLURM_GET_USER_ENV=-\0"
+    slurmd.write_bytes(b"a" + asks + b"SLURM_GET_USER_ENV=10")
+    leave_login_alone(slurmd)
+    assert slurmd.read_bytes() == b"a" + passes + b"SLURM_GET_USER_ENV=10"
+    for text in (slurmd.read_bytes(), asks * 2):
+        slurmd.write_bytes(text)
+        with pytest.raises(RequestError, match="in one place; found"):
+            leave_login_alone(slurmd)
+        assert slurmd.read_bytes() == text

@@ -3,8 +3,9 @@
 1. A finished installation is complete: it is built beside its place and renamed into it.
 2. It is never changed afterwards, so any number of sandboxes, and of users, share it.
 3. Its programs load only its own libraries, C library included: patchelf writes where they lie into each.
-4. Its slurmd looks for no login environment, which it could have only as root: a job with --export=NONE gets what was
-   passed. From 26.05 on Slurm holds such a job instead.
+4. From 26.05 on its slurmd looks for no login environment, which it could have only as root: a job with --export=NONE
+   gets what was passed, as earlier releases do it by themselves. Slurm would hold such a job, and no setting of
+   slurm.conf changes that; a job_submit.lua could, and would be in the way of the one that a trial puts there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_
 from gpusage_hooks.errors import RequestError
 
 _SCHEMA = "gpusage.slurm-installation/1"
-_CACHE = "slurm-2"  # another number for another way of building: sandboxes may still run from what was built before
+_CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
 _PACKAGES = (
     "slurmctld",
     "slurmd",
@@ -38,6 +39,7 @@ _PACKAGES = (
 )
 _PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
 _OLDEST = (22, 5)
+_HOLDS_WITHOUT_LOGIN = (26, 5)
 _WANTS_LOGIN, _WANTS_NO_LOGIN = b"SLURM_GET_USER_ENV=1\0", b"SLURM_GET_USER_ENV=-\0"  # what slurmd looks for in a job
 
 
@@ -73,8 +75,7 @@ class Installation:
     @property
     def major_minor(self) -> tuple[int, int]:
         """Slurm's version, for comparisons: ``(24, 11)``."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
+        return _major_minor(self.version)
 
     def lua_environment(self) -> dict[str, str]:
         """Return the variables with which any Lua finds this release's LuaSocket and luaposix.
@@ -138,10 +139,15 @@ def slurm_version(archives: Sequence[Path]) -> str:
         message = f"The release must bring slurmctld; got {len(archives)} packages without it. Use another --release."
         raise RequestError(message)
     version = match[1]
-    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+    if _major_minor(version) < _OLDEST:
         message = f"Slurm must be 22.05 or newer; the release has {version}. Name a later one with --release."
         raise RequestError(message)
     return version
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _existing(folder: Path) -> Installation:
@@ -159,6 +165,8 @@ def _build(folder: Path, archives: Sequence[Path], report: Report) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     unpack(archives, partial / "root", report)
     _patch(partial, folder, report)
+    if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
+        leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
     record = {"schema": _SCHEMA, "release": folder.name, "version": version, "folder": str(folder)}
     (partial / "installation.json").write_text(json.dumps(record), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
@@ -179,9 +187,21 @@ def _patch(partial: Path, folder: Path, report: Report) -> None:
         _patchelf("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search_path, str(program))
         plain = program.name.removesuffix("-wlm")
         (partial / "bin" / plain).symlink_to(folder / program.relative_to(partial))
-        if plain == "slurmd":
-            program.write_bytes(program.read_bytes().replace(_WANTS_LOGIN, _WANTS_NO_LOGIN))
     report("patch", len(programs), len(programs))
+
+
+def leave_login_alone(slurmd: Path) -> None:
+    """Have the program *slurmd* look for no login environment.
+
+    Raises:
+        RequestError: It does not ask for one in exactly one place, as the releases do that were tried.
+    """
+    program = slurmd.read_bytes()
+    found = program.count(_WANTS_LOGIN)
+    if found != 1:
+        message = f"{slurmd} must ask for a login environment in one place; found {found}. Use another --release."
+        raise RequestError(message)
+    slurmd.write_bytes(program.replace(_WANTS_LOGIN, _WANTS_NO_LOGIN))
 
 
 def _loader(root: Path, program: Path) -> Path:
