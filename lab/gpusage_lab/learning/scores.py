@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,11 +82,6 @@ def rank_correlation(first: FloatArray, second: FloatArray) -> float:
 def log_deviation_quantile(measured: FloatArray, predicted: FloatArray, share: float = 0.90) -> float:
     """Return the distance on the logarithmic scale within which *share* of the truths lie."""
     return float(np.quantile(np.abs(np.log(measured / predicted)), share))
-
-
-def pooled(parts: Sequence[FloatArray]) -> FloatArray:
-    """Return the rows of all folds together."""
-    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

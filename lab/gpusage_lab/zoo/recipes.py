@@ -26,7 +26,6 @@ Recipe = Callable[[], ModelGraph]
 Sizes = tuple[tuple[str, tuple[int, ...]], ...]
 
 RAPP = "rapp_mps_percent.csv.gz"
-_GPT_CLASS = "GPT2LMHeadModel"
 _GPT = {"model_type": "gpt2"}
 NEUSIGHT: Mapping[str, tuple[str, Mapping[str, Any], tuple[int, ...]]] = {
     "bert_large": (
