@@ -16,8 +16,9 @@ from typing import Literal, cast
 
 from gpusage_hooks.types import DecisionRecord
 
-MarkCode = Literal["REWRITE", "KEEP", "BACK"]
-"""As a decision's; ``BACK`` is a job that was rewritten and has its user's request again."""
+MarkCode = Literal["REWRITE", "KEEP", "STUCK", "BACK"]
+"""As a decision's; or ``STUCK``, a share that cannot start and stays one, or ``BACK``, a job that was rewritten and has
+its user's request again."""
 
 REST_LIMIT_BYTES = 1000
 """Of what follows the number; a manager that has less room cuts its end off."""
@@ -25,7 +26,7 @@ REST_LIMIT_BYTES = 1000
 START = "gpusage "
 _MARK = re.compile(
     r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?"
-    r"(?P<code>REWRITE|KEEP|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
+    r"(?P<code>REWRITE|KEEP|STUCK|BACK)(?: \((?P<mode>observe|advise)\))?(?P<rest>[^\n]*)"
 )
 
 
@@ -49,6 +50,11 @@ class Mark:
 
     def __str__(self) -> str:
         return (START + self.number).rstrip() + self.rest
+
+    @property
+    def of_share(self) -> bool:
+        """Whether the job that carries it asks for a share in place of its user's GPU."""
+        return self.mode == "enforce" and self.code in ("REWRITE", "STUCK")
 
     @property
     def rest(self) -> str:

@@ -105,7 +105,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     assert f"slurm job {job} of " in text
     assert "node v100-1 is idle" in text
     mark = shown(sandbox, job)["AdminComment"]
-    assert mark.startswith(f"gpusage {number} REWRITE gres/gpu:1 -> gres/mps:")
+    assert mark.startswith(f"gpusage {number} STUCK gres/gpu:1 -> gres/mps:")
     assert "| should have its GPU back: node v100-1 is idle" in mark
     assert "gpusage=off" in mark
     assert text in sandbox.run("gpusage", "slurm", "status").stdout

@@ -32,6 +32,7 @@ def test_a_records_mark_is_one_line_with_its_number() -> None:
         replace(MARK, mode="observe"),
         replace(MARK, code="KEEP", before="", after=""),
         Mark(number="", code="KEEP", mode="enforce", before="", after="", reasons="no answer within 40 ms"),
+        replace(MARK, code="STUCK"),
         replace(MARK, code="BACK", before="gres/mps:40", after="gres/gpu:1"),
     ],
 )

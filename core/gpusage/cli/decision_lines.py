@@ -14,7 +14,13 @@ from gpusage.mark import Mark, parse_mark
 from gpusage.service.protocol import printable
 from gpusage_hooks.types import DecisionRecord, MarkedJob, Workload
 
-_DONE = {"REWRITE": "rewritten", "KEEP": "kept as asked", "DECLINE": "left as it was", "BACK": "turned back"}
+_DONE = {
+    "REWRITE": "rewritten",
+    "KEEP": "kept as asked",
+    "DECLINE": "left as it was",
+    "STUCK": "rewritten, and cannot start",
+    "BACK": "turned back",
+}
 
 
 def document(job: MarkedJob | None, record: DecisionRecord | None) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _has_share(resources: str) -> bool:
 
 def _is_ours(row: Row) -> bool:
     mark = parse_mark(row["admin_comment"])
-    return mark is not None and mark.code == "REWRITE" and mark.mode == "enforce"
+    return mark is not None and mark.of_share
 
 
 def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:

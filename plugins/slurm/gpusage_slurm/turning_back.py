@@ -1,7 +1,8 @@
 """A waiting job that gets its user's request again, by `scontrol update`.
 
 Slurm 24.11 and 26.05 change a waiting job's shares into GPUs; 22.05 refuses ("Invalid generic resource"). What stood
-beside the share stays. A job that was turned back carries the mark BACK, and is left alone from then on.
+beside the share stays. A job that was turned back carries the mark BACK, and is left alone from then on; one that
+could not be carries STUCK.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs import base_id, rows
 from gpusage_slurm.tres import is_share, parse_list
-
-TOLD = "should have its GPU back"
-"""By these words in its mark a job is known that has been told of once."""
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
 _COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512))
@@ -34,7 +32,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     """
     mark = parse_mark(job.mark)
     asked = _GPU.fullmatch(mark.before) if mark else None
-    if mark is None or asked is None or mark.code != "REWRITE":
+    if mark is None or asked is None or not mark.of_share:
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
     gres = _restored(job, asked[1])
@@ -46,9 +44,9 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
             raise
     else:
         return True
-    if TOLD not in mark.reasons:
-        told = replace(mark, reasons=f"{TOLD}: {reason}. {_CURE} | {mark.reasons}")
-        _update(job, _comment(job, mark, told))
+    if mark.code != "STUCK":
+        told = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
+        _update(job, _comment(job, mark, replace(mark, code="STUCK", reasons=told)))
     return False
 
 
