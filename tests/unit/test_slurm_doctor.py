@@ -169,6 +169,8 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("mps units", {"scripts": {"slurm.conf": "NodeName=n Gres=gpu:v100:2,mps:v100:200\n"}}, "warn", "mps:200"),
         ("defaults per GPU", {"scripts": {"slurm.conf": "PartitionName=p DefMemPerGPU=9\n"}}, "warn", "DefMemPerCPU"),
         ("gpusaged", {"status": None, "status_trouble": "nobody"}, "fail", "systemctl"),
+        ("answers in time", {"status": None}, "warn", "mend that first"),
+        ("store", {"status": None}, "warn", "mend that first"),
         ("dry run", {"answered": False}, "fail", "slurmctld's log"),
         ("store", {"status": {"records": {"lost": 2, "error": "full"}}}, "warn", "check sqlite"),
         ("kill switch", {"killed": True}, "warn", "remove it"),

@@ -54,7 +54,9 @@ def settings_finding(configuration: Configuration, trouble: str) -> Finding:
 def store_finding(configuration: Configuration, status: Mapping[str, Any] | None) -> Finding:
     """Return whether decisions are kept, as gpusaged's *status* has it."""
     name = "store"
-    records = (status or {}).get("records", {})
+    if status is None:
+        return warned(name, "not seen: gpusaged does not answer", "mend that first")
+    records = status.get("records", {})
     if records.get("lost"):
         found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
         return warned(name, found, f"check {configuration.store.url}")

@@ -202,7 +202,9 @@ def _daemon(evidence: Evidence) -> Finding:
 
 def _in_time(evidence: Evidence) -> Finding:
     name = "answers in time"
-    status = evidence.status or {}
+    if evidence.status is None:
+        return warned(name, "not seen: gpusaged does not answer", "mend that first")
+    status = evidence.status
     asks, missed = status.get("asks", {}), status.get("missed", {})
     late, resting = max(asks.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
     asked = asks.get("asked", 0) + resting
