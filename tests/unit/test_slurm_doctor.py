@@ -247,3 +247,13 @@ def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
         assert "User=" in found.todo
         stuck = {**(made.status or {}), "aftercare": {"stuck": ["job 7 cannot start"]}}
         assert "User=" in finding(replace(made, status=stuck), "rewritten jobs").todo
+
+
+def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidence, tmp_path: Path) -> None:
+    by_root = replace(healthy, settings={**healthy.settings, "slurmduser": "root(0)"})
+    tmp_path.chmod(0o777)
+    (finding,) = [found for found in examine(by_root) if found.check == "node prolog"]
+    assert finding.verdict == "warn"
+    assert "may be changed by others than root" in finding.found
+    (finding,) = [found for found in examine(healthy) if found.check == "node prolog"]
+    assert finding.verdict == "pass"  # slurmd of an ordinary user

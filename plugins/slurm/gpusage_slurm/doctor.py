@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
@@ -10,7 +9,7 @@ from gpusage_slurm.block import block_of
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
-from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named
+from gpusage_slurm.node_checks import node_prolog, task_prolog
 from gpusage_slurm.preference import SETTING, is_soft
 from gpusage_slurm.releases import dry_run_crashes, is_vulnerable
 from gpusage_slurm.rewritten_jobs import rewritten_jobs
@@ -82,32 +81,6 @@ def _release(evidence: Evidence) -> Finding:
         found = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
         return warned(name, found, "update Slurm, unless your distribution says that it has mended them")
     return passed(name, f"slurmctld {running}: nothing is known against it")
-
-
-def _task_prolog(evidence: Evidence) -> Finding:
-    name = "task prolog"
-    script = named(evidence.settings, TASK_PROLOG)
-    if script is None:
-        used = evidence.settings.get("taskprolog") or "(none)"
-        return failed(name, f"TaskProlog={used}", "gpusage slurm install --yes, then scontrol reconfigure")
-    return _executable(name, script)
-
-
-def _node_prolog(evidence: Evidence) -> Finding:
-    name = "node prolog"
-    lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
-    if lacking:
-        found = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
-        verdict = failed if evidence.configuration.mode == "enforce" else warned
-        return verdict(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
-    return _executable(name, *(str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)))
-
-
-def _executable(name: str, *scripts: str) -> Finding:
-    for script in scripts:
-        if not os.access(script, os.X_OK):
-            return failed(name, f"{script} is not executable here", "install gpusage at the same path on every node")
-    return passed(name, ", ".join(scripts))
 
 
 def _shares(evidence: Evidence) -> Finding:
@@ -272,8 +245,8 @@ _OF_SLURM = (
     _current,
     _lua_socket,
     _lua_posix,
-    _task_prolog,
-    _node_prolog,
+    task_prolog,
+    node_prolog,
     _shares,
     _all_sharing,
     _units,

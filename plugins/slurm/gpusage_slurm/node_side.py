@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 import re
 import shlex
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from gpusage_slurm.scontrol import Line
 
 FOLDER = Path(__file__).parent / "node"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _GLOB = re.compile(r"[*?\[]")
 _MISSING = "the nodes do not run gpusage's {}, which hold a job to its share"
 
@@ -113,3 +115,15 @@ def unshared(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[st
     lacking = " and ".join(script.what for script in missing(settings))
     names = [f"partition={each['PartitionName']}" for each in partitions] if lacking else ()
     return dict.fromkeys(names, _MISSING.format(lacking))
+
+
+def not_roots_own(path: Path) -> Path | None:
+    """Return what of *path*, from it up to the root folder, a user other than root may change; ``None`` where nothing.
+
+    A folder with the sticky bit lets others add to it, and change nothing of root's.
+    """
+    for part in (path, *path.parents):
+        found = part.stat()
+        if found.st_uid != 0 or (found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX):
+            return part
+    return None

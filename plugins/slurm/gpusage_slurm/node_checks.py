@@ -1,0 +1,46 @@
+"""Checks of what runs on a compute node: the scripts are named, can be run, and root's are root's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
+
+
+def task_prolog(evidence: Evidence) -> Finding:
+    """Check what runs before each task."""
+    name = "task prolog"
+    script = named(evidence.settings, TASK_PROLOG)
+    if script is None:
+        used = evidence.settings.get("taskprolog") or "(none)"
+        return failed(name, f"TaskProlog={used}", "gpusage slurm install --yes, then scontrol reconfigure")
+    return _executable(name, script)
+
+
+def node_prolog(evidence: Evidence) -> Finding:
+    """Check what runs as root before and after each job."""
+    name = "node prolog"
+    lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
+    if lacking:
+        found = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
+        verdict = failed if evidence.configuration.mode == "enforce" else warned
+        return verdict(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+    scripts = [str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)]
+    runnable = _executable(name, *scripts)
+    if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
+        return runnable
+    others = next(filter(None, (not_roots_own(Path(script).resolve()) for script in scripts)), None)
+    if others is None:
+        return runnable
+    found = f"{others} may be changed by others than root, and slurmd runs what lies there as root"
+    return warned(name, found, "install gpusage where only root may write, /opt/gpusage for example")
+
+
+def _executable(name: str, *scripts: str) -> Finding:
+    for script in scripts:
+        if not os.access(script, os.X_OK):
+            return failed(name, f"{script} is not executable here", "install gpusage at the same path on every node")
+    return passed(name, ", ".join(scripts))
