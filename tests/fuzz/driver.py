@@ -52,12 +52,13 @@ class Outcome:
     taken: int = 0
     refused: int = 0
     slowest_s: float = 0.0
+    begun_bytes: int = 0
     faults: list[str] = field(default_factory=list)
 
 
 def fuzz(target: Target, *, seed: int, count: int | None = None, seconds: float | None = None) -> Outcome:
     """Return what became of *count* mutants, or of as many as *seconds* allow."""
-    outcome, chance = Outcome(), random.Random(seed)  # noqa: S311 - nothing secret
+    outcome, chance = Outcome(begun_bytes=_largest_bytes()), random.Random(seed)  # noqa: S311 - nothing secret
     end_s = time.monotonic() + seconds if seconds else float("inf")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
@@ -94,9 +95,14 @@ def _try(take: Callable[[bytes], object], mutant: bytes, outcome: Outcome) -> No
     outcome.slowest_s = max(outcome.slowest_s, taken_s)
     if taken_s > LONGEST_S:
         outcome.faults.append(_kept(mutant, f"took {taken_s:.1f} s"))
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if largest > LARGEST_BYTES and not any("bytes" in fault for fault in outcome.faults):
-        outcome.faults.append(_kept(mutant, f"grew to {largest} bytes"))
+    grown_bytes = _largest_bytes() - outcome.begun_bytes
+    if grown_bytes > LARGEST_BYTES and not any("bytes" in fault for fault in outcome.faults):
+        outcome.faults.append(_kept(mutant, f"grew by {grown_bytes} bytes"))
+
+
+def _largest_bytes() -> int:
+    """Return the most memory that this process has had; a whole test run had much before."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _kept(mutant: bytes, fault: str) -> str:

@@ -241,7 +241,8 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
     settings.write_text(settings.read_text().replace("[daemon]", '[daemon]\nallowed_users = ["nobody"]'))
     folders = (layout.folder, layout.run, layout.logs, layout.state, layout.jobs, layout.etc)
     for folder in folders:
-        folder.chmod(0o777)
+        folder.chmod(0o755)
+        os.chown(folder, 65534, 65534)  # a socket must not lie where anybody may write
     process = subprocess.Popen([*other, "gpusaged"], env=daemon.environment, stderr=subprocess.DEVNULL)
     try:
         while not Path(socket_path(daemon)).exists():
@@ -254,7 +255,7 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
         process.terminate()
         process.wait()
         for folder in folders:
-            folder.chmod(0o755)
+            os.chown(folder, os.geteuid(), os.getegid())
 
 
 def test_disk_full(daemon: Sandbox) -> None:
