@@ -10,6 +10,7 @@ import pytest
 from gpusage.graphs import named_cards
 from gpusage.graphs.named import read_model
 from gpusage.graphs.named_cards import Contents
+from gpusage_hooks.errors import GraphError
 from gpusage_lab.zoo import make_named
 
 LARGEST_BYTES = 2_000_000
@@ -44,6 +45,14 @@ def test_a_name_needs_no_library(
     assert (graph.source, graph.name) == (source, source.partition(":")[2])
     assert graph.parameter_count == parameters
     assert graph.inputs[0][1] == inputs
+
+
+@pytest.mark.parametrize(
+    ("source", "near"), [("timm:resnet5O", "timm:resnet50"), ("torchvision:vgg61", "torchvision:vgg16")]
+)
+def test_a_misspelt_name_is_told_with_the_nearest_where_its_library_is_not_installed(source: str, near: str) -> None:
+    with pytest.raises(GraphError, match=rf"got neither\. Did you mean .*{near}"):
+        read_model(source, {})
 
 
 def test_the_file_holds_what_was_packed_and_stays_small() -> None:

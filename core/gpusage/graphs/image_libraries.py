@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,24 @@ def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGr
         found = named_cards.find(source, "x".join(map(str, wanted)))
         if found is not None:
             return found
+    elif importlib.util.find_spec(library) is None:
+        _refuse_unknown(source)
     return build(library, name, shape)
+
+
+def _refuse_unknown(source: str) -> None:
+    """Say what *source* may have been meant to be, where the names of our cards are all that is known here.
+
+    Raises:
+        GraphError: Some of them are like it.
+    """
+    near = difflib.get_close_matches(source[:80], named_cards.names(), n=3)
+    if near:
+        message = (
+            f"Model {shown(source)} must be one that gpusage has a card of, or its library must be installed; "
+            f"got neither. Did you mean {' or '.join(near)}?"
+        )
+        raise GraphError(message)
 
 
 def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
