@@ -47,7 +47,8 @@ def sandbox() -> None:
 def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_json: bool) -> None:
     """Start a cluster: one ResourceManager, and a NodeManager a node.
 
-    Hadoop is fetched with Maven on first use; nothing is installed on the host.
+    Hadoop is fetched with Maven on first use; nothing is installed on the host. While the cluster is up, other users of
+    the host can run commands in it as you, because a YARN without Kerberos believes any user name.
 
     Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
     """
@@ -80,6 +81,7 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
         click.echo(f"gpusage is switched on there in mode {mode}, and gpusaged runs.")
     else:
         click.echo("It is plain YARN; a sandbox with gpusage in it: gpusage yarn sandbox up --gpusage enforce")
+    click.echo("While it is up, other users of this host can run commands in it as you: YARN asks nobody who they are.")
     click.echo(f"Enter it: gpusage yarn sandbox shell --folder {folder}")
 
 
