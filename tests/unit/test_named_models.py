@@ -152,6 +152,7 @@ def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
         ('{"model_type": "bert", "hidden_size": 1000000000000}', "must have 'hidden_size' of at most"),
         ('{"model_type": "bert", "hidden_size": -4}', "must be one that its library can build"),
         ('{"model_type": "bert", "hidden_size": "x"}', "must be one that its library can build"),
+        ('{"model_type": "vit", "image_size": -12, "patch_size": 16}', "must give input 'pixel_values' sizes that are"),
         (" " * (1024 * 1024 + 1), "must be at most 1048576 bytes"),
     ],
 )

@@ -184,11 +184,23 @@ def _inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, Any]:  
         sizes[target] = check_shape(given, "Option shape")
         if name == "seq" and "decoder_input_ids" in sizes and "decoder_seq" not in shape:
             sizes["decoder_input_ids"] = sizes[target][:1]
+    _check_sizes(sizes)
     dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
     return {
         name: torch.empty((2, *size), dtype=torch.int64 if kinds[name] else dtype, device="meta")
         for name, size in sizes.items()
     }
+
+
+def _check_sizes(sizes: Mapping[str, tuple[object, ...]]) -> None:
+    """See that the configuration's own sizes of the inputs are some."""
+    for name, size in sizes.items():
+        if not all(isinstance(length, int) and length >= 1 for length in size):
+            message = (
+                f"Configuration must give input {shown(name)} sizes that are whole numbers of at least 1; "
+                f"got {shown(str(size))}. Check the file."
+            )
+            raise GraphError(message)
 
 
 def _sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], dict[str, bool]]:  # noqa: ANN401
