@@ -41,7 +41,8 @@ def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
     assert record.workload is not None
     assert record.workload.batch_size == 8
     assert abs(record.decided_at_s - time.time()) < 60
-    assert "slurm uid 1000: REWRITE (enforce) gres/gpu:1 -> gres/mps:40" in daemon.log()
+    # The log is written behind the answer.
+    daemon.wait(lambda: "slurm uid 1000: REWRITE (enforce) gres/gpu:1 -> gres/mps:40" in daemon.log())
 
 
 def test_the_same_question_again_gets_the_same_answer_and_a_record_of_its_own(daemon: Daemon) -> None:
