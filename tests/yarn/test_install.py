@@ -60,7 +60,7 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     assert on_each_host(sandbox, "install") == [0, 0, 0]
     sandbox.restart()
     after = checks(sandbox)
-    assert after.pop("gpusaged") == "warn"  # it does not run here
+    assert (after.pop("gpusaged"), after.pop("store")) == ("warn", "warn")  # it does not run here
     assert set(after.values()) == {"pass"}
     submit = ("--memory-mib", "128", "--gpu", "v100", "--", "env")
     identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=90).stdout.strip()
