@@ -28,9 +28,11 @@ def share_of(gpu: Gpu, percent: int) -> Gpu:
     if not 1 <= percent <= WHOLE_PERCENT:
         message = f"Share of {gpu.name} must be from 1 to 100 percent; got {percent}. Change it."
         raise DeviceError(message)
-    if percent == WHOLE_PERCENT:
-        return gpu
-    part = percent / WHOLE_PERCENT
+    return gpu if percent == WHOLE_PERCENT else part_of(gpu, percent / WHOLE_PERCENT)
+
+
+def part_of(gpu: Gpu, part: float) -> Gpu:
+    """Return *gpu* with *part*, 0 to 1, of its SMs, rates, bandwidth and watts."""
     return replace(
         gpu,
         sm_count=max(round(gpu.sm_count * part), 1),

@@ -94,9 +94,4 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
 @lru_cache(maxsize=1)
 def _shipped() -> Deviations:
     """Return the deviations that gpusage comes with."""
-    return deviations_of(load("slowdown")["parameters"])
-
-
-def deviations_of(parameters: Mapping[str, object]) -> Deviations:
-    """Return the deviations in an artifact's *parameters*."""
-    return Deviations(**parameters)  # type: ignore[arg-type]
+    return Deviations(**load("slowdown")["parameters"])

@@ -1,12 +1,11 @@
 """The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
 
 The point has nothing of its own to learn: it is the ratio of two predictions of the step-time predictor. What is
-learned is the width of its interval, so that 90 % of the measurements lie inside, each source counting alike.
+learned is the width of its interval, so that 90 % of the measurements lie inside in the worst of the sources.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -36,9 +35,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the widths on every row."""
     columns = _columns(data, load_zoo())
     everything = np.arange(len(columns.rows))
-    fitted = fitted_on(columns, everything)
-    held_out = {told_from: _held_out(columns, told_from) for told_from in TOLD_FROM}
-    return [_artifact(columns, fitted, held_out)]
+    return [_artifact(columns, fitted_on(columns, everything), _held_out(columns))]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -49,7 +46,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     """Do as `evaluate` with the cards of *zoo*."""
     columns = _columns(data, zoo)
-    predicted = {told_from: _held_out(columns, told_from) for told_from in TOLD_FROM}
+    predicted = _held_out(columns)
     return [_table(columns, source, predicted) for source in FILES]
 
 
@@ -69,15 +66,19 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> Deviations:
         (_common(*each) for each in product(GROWTHS, NOISES, WORKINGS)),
         key=lambda tried: _loss(columns, train, "step_time", tried),
     )
-    others = {
-        told_from: min(
-            (replace(common, working={told_from: each}) for each in product(WORKINGS, WORKINGS)),
-            key=lambda tried: _loss(columns, train, told_from, tried),
-        ).working
-        for told_from in TOLD_FROM
-        if told_from != "step_time"
-    }
-    return replace(common, working=ChainMap(dict(common.working), *map(dict, others.values())))
+    working = dict(common.working)
+    for told_from in TOLD_FROM:
+        if told_from not in working:
+            working[told_from] = _around(columns, train, told_from, common)
+    return replace(common, working=working)
+
+
+def _around(columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, common: Deviations) -> tuple[float, float]:
+    """Return how far the part of the step that the GPU works may lie from what *told_from* says."""
+    return min(
+        product(WORKINGS, WORKINGS),
+        key=lambda each: _loss(columns, train, told_from, replace(common, working={told_from: each})),
+    )
 
 
 def _common(growth: float, noise: float, around: float) -> Deviations:
@@ -109,11 +110,13 @@ def _predicted(
     return slowdowns(columns.working(told_from)[which], columns.growth[which], told_from, deviations)
 
 
-def _held_out(columns: SlowdownColumns, told_from: ToldFrom) -> FloatArray:
-    """Return low end, point and high end of each row, the widths of other families; NaN where nothing is known."""
-    predicted = np.full((3, len(columns.rows)), np.nan)
+def _held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:
+    """Return low end, point and high end of each row by what is known, the widths of other families; else NaN."""
+    predicted = {told_from: np.full((3, len(columns.rows)), np.nan) for told_from in TOLD_FROM}
     for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
-        predicted[:, fold.test] = _predicted(columns, told_from, fitted_on(columns, fold.train), fold.test)
+        fitted = fitted_on(columns, fold.train)
+        for told_from, ends in predicted.items():
+            ends[:, fold.test] = _predicted(columns, told_from, fitted, fold.test)
     return predicted
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.devices.shares import share_of
+from gpusage.devices.shares import part_of, share_of
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.slowdown import ToldFrom
 from gpusage.predictors.timing import timing_of
@@ -136,16 +136,12 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
 
 def slice_of(gpu: Gpu, slices: int) -> Gpu:
     """Return a MIG slice of an A100 as a GPU of the same name."""
-    sms, memory = SLICE_SMS[slices], SLICE_MEMORY_EIGHTHS[slices] / SLICE_MEMORY_EIGHTHS[WHOLE_SLICES]
-    part = sms / gpu.sm_count
+    memory = SLICE_MEMORY_EIGHTHS[slices] / SLICE_MEMORY_EIGHTHS[WHOLE_SLICES]
     return replace(
-        gpu,
-        sm_count=sms,
-        peak_flop_per_s=MappingProxyType({name: rate * part for name, rate in gpu.peak_flop_per_s.items()}),
+        part_of(gpu, SLICE_SMS[slices] / gpu.sm_count),
         bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s * memory,
         l2_bytes=int(gpu.l2_bytes * memory),
         memory_bytes=int(gpu.memory_bytes * memory),
-        power_limit_w=gpu.power_limit_w * part,
     )
 
 

@@ -16,6 +16,7 @@ from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
 from gpusage_lab.zoo.cards import FILE_NAME, MAXIMUM_FILE_BYTES, dumped, pack, unpack
+from gpusage_lab.zoo.journal import add, read
 from gpusage_lab.zoo.recipes import RECIPES, Recipe
 
 TARGET = Path(__file__).with_name(FILE_NAME)
@@ -30,7 +31,7 @@ def main(*, data: str, journal: Path, sources: tuple[str, ...], pack_only: bool)
     """Make every card that is missing, and write the zoo."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     cards = dict(unpack(TARGET.read_bytes()).cards) if TARGET.exists() else {}
-    cards |= _journal(journal)
+    cards |= read(journal)
     if not pack_only:
         recipes = {key: recipe for made in RECIPES for key, recipe in made(DataFolder(data)).items()}
         wanted = [key for key in recipes if key not in cards and key.startswith(sources or ("",))]
@@ -48,11 +49,6 @@ def _shuffled(key: str) -> str:
     return f"{key.startswith('timm')}{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _journal(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-    return dict(line.partition("\t")[::2] for line in lines if line.endswith("}"))
-
-
 def _made(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
     cards: dict[str, str] = {}
     for key in track(recipes, description="cards"):
@@ -65,8 +61,7 @@ def _made(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
             click.echo(f"{key}: {type(error).__name__}: {error}"[:300], err=True)
             continue
         cards[key] = text
-        with journal.open("a", encoding="ascii") as file:
-            file.write(f"{key}\t{text}\n")
+        add(journal, key, text)
     return cards
 
 

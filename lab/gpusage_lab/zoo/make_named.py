@@ -21,6 +21,7 @@ from gpusage.graphs.named_cards import Contents
 from gpusage.graphs.torch import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
+from gpusage_lab.zoo.journal import add, read
 
 TARGET = Path(named_cards.__file__).with_name(named_cards.FILE_NAME)
 LIBRARIES = ("timm", "torchvision", "transformers")
@@ -39,14 +40,13 @@ def main(*, journal: Path, anew: bool) -> None:
     """Make every card that is missing, and write the file."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     cards = {} if anew or not TARGET.exists() else dict(named_cards.unpack(TARGET.read_bytes()).cards)
-    cards |= _journal(journal)
+    cards |= read(journal)
     names: dict[str, str] = {}
     wanted = [*timm_models(), *torchvision_models(), *huggingface_models()]
     for number, (name, key, recipe) in enumerate(wanted):
         if key not in cards and (made := _made(key, recipe)):
             cards[key] = made
-            with journal.open("a", encoding="ascii") as file:
-                file.write(f"{key}\t{made}\n")
+            add(journal, key, made)
             click.echo(f"{number} of {len(wanted)}: {key}")
         if key in cards:
             names.setdefault(name, key)
@@ -96,11 +96,6 @@ def _text(size: tuple[int, ...]) -> str:
 
 def _input(size: tuple[int, ...]) -> dict[str, Any]:
     return {"input": size}
-
-
-def _journal(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-    return dict(line.partition("\t")[::2] for line in lines if line.endswith("}"))
 
 
 def _made(key: str, recipe: Recipe) -> str | None:
