@@ -23,7 +23,7 @@ from gpusage.graphs.pt2 import read_model as read_pt2
 from gpusage.service.protocol import ProtocolError, json_line, parse_line
 from gpusage_hooks.types import Workload
 from graphs import attention_graph, convolution_graph, perceptron_graph, recurrent_graph
-from unit.test_pt2 import document
+from unit.graphs.test_pt2 import document
 
 Take = Callable[[bytes], object]
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"

@@ -1,4 +1,4 @@
-"""`gpusage decisions`: from a record, from a mark alone, from nothing; tests/service has it on a real Slurm."""
+"""`gpusage decisions`: from a record, from a mark alone, from nothing; tests/slurm has it on a real Slurm."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_resnet_50_needs_what_was_measured() -> None:
 
     from gpusage.advisor import make_advisor  # noqa: PLC0415 - as above
 
-    graph = make_advisor().read(str(Path(__file__).parents[2] / "examples" / "models" / "resnet50.onnx"))
+    graph = make_advisor().read(str(Path(__file__).parents[3] / "examples" / "models" / "resnet50.onnx"))
     interval = needed(graph, 32)
     assert interval.value / 2**20 == pytest.approx(5229, rel=0.06)
     assert interval.low < 5229 * 2**20 < interval.high

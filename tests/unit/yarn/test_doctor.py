@@ -24,7 +24,7 @@ from gpusage_yarn.manager_user import ManagerUser, listener_uid, manager_user
 from gpusage_yarn.preflight import configured_classes
 from gpusage_yarn.status import describe
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden/yarn/3.4.2.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[2] / "golden/yarn/3.4.2.json").read_text())
 RUNNING = frozenset(name.rpartition(".")[2] for name in CLASSES.values())
 
 

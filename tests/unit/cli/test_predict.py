@@ -13,7 +13,7 @@ import gpusage
 from gpusage.cli import main
 from gpusage.graphs.card import decode
 
-MODELS = Path(__file__).parents[2] / "examples" / "models"
+MODELS = Path(__file__).parents[3] / "examples" / "models"
 RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")
 
 

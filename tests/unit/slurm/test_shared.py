@@ -1,4 +1,4 @@
-"""Which waiting shares seem unable to start, and what Slurm's listings say; tests/service has a real Slurm."""
+"""Which waiting shares seem unable to start, and what Slurm's listings say; tests/slurm has a real Slurm."""
 
 from __future__ import annotations
 

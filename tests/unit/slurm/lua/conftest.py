@@ -18,7 +18,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_slurm.lua import FOLDER
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4")
-CACHE = Path(os.environ.get("GPUSAGE_CACHE") or Path(__file__).parents[3] / ".cache" / "gpusage") / "lua"
+CACHE = Path(os.environ.get("GPUSAGE_CACHE") or Path(__file__).parents[4] / ".cache" / "gpusage") / "lua"
 DRIVER = Path(__file__).with_name("driver.lua")
 
 

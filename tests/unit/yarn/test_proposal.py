@@ -21,7 +21,7 @@ from gpusage_yarn.plan import SHARE
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VIEW = read_view(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
 MODEL = str(ROOT / "examples/models/dlrm.onnx")
 LISTENER = frozenset({CLASSES[LISTENERS].rpartition(".")[2]})

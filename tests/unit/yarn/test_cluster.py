@@ -15,7 +15,7 @@ from gpusage_hooks.types import Cluster
 from gpusage_yarn.cluster import cluster_of, read_view
 
 Documents = dict[str, Any]
-RECORDED = json.loads((Path(__file__).parents[1] / "golden/yarn/3.4.2.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[2] / "golden/yarn/3.4.2.json").read_text())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ALL, GOALS = "<!-- made by bench/accuracy.py: do not edit -->", "<!-- goals by bench/accuracy.py: do not edit -->"
 END = "<!-- end of what bench/accuracy.py made -->"
 MEMORY = {

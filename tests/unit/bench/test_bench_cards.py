@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "bench" / "cards.py"
+    path = Path(__file__).resolve().parents[3] / "bench" / "cards.py"
     spec = importlib.util.spec_from_file_location("bench_cards", path)
     assert spec is not None
     assert spec.loader is not None

@@ -34,7 +34,7 @@ def test_every_command_of_ours_has_help_with_an_example(name: str) -> None:
 def test_the_examples_in_help_run_when_pasted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines with a daemon or a GPU of their own are left out; what answers with status 1 would show an error."""
     monkeypatch.chdir(tmp_path)
-    Path("examples").symlink_to(Path(__file__).parents[2] / "examples")
+    Path("examples").symlink_to(Path(__file__).parents[3] / "examples")
     for script in ("train.sbatch", "serve.sbatch"):
         Path(script).write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=examples/models/unet.onnx\n")
     help_text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout

@@ -1,4 +1,4 @@
-"""The kill switch as `gpusage slurm drain --yes` makes it; tests/service has a real Slurm and a real gpusaged."""
+"""The kill switch as `gpusage slurm drain --yes` makes it; tests/slurm has a real Slurm and a real gpusaged."""
 
 from __future__ import annotations
 

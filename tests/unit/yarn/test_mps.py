@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = Path(__file__).resolve().parents[2] / "plugins/yarn/gpusage_yarn/node/gpusage-mps"
+COMMAND = Path(__file__).resolve().parents[3] / "plugins/yarn/gpusage_yarn/node/gpusage-mps"
 CONTROL = """#!/bin/sh
 state=$CUDA_MPS_PIPE_DIRECTORY/control
 case ${1:-} in

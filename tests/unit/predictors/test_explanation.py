@@ -20,7 +20,7 @@ from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph
 
-MODELS = Path(__file__).parents[2] / "examples" / "models"
+MODELS = Path(__file__).parents[3] / "examples" / "models"
 GRAPHS = (attention_graph(), convolution_graph(), perceptron_graph(), recurrent_graph())
 RUNS = (
     Workload(batch_size=8),

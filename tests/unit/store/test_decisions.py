@@ -222,7 +222,7 @@ store.record(t.RECORD)
 print(kept + 1, len(store.latest(10001)))
 store.close()
 """
-    command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parents[2])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     sentence, counts = done.stdout.splitlines()
     assert "must be written; got: " in sentence

@@ -1,4 +1,4 @@
-"""gpusage_cli.lua in a stand-in for sbatch and srun; the real ones are in tests/service."""
+"""gpusage_cli.lua in a stand-in for sbatch and srun; the real ones are in tests/slurm."""
 
 from __future__ import annotations
 

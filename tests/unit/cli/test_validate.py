@@ -12,7 +12,7 @@ from gpusage.cli import main
 from gpusage.cli.validate import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage_hooks.errors import RequestError
 
-MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
+MODEL = Path(__file__).parents[3] / "examples" / "models" / "dlrm.onnx"
 SILENT = "#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun train\n"
 TYPO = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=r.onnx,bach=3\n"
 OFF = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx,gpusage=off\n"

@@ -15,7 +15,7 @@ from gpusage.graphs.inference import infer
 from gpusage.graphs.onnx_file import read_file
 from gpusage.graphs.onnx_inputs import bind
 
-MODELS = Path(__file__).parents[2] / "examples" / "models"
+MODELS = Path(__file__).parents[3] / "examples" / "models"
 PICTURE = (2, 4, 9, 11)
 ROWS = (2, 5, 8)
 

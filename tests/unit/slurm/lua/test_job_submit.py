@@ -1,4 +1,4 @@
-"""gpusage.lua in a stand-in for slurmctld, with sockets that misbehave; tests/service has the real one."""
+"""gpusage.lua in a stand-in for slurmctld, with sockets that misbehave; tests/slurm has the real one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gpusage.graphs.onnx import read_model
 from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph
 
-FOLDER = Path(__file__).parents[2] / "examples" / "models"
+FOLDER = Path(__file__).parents[3] / "examples" / "models"
 MODELS = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 PUBLISHED = {
     # millions of parameters, multiply-adds of one sample in billions; torchvision's and timm's tables where they list
