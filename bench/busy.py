@@ -27,8 +27,8 @@ from rich.progress import track
 from rich.table import Table
 
 from gpusage.configuration import SlurmSettings
-from gpusage.graphs import named_cards
-from gpusage.graphs.card import encode
+from gpusage.graphs.card.text import encode
+from gpusage.graphs.named import cards as named_cards
 from gpusage.sandboxes import processes
 from gpusage.service import client
 from gpusage_hooks.errors import GraphError

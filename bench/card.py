@@ -28,8 +28,8 @@ HEADS = 20
 
 MEASURE = """
 import resource, sys, time
-from gpusage.graphs.card import encode
-from gpusage.graphs.onnx import read_model
+from gpusage.graphs.card.text import encode
+from gpusage.graphs.onnx.reader import read_model
 start, busy = time.perf_counter(), time.process_time()
 graph = read_model(sys.argv[1], {})
 card = encode(graph)

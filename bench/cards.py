@@ -20,8 +20,8 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from gpusage.graphs.card import encode
-from gpusage.graphs.image_libraries import build as read
+from gpusage.graphs.card.text import encode
+from gpusage.graphs.named.image_libraries import build as read
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.zoo.cards import load_zoo
 

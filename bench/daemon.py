@@ -30,7 +30,7 @@ from rich.table import Table
 
 import gpusage
 from gpusage.advisor import make_advisor
-from gpusage.graphs.card import decode, encode
+from gpusage.graphs.card.text import decode, encode
 from gpusage.service import client
 from gpusage.service.protocol import json_line
 from gpusage.service.warmth import warm

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage.advisor import Advisor, make_advisor
-from gpusage.graphs.card import decode, encode
+from gpusage.graphs.card.text import decode, encode
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.zoo.cards import load_zoo
 

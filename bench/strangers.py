@@ -25,7 +25,7 @@ from rich.table import Table
 
 import gpusage
 from daemon import MODELS, new_lines, started
-from gpusage.graphs.card import encode
+from gpusage.graphs.card.text import encode
 from gpusage.service.client import status_path
 
 FLOOD = Path(__file__).parent.parent / "tests" / "daemon" / "flood.py"

@@ -25,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from gpusage.api import advisor
-from gpusage.graphs.card import encode
+from gpusage.graphs.card.text import encode
 from gpusage.sandboxes import processes
 from gpusage_slurm.conf import with_setting, without_edits
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox

@@ -31,7 +31,7 @@ LIGHT = (
     "gpusage.comment",
     "gpusage.configuration",
     "gpusage.advisor",
-    "gpusage.graphs.card",
+    "gpusage.graphs.card.text",
     "gpusage.service.client",
     "gpusage.service.daemon",
     "gpusage.cli",

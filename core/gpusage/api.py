@@ -37,7 +37,7 @@ def read_model(
     """
     if isinstance(source, (str, Path)):
         return advisor().read(str(source), shape)
-    from gpusage.graphs.torch import graph_from_module  # noqa: PLC0415 - torch is an extra
+    from gpusage.graphs.torch.module import graph_from_module  # noqa: PLC0415 - torch is an extra
 
     return graph_from_module(source, example_inputs)
 

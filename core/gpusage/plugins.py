@@ -18,10 +18,10 @@ from gpusage_hooks.errors import PluginError
 ENTRY_POINT_GROUP = "gpusage"
 BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
-    "gpusage.graphs.card",
-    "gpusage.graphs.named",
-    "gpusage.graphs.onnx",
-    "gpusage.graphs.pt2",
+    "gpusage.graphs.card.text",
+    "gpusage.graphs.named.reader",
+    "gpusage.graphs.onnx.reader",
+    "gpusage.graphs.torch.pt2",
     "gpusage.policies.eligibility",
     "gpusage.policies.fit",
     "gpusage.policies.generation",

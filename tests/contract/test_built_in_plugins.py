@@ -29,7 +29,7 @@ def test_a_built_in_plugin_is_asked_last(name: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
 def test_the_reader_and_the_predictors_keep_the_contract_on_a_real_model(model: Path) -> None:
-    onnx = importlib.import_module("gpusage.graphs.onnx")
+    onnx = importlib.import_module("gpusage.graphs.onnx.reader")
     checks.check_reader(onnx.read_model, sources=[str(model)])
     graph = onnx.read_model(source=str(model), shape={})
     for hook in checks.PREDICTORS:
@@ -50,7 +50,9 @@ def broken(suffix: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "suffix"), [("onnx", ".onnx"), ("pt2", ".pt2"), ("card", ".card.json")], ids=["onnx", "pt2", "card"]
+    ("module", "suffix"),
+    [("onnx.reader", ".onnx"), ("torch.pt2", ".pt2"), ("card.text", ".card.json")],
+    ids=["onnx", "pt2", "card"],
 )
 def test_a_reader_refuses_what_is_no_model_in_one_line(module: str, suffix: str, tmp_path: Path) -> None:
     reader = importlib.import_module(f"gpusage.graphs.{module}")

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs.card import encode
+from gpusage.graphs.card.text import encode
 from gpusage.service import client
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError

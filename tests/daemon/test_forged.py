@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusage.graphs.card import MAXIMUM_TEXT_BYTES
+from gpusage.graphs.card.text import MAXIMUM_TEXT_BYTES
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon

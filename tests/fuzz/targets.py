@@ -16,14 +16,14 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from daemon.conftest import Daemon, made_daemon
 from gpusage.advisor import make_advisor
-from gpusage.graphs.card import decode, encode, unpacked
-from gpusage.graphs.huggingface import read_configuration
-from gpusage.graphs.onnx import read_model as read_onnx
-from gpusage.graphs.pt2 import read_model as read_pt2
+from gpusage.graphs.card.text import decode, encode, unpacked
+from gpusage.graphs.named.huggingface import read_configuration
+from gpusage.graphs.onnx.reader import read_model as read_onnx
+from gpusage.graphs.torch.pt2 import read_model as read_pt2
 from gpusage.service.protocol import ProtocolError, json_line, parse_line
 from gpusage_hooks.types import Workload
 from graphs import attention_graph, convolution_graph, perceptron_graph, recurrent_graph
-from unit.graphs.test_pt2 import document
+from unit.graphs.torch.test_pt2 import document
 
 Take = Callable[[bytes], object]
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"

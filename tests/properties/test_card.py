@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.graphs import card
-from gpusage.graphs.card_packing import unpack
+from gpusage.graphs.card import text as card
+from gpusage.graphs.card.packing import unpack
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.graphs import card
-from gpusage.graphs.onnx import read_model
+from gpusage.graphs.card import text as card
+from gpusage.graphs.onnx.reader import read_model
 from gpusage_hooks.errors import GraphError
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"

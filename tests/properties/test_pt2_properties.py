@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpusage.graphs import card
-from gpusage.graphs.pt2 import read_model
+from gpusage.graphs.card import text as card
+from gpusage.graphs.torch.pt2 import read_model
 from gpusage_hooks.errors import GraphError
 
 SIZES = [{"as_expr": {"expr_str": "2*s0", "hint": {"as_int": 4}}}, {"as_int": 8}]

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.graphs.card import decode
-from gpusage.graphs.trouble import decode_trouble, encode_trouble
+from gpusage.graphs.card.text import decode
+from gpusage.graphs.card.trouble import decode_trouble, encode_trouble
 from gpusage_hooks.errors import GraphError
 
 

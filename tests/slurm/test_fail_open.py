@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.api import advisor
-from gpusage.graphs.card import encode
+from gpusage.graphs.card.text import encode
 from gpusage.sandboxes import processes
 from gpusage.service import client
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox

@@ -18,7 +18,7 @@ import click
 from gpusage.cli.keeping import keep, keep_for_all, kept_card, user_cache
 from gpusage.cli.reading import read_within
 from gpusage.comment import parse_comment, parse_model
-from gpusage.graphs.trouble import encode_trouble
+from gpusage.graphs.card.trouble import encode_trouble
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelRequest
 
@@ -127,7 +127,7 @@ def cache_key(wish: ModelRequest) -> str:
 def _read_model(wish: ModelRequest) -> str:
     """Return a new card; imports what reads models only here, for most calls need none of it."""
     from gpusage.advisor import make_advisor  # noqa: PLC0415 - see above
-    from gpusage.graphs.card import encode  # noqa: PLC0415 - see above
+    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - see above
 
     model = str(Path(wish.model).expanduser()) if wish.model.startswith("~") else wish.model
     return encode(make_advisor().read(model, dict(wish.workload.shape)))

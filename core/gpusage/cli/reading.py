@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusage.cli.keeping import kept_card, open_own, own_folder
-from gpusage.graphs.trouble import MARK, encode_trouble
+from gpusage.graphs.card.trouble import MARK, encode_trouble
 from gpusage_hooks.errors import GpuUsageError
 
 BACKGROUND_S = 120

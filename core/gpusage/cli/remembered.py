@@ -27,7 +27,7 @@ MAXIMUM_BYTES = 1024 * 1024
 _FORMAT = "1"
 _HOOKS = ("predict_step_time", "predict_memory", "predict_activity")
 _PACKAGE = Path(__file__).resolve().parents[1]
-_OURS = ("advisor.py", "graphs", "predictors", "predictors/pretrained")
+_OURS = ("advisor.py", "graphs", "graphs/card", "predictors", "predictors/pretrained")
 _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
 
 

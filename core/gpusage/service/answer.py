@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
-from gpusage.graphs.card import graph_of, unpacked
+from gpusage.graphs.card.text import graph_of, unpacked
 from gpusage.mark import START, mark_of
 from gpusage.predictors.identity import forget
 from gpusage.service.budget import SPENT, Budget

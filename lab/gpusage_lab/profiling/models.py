@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gpusage.graphs import huggingface
-from gpusage.graphs.torch import import_library
+from gpusage.graphs.named import huggingface
+from gpusage.graphs.torch.module import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.networks import layers, missing, workloads
 

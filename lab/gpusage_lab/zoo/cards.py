@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from gpusage.graphs.card_fields import check_document
+from gpusage.graphs.card.fields import check_document
 from gpusage_hooks.types import ModelGraph
 
 FILE_NAME = "zoo.xz"

@@ -15,10 +15,11 @@ from typing import Any
 
 import click
 
-from gpusage.graphs import huggingface, image_libraries, named_cards
-from gpusage.graphs.card import document_of
-from gpusage.graphs.named_cards import Contents
-from gpusage.graphs.torch import import_library
+from gpusage.graphs.card.text import document_of
+from gpusage.graphs.named import cards as named_cards
+from gpusage.graphs.named import huggingface, image_libraries
+from gpusage.graphs.named.cards import Contents
+from gpusage.graphs.torch.module import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.zoo.journal import add, read

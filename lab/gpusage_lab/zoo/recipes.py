@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gpusage.graphs import huggingface
-from gpusage.graphs.image_libraries import build as read
-from gpusage.graphs.torch import build_on_meta, graph_from_module, import_library
+from gpusage.graphs.named import huggingface
+from gpusage.graphs.named.image_libraries import build as read
+from gpusage.graphs.torch.module import build_on_meta, graph_from_module, import_library
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.networks.mlperf import mlperf_models

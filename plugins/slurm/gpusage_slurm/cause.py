@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpusage.graphs.trouble import decode_trouble
+from gpusage.graphs.card.trouble import decode_trouble
 
 UNKNOWN = (
     "no description of the model came with the job: the host of the submission has no gpusage in its cli_filter.lua, "

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpusage.comment import MODEL_PREFIXES, parse_comment
-from gpusage.graphs.trouble import MARK
+from gpusage.graphs.card.trouble import MARK
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_slurm.cause import CAVEAT, exports_all, no_card

@@ -197,7 +197,7 @@ def _decide(
     """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
     from gpusage.cli.job_card import card_of  # noqa: PLC0415 - as above
     from gpusage.cli.remembered import remembering  # noqa: PLC0415 - as above
-    from gpusage.graphs.card import decode  # noqa: PLC0415 - as above
+    from gpusage.graphs.card.text import decode  # noqa: PLC0415 - as above
     from gpusage_hooks.types import Submission  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import Size  # noqa: PLC0415 - as above
     from gpusage_yarn.proposal import propose  # noqa: PLC0415 - as above

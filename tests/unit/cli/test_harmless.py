@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from gpusage.cli.failure import tell
 from gpusage.cli.tables import Column, harmless, print_json, show, show_rows, show_title
-from gpusage.graphs.onnx import read_model
+from gpusage.graphs.onnx.reader import read_model
 
 EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
 

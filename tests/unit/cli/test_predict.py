@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import gpusage
 from gpusage.cli import main
-from gpusage.graphs.card import decode
+from gpusage.graphs.card.text import decode
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")

@@ -13,7 +13,7 @@ from gpusage.advisor import Advisor
 from gpusage.api import advisor
 from gpusage.cli import remembered as subject
 from gpusage.cli.remembered import RememberingAdvisor, remembering
-from gpusage.graphs.card import decode, encode
+from gpusage.graphs.card.text import decode, encode
 from gpusage.plugins import load_plugins
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Workload

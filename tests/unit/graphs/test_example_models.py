@@ -10,8 +10,8 @@ from types import ModuleType
 import onnx
 import pytest
 
-from gpusage.graphs import card
-from gpusage.graphs.onnx import read_model
+from gpusage.graphs.card import text as card
+from gpusage.graphs.onnx.reader import read_model
 from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph
 
@@ -103,7 +103,7 @@ def export() -> ModuleType:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", MODELS)
 def test_the_live_module_gives_the_same_work_as_the_file(name: str, export: ModuleType) -> None:
-    from gpusage.graphs.torch import build_on_meta, graph_from_module  # noqa: PLC0415 - after the skip
+    from gpusage.graphs.torch.module import build_on_meta, graph_from_module  # noqa: PLC0415 - after the skip
 
     example = export.EXAMPLES[name]
     live = graph_from_module(build_on_meta(example.build, name), (), keywords=example.inputs(), name=name)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from gpusage.api import advisor
 from gpusage.cli import documents, explain, explain_page, figures, main
 from gpusage.cli.predict import COLUMNS, LEGEND
-from gpusage.graphs.card import decode, encode
+from gpusage.graphs.card.text import decode, encode
 from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph

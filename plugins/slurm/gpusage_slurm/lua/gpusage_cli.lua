@@ -33,7 +33,7 @@ end
 
 local DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
--- Return `sentence` as gpusage.graphs.trouble writes it: what travels in a card's place where there is none.
+-- Return `sentence` as gpusage.graphs.card.trouble writes it: what travels in a card's place where there is none.
 function M.trouble(sentence)
   local parts = {}
   for i = 1, #sentence, 3 do

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs.trouble import decode_trouble, encode_trouble
+from gpusage.graphs.card.trouble import decode_trouble, encode_trouble
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
 
 Drive = Callable[..., dict[str, Any]]

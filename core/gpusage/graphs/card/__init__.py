@@ -1,0 +1,1 @@
+"""`ModelGraph` <-> card: the short text that travels with a job, and the file that a person keeps."""

@@ -1,0 +1,144 @@
+"""Reads ONNX files: the graph alone, never the weights, for any batch size.
+
+The model runs twice on shapes alone, at two batch sizes; a size that grows with the batch is a multiple of it. A file
+that was exported for one batch size is tried at two others, and believed only where everything follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from gpusage.graphs.guard import printable, regular_file, shown
+from gpusage.graphs.onnx.batch_normalizations import unfold
+from gpusage.graphs.onnx.file import OnnxModel, read_file
+from gpusage.graphs.onnx.fusing import fuse
+from gpusage.graphs.onnx.inputs import Binding, bind
+from gpusage.graphs.onnx.merge import BATCHES, Merged, UnevenError, follows, live, merge
+from gpusage.graphs.onnx.shape_inference import InferenceError, Trace, infer
+from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph, Node, Shape
+
+SUFFIX = ".onnx"
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_LISTED = 6
+
+
+@hookimpl(trylast=True)
+def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Read the graph of an ONNX file; *shape* gives its free dimensions beside the batch."""
+    if not source.lower().endswith(SUFFIX):
+        return None
+    with regular_file(source) as descriptor:
+        model = read_file(source, descriptor)
+        graph, folded = unfold(model.graph)
+        model = replace(model, graph=graph)
+        binding = bind(model.graph.inputs, shape, source)
+        trace, merged, fixed = _runs(model, binding, source)
+    if not merged.nodes:
+        message = f"Model {shown(source)} must have at least one operation on its inputs; got none. Export it again."
+        raise GraphError(message)
+    followed = fixed is None and binding.fixed_batch_size is not None
+    return ModelGraph(
+        name=printable(PurePath(source).stem),
+        source=printable(source),
+        nodes=tuple(merged.nodes),
+        producers=tuple(merged.producers),
+        inputs=tuple(_inputs(binding, fixed)),
+        parameter_count=sum(trace.weight_counts.values()),
+        fixed_batch_size=fixed,
+        unknown_op_types=tuple(sorted(merged.unknown.items())),
+        notes=tuple(_notes(merged, fixed, binding.fixed_batch_size if followed else None, folded)),
+    )
+
+
+def _runs(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
+    """Return a run, the nodes, and the batch size where the file works for one alone."""
+    try:
+        first, second = (infer(model, binding.shapes(batch), binding.symbols(batch)) for batch in BATCHES)
+        merged = _nodes(first, second)
+    except (InferenceError, UnevenError) as error:
+        return _fixed_run(model, binding, source, error)
+    if binding.fixed_batch_size is None or _all_follow(merged):
+        return first, merged, None
+    return _fixed_run(model, binding, source, None)
+
+
+def _fixed_run(
+    model: OnnxModel, binding: Binding, source: str, cause: Exception | None
+) -> tuple[Trace, Merged, int | None]:
+    """Return the run at the one batch size that the file was made for; 1 where it claims to work for any."""
+    batch = binding.fixed_batch_size or 1
+    try:
+        trace = infer(model, binding.shapes(batch), binding.symbols(batch))
+    except InferenceError as error:
+        message = (
+            f"Model {shown(source)} must have shapes that fit each other; {error if cause is None else cause}. "
+            "Check --shape, or export the model again."
+        )
+        raise GraphError(message) from error
+    merged = _nodes(trace, trace)
+    recurrent = next((node for node in merged.nodes if node.op_type in _RECURRENT and node.inputs), None)
+    if recurrent is not None and binding.fixed_batch_size is not None:
+        batch = recurrent.inputs[0][_batch_place(recurrent)]  # the inputs' first size may be the time steps
+    return trace, merged, batch
+
+
+def _nodes(first: Trace, second: Trace) -> Merged:
+    """Return what runs on a GPU: patterns as one operator, and only what the outputs need."""
+    merged = merge(first, second)
+    fuse(merged.nodes, merged.producers)
+    return live(merged)
+
+
+def _all_follow(merged: Merged) -> bool:
+    """Tell whether a file without a free batch dimension works at other batch sizes all the same.
+
+    A size that was written down at export either breaks the run, or leaves a tensor that does not grow with the batch,
+    or one that grows with its square, or a recurrent layer that takes the time steps for the batch.
+    """
+    recurrent = (node for node in merged.nodes if node.op_type in _RECURRENT and node.inputs)
+    return (
+        not merged.uneven
+        and not merged.squared
+        and follows([shape for index in merged.outputs for shape in merged.nodes[index].outputs])
+        and all(node.inputs[0][_batch_place(node)] < 0 for node in recurrent)
+    )
+
+
+def _batch_place(recurrent: Node) -> int:
+    """Return which dimension of a recurrent layer's first input is the batch."""
+    return 0 if dict(recurrent.attributes).get("layout") else 1
+
+
+def _inputs(binding: Binding, fixed: int | None) -> Iterator[tuple[str, Shape]]:
+    if fixed is not None:
+        batch = binding.fixed_batch_size or fixed
+        yield from ((printable(name), shape) for name, shape in binding.shapes(batch).items())
+        return
+    small, large = (binding.shapes(batch) for batch in BATCHES)
+    for name, shape in small.items():
+        pairs = zip(shape, large[name], strict=True)
+        yield printable(name), tuple(one if one == other else -(one // BATCHES[0]) for one, other in pairs)
+
+
+def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int) -> Iterator[str]:
+    if fixed is not None:
+        yield f"The file works at batch size {fixed} alone; export it with a dynamic batch axis to use another."
+    if followed is not None:
+        yield f"The file was exported for batch size {followed}; every size in it follows the batch all the same."
+    if folded:
+        yield f"The exporter folded {folded} batch normalizations into convolutions; they are counted as in training."
+    if merged.unknown:
+        yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.unknown)}."
+    if merged.uneven:
+        yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
+
+
+def _listed(counts: Counter[str]) -> str:
+    said = [f"{count} {printable(name)}" for name, count in counts.most_common(_LISTED)]
+    return ", ".join(said) + (", ..." if len(counts) > _LISTED else "")

@@ -1,0 +1,292 @@
+"""A run of an ONNX model on shapes alone: every operator in turn, with whole numbers for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, fits, printable, shown
+from gpusage.graphs.onnx.dimensions import evaluate
+from gpusage.graphs.onnx.file import (
+    MAXIMUM_DEPTH,
+    Attribute,
+    OnnxGraph,
+    OnnxModel,
+    OnnxNode,
+    Reference,
+    subgraph,
+)
+from gpusage.graphs.onnx.protobuf import Span
+from gpusage.graphs.onnx.shapes import RULES, Call, MismatchError, Result, UnresolvedError, Value
+from gpusage.graphs.onnx.tensors import Declared, Tensor
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import Shape
+
+DOMAINS = ("", "com.microsoft")
+"""Whose operators the rules describe: ONNX's own, and ONNX Runtime's."""
+
+_WEIGHTS = ("float", "int8")
+_NORMALIZED_FIGURES = {"BatchNormalization": slice(3, 5)}
+"""Inputs that a layer keeps but does not train."""
+
+
+class InferenceError(Exception):
+    """Say which node's inputs do not fit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator as it ran.
+
+    Attributes:
+        known: A rule described it, from shapes that are certain.
+    """
+
+    op_type: str
+    attributes: Mapping[str, Attribute]
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    known: bool
+
+
+@dataclass(slots=True)
+class Trace:
+    """A whole run: its steps, its results, and how many weights it read."""
+
+    steps: list[Step] = field(default_factory=list)
+    outputs: tuple[Value, ...] = ()
+    weight_counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The names that a graph's nodes see: its own, then those of the graph around it."""
+
+    values: dict[str, Value]
+    declared: Mapping[str, Declared]
+    parent: _Scope | None = None
+    depth: int = 0
+
+    def find(self, name: str) -> Value | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        return None
+
+
+def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, int]) -> Trace:
+    """Return what happens in *model* when its inputs have the shapes *inputs*.
+
+    Args:
+        model: As the file has it.
+        inputs: The shape of every input.
+        symbols: The value of each dimension that the file names.
+
+    Raises:
+        InferenceError: The shapes do not fit an operator.
+        GraphError: The graph has a cycle, an undefined name, or is beyond the limits.
+    """
+    return _Run(model, symbols).run(inputs)
+
+
+class _Run:
+    """One run of one model."""
+
+    def __init__(self, model: OnnxModel, symbols: Mapping[str, int]) -> None:
+        self._model = model
+        self._symbols = symbols
+        self._trace = Trace()
+
+    def run(self, inputs: Mapping[str, Shape]) -> Trace:
+        graph = self._model.graph
+        values = {
+            one.name: Value(inputs[one.name], one.element_type, origin=-1 - index)
+            for index, one in enumerate(graph.inputs)
+        }
+        self._trace.outputs = self._graph(graph, _Scope(values, graph.declared))
+        return self._trace
+
+    def _graph(self, graph: OnnxGraph, scope: _Scope) -> tuple[Value, ...]:
+        for name, tensor in graph.initializers.items():
+            scope.values.setdefault(name, _held(tensor))
+        for node in sorted_nodes(graph):
+            outputs = self._node(node, scope)
+            scope.values.update(zip(node.outputs, outputs, strict=False))
+        return tuple(self._found(scope, one.name, graph.name) for one in graph.outputs)
+
+    def _node(self, node: OnnxNode, scope: _Scope) -> list[Value]:
+        inputs = tuple(self._found(scope, name, node.name) if name else None for name in node.inputs)
+        function = self._model.functions.get((node.domain, node.op_type))
+        if scope.depth >= MAXIMUM_DEPTH or len(self._trace.steps) >= MAXIMUM_NODES:
+            message = (
+                f"Model must run in at most {MAXIMUM_NODES} steps, {MAXIMUM_DEPTH} graphs deep; "
+                f"node {shown(node.name or node.op_type)} goes further. Simplify the graph."
+            )
+            raise GraphError(message)
+        if function is not None:
+            return self._function(function, node, inputs, scope)
+        if node.op_type == "If" and not node.domain:
+            return self._branch(node, inputs, scope)
+        self._weigh(node, inputs)
+        return self._operator(node, inputs, scope)
+
+    def _function(
+        self, function: OnnxGraph, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope
+    ) -> list[Value]:
+        """Run a function of the file as if its nodes stood in place of the call."""
+        names = (one.name for one in function.inputs)
+        values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
+        bound = replace(function, nodes=tuple(_bound(inner, node.attributes) for inner in function.nodes))
+        return list(self._graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
+
+    def _branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+        """Run the branch that is taken; where that depends on what a user feeds in, the longer one."""
+        branches = [
+            subgraph(self._model.reader, branch) if isinstance(branch, (bytes, Span)) else None
+            for branch in (node.attributes.get("then_branch"), node.attributes.get("else_branch"))
+        ]
+        known = inputs[0].numbers if inputs and inputs[0] else None
+        graphs = [branch for branch in branches if branch is not None]
+        if len(graphs) != len(branches):
+            raise _misfit(node, inputs)
+        chosen = graphs[0 if known[0] else 1] if known else max(graphs, key=lambda graph: len(graph.nodes))
+        return list(self._graph(chosen, _Scope({}, chosen.declared, scope, scope.depth + 1)))
+
+    def _operator(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+        rule = RULES.get(node.op_type) if node.domain in DOMAINS else None
+        results: list[Result] | None = None
+        if rule is not None:
+            call = Call(node.op_type, inputs, node.attributes, len(node.outputs), self._model.opset)
+            try:
+                results = rule(call)
+            except UnresolvedError:
+                results = None
+            except (MismatchError, ArithmeticError, ValueError, IndexError, TypeError) as error:
+                if not any(value is not None and value.guessed for value in inputs):
+                    raise _misfit(node, inputs) from error
+        known = results is not None and not any(value is not None and value.guessed for value in inputs)
+        return self._record(node, inputs, results or self._declared(node, inputs, scope), known=known)
+
+    def _record(
+        self, node: OnnxNode, inputs: tuple[Value | None, ...], results: list[Result], *, known: bool
+    ) -> list[Value]:
+        given = [value for value in inputs if value is not None]
+        constant = all(value.constant for value in given) and not node.op_type.startswith("Random")
+        weighty = any(value.weighty for value in given) or _holds_weights(node, results)
+        outputs = [
+            Value(
+                result.shape if fits(result.shape) else check_shape(result.shape, f"Output {shown(name)}"),
+                result.element_type,
+                result.numbers,
+                constant=constant,
+                weighty=constant and weighty and result.element_type in _WEIGHTS,
+                guessed=not known,
+                origin=len(self._trace.steps),
+            )
+            for name, result in zip(node.outputs, results, strict=False)
+            if name or len(node.outputs) == 1
+        ]
+        if _holds_weights(node, results):
+            self._trace.weight_counts[f"{len(self._trace.steps)}"] = prod(results[0].shape)
+        op_type = printable(node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}")
+        self._trace.steps.append(Step(op_type, node.attributes, inputs, tuple(outputs), known))
+        by_place = iter(outputs)
+        return [
+            next(by_place) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)
+        ]
+
+    def _declared(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
+        """Return what the file says of the outputs; where it says nothing, the first input's shape is most likely."""
+        likely = next((value.shape for value in inputs if value is not None and value.shape is not None), ())
+        results = []
+        for name in node.outputs:
+            declared = scope.declared.get(name)
+            sizes = None
+            if declared is not None and declared.sizes is not None:
+                sizes = [evaluate(size, self._symbols) for size in declared.sizes]
+            shape = likely if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
+            results.append(Result(shape, declared.element_type if declared is not None else "float"))
+        return results
+
+    def _weigh(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        kept = range(*_NORMALIZED_FIGURES.get(node.op_type, slice(0)).indices(len(inputs)))
+        for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
+            if value is not None and value.weighty and value.origin is None and place not in kept:
+                self._trace.weight_counts[name] = prod(value.shape or ())
+
+    def _found(self, scope: _Scope, name: str, reader: str) -> Value:
+        value = scope.find(name)
+        if value is None:
+            message = (
+                f"Node {shown(reader)} must read what an earlier node, an input or a weight gives; "
+                f"got {shown(name)}, which nothing gives. Export the model again."
+            )
+            raise GraphError(message)
+        return value
+
+
+def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
+    """Return the nodes so that each stands after those that it reads from.
+
+    Raises:
+        GraphError: They feed each other in a circle.
+    """
+    makers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+    if all(makers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
+        return graph.nodes
+    waiting = [len({makers[name] for name in node.inputs if name in makers}) for node in graph.nodes]
+    readers: dict[int, set[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            if name in makers:
+                readers.setdefault(makers[name], set()).add(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    for index in ready:
+        for reader in sorted(readers.get(index, ())):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)  # the loop goes on through what is added
+    if len(ready) < len(graph.nodes):
+        stuck = next(node for node, count in zip(graph.nodes, waiting, strict=True) if count)
+        message = (
+            f"Model must have no cycle; got one through node {shown(stuck.name or stuck.op_type)}. "
+            "Export the model again."
+        )
+        raise GraphError(message)
+    return [graph.nodes[index] for index in ready]
+
+
+def _held(tensor: Tensor) -> Value:
+    weighty = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
+    return Value(tensor.shape, tensor.element_type, tensor.values, constant=True, weighty=weighty)
+
+
+def _holds_weights(node: OnnxNode, results: list[Result]) -> bool:
+    """Tell whether *node* is a constant that looks like weights."""
+    return (
+        node.op_type == "Constant"
+        and not node.inputs
+        and results[0].element_type in _WEIGHTS
+        and prod(results[0].shape) > 1
+    )
+
+
+def _bound(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
+    """Return a function's *node* with the call's *attributes* in place of references to them."""
+    if not any(isinstance(value, Reference) for value in node.attributes.values()):
+        return node
+    found = {
+        name: attributes.get(value.name) if isinstance(value, Reference) else value
+        for name, value in node.attributes.items()
+    }
+    return replace(node, attributes={name: value for name, value in found.items() if value is not None})
+
+
+def _misfit(node: OnnxNode, inputs: tuple[Value | None, ...]) -> InferenceError:
+    shapes = ", ".join("x".join(map(str, value.shape or ())) or "a scalar" for value in inputs if value is not None)
+    return InferenceError(
+        f"{printable(node.op_type)} node {shown(node.name)} cannot take inputs of {shapes or 'no shape'}"
+    )

@@ -1,0 +1,9 @@
+"""What each ONNX operator makes of its inputs' shapes, and of the small numbers that shapes are computed from."""
+
+from gpusage.graphs.onnx.shapes import constants, elementwise, images, layers, layout
+from gpusage.graphs.onnx.shapes.rule import RULES, Call, MismatchError, Result, UnresolvedError, Value
+
+__all__ = ["RULES", "Call", "MismatchError", "Result", "UnresolvedError", "Value"]
+
+RULE_MODULES = (constants, elementwise, images, layers, layout)
+"""Importing them registers their rules."""

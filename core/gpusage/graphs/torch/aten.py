@@ -1,0 +1,266 @@
+"""PyTorch's aten operators put into ONNX terms: each call becomes nodes of a `Recording`, or none where it is free.
+
+Both PyTorch readers speak through this module, so that a live module and a saved program give the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from gpusage.graphs.recording import Recording, Tensor
+from gpusage.graphs.torch.aten_names import NOTHING, OP_TYPES, VIEWS
+from gpusage_hooks.types import Attribute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an aten operator.
+
+    Attributes:
+        name: Without overload, for example ``conv2d`` or ``add_``.
+        arguments: By the schema's names; tensors are `Tensor` values, alone or in lists.
+        outputs: The tensors that it returned.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    outputs: tuple[Tensor, ...]
+
+    def tensor(self, name: str) -> Tensor | None:
+        """Return the tensor argument *name*, None where it was not given."""
+        value = self.arguments.get(name)
+        return value if isinstance(value, Tensor) else None
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return every tensor that is read, in order."""
+        return tuple(tensors_in(tuple(self.arguments.values())))
+
+    def sizes(self, name: str, count: int, default: int) -> tuple[int, ...]:
+        """Return the argument *name* as *count* whole numbers, one number standing for all."""
+        value = self.arguments.get(name)
+        numbers = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        numbers = tuple(default if number is None else int(number) for number in numbers)
+        return numbers * count if len(numbers) == 1 else numbers or (default,) * count
+
+
+Rule = Callable[[Recording, Call], None]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:  # noqa: ANN401 - an argument may be anything
+    """Return the tensors of *value*, which may be one, or a list of such."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of the operator that computes the same and writes elsewhere."""
+    return name[:-1] if name.endswith("_") and not name.endswith("__") and len(name) > 1 else name
+
+
+def is_known(name: str) -> bool:
+    """Return whether a rule describes the operator *name*."""
+    plain = plain_name(name)
+    return plain in NOTHING or plain in OP_TYPES or plain in _RULES
+
+
+def record(recording: Recording, call: Call) -> None:
+    """Add to *recording* what *call* costs; an operator without a rule is counted as unknown."""
+    if not call.outputs:
+        return
+    name = plain_name(call.name)
+    if name in _RULES:
+        _RULES[name](recording, call)
+    elif name in NOTHING:
+        _nothing(recording, call)
+    elif name in VIEWS:
+        _view(recording, call)
+    else:
+        if name not in OP_TYPES:
+            recording.unknown[name] += 1
+        recording.add(OP_TYPES.get(name, name), call.tensors(), call.outputs, _axis(call))
+    if name != call.name:
+        recording.keep_last()
+
+
+def _axis(call: Call) -> dict[str, Attribute]:
+    axis = call.arguments.get("dim")
+    return {"axis": axis} if isinstance(axis, int) and not isinstance(axis, bool) else {}
+
+
+def _nothing(recording: Recording, call: Call) -> None:
+    source = call.tensors()[0]
+    if source.element_type == call.outputs[0].element_type:
+        recording.alias(source, call.outputs[0])
+    else:
+        recording.add("Cast", (source,), call.outputs)
+
+
+def _view(recording: Recording, call: Call) -> None:
+    source = call.tensors()[0]
+    if source.key in recording.made_by:
+        recording.add(OP_TYPES[plain_name(call.name)], (source,), call.outputs, _axis(call))
+    else:
+        for output in call.outputs:
+            recording.alias(source, output)
+
+
+def _convolution(recording: Recording, call: Call) -> None:
+    weight = call.tensors()[1]
+    spatial = len(weight.shape) - 2
+    transposed = "transpose" in call.name or call.arguments.get("transposed") is True
+    attributes: dict[str, Attribute] = {
+        "dilations": call.sizes("dilation", spatial, 1),
+        "group": int(call.arguments.get("groups") or 1),
+        "kernel_shape": weight.shape[2:],
+        "strides": call.sizes("stride", spatial, 1),
+    }
+    if not isinstance(call.arguments.get("padding"), str):
+        attributes["pads"] = call.sizes("padding", spatial, 0) * 2
+    recording.add("ConvTranspose" if transposed else "Conv", call.tensors(), call.outputs, attributes)
+
+
+def _linear(recording: Recording, call: Call) -> None:
+    source, weight = call.tensors()[:2]
+    if len(source.shape) == 2:  # noqa: PLR2004 - ONNX's Gemm is for matrices
+        recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
+        return
+    turned = Tensor(key=weight.key, shape=weight.shape[::-1], element_type=weight.element_type)
+    _product_and_sum(recording, (source, turned), call.tensors()[2:], call.outputs)
+
+
+def _product_and_sum(
+    recording: Recording, factors: tuple[Tensor, ...], summands: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+) -> None:
+    recording.add("MatMul", factors, outputs)
+    if summands:
+        recording.add("Add", (outputs[0], *summands), outputs)
+
+
+def _addmm(recording: Recording, call: Call) -> None:
+    summand, *factors = call.tensors()
+    if plain_name(call.name) == "addmm":
+        recording.add("Gemm", (*factors, summand), call.outputs)
+    else:
+        _product_and_sum(recording, tuple(factors), (summand,), call.outputs)
+
+
+def _matmul(recording: Recording, call: Call) -> None:
+    recording.add("MatMul", call.tensors(), call.outputs)
+
+
+def _einsum(recording: Recording, call: Call) -> None:
+    recording.add("Einsum", call.tensors(), call.outputs, {"equation": str(call.arguments.get("equation", ""))})
+
+
+def _embedding(recording: Recording, call: Call) -> None:
+    recording.add("Gather", call.tensors()[:2], call.outputs[:1], {"axis": 0})
+
+
+def _index(recording: Recording, call: Call) -> None:
+    recording.add("Gather", call.tensors(), call.outputs, _axis(call))
+
+
+def _batch_norm(recording: Recording, call: Call) -> None:
+    recording.add("BatchNormalization", call.tensors(), call.outputs[:1])
+
+
+def _extreme(recording: Recording, call: Call) -> None:
+    """Tell ``max`` of two tensors from ``max`` along an axis."""
+    op_type = {"max": "Max", "min": "Min"}[plain_name(call.name)]
+    recording.add(op_type if len(call.tensors()) > 1 else f"Reduce{op_type}", call.tensors(), call.outputs, _axis(call))
+
+
+def _pool(recording: Recording, call: Call) -> None:
+    op_type = "MaxPool" if "max" in call.name else "AveragePool"
+    spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
+    kernel = call.sizes("kernel_size", spatial, 1)
+    stride = call.sizes("stride", spatial, 0) if call.arguments.get("stride") else kernel
+    attributes: dict[str, Attribute] = {
+        "kernel_shape": kernel,
+        "pads": call.sizes("padding", spatial, 0) * 2,
+        "strides": stride,
+    }
+    recording.add(op_type, call.tensors(), call.outputs, attributes)
+
+
+def _adaptive_pool(recording: Recording, call: Call) -> None:
+    source, output = call.tensors()[0], call.outputs[0]
+    op_type = "MaxPool" if "max" in call.name else "AveragePool"
+    spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
+    if prod(output.shape[-spatial:]) == 1:
+        recording.add(f"Global{op_type}", (source,), call.outputs)
+        return
+    kernel = tuple(-(-size // out) for size, out in zip(source.shape[-spatial:], output.shape[-spatial:], strict=True))
+    recording.add(op_type, (source,), call.outputs, {"kernel_shape": kernel, "strides": kernel})
+
+
+def _attention(recording: Recording, call: Call) -> None:
+    """Say attention as ONNX exporters do: two products with a softmax between."""
+    query, key, value = call.tensors()[:3]
+    mask = call.tensor("attn_mask") or call.tensor("attn_bias")
+    scores = Tensor(
+        key=("scores", call.outputs[0].key), shape=(*query.shape[:-1], key.shape[-2]), element_type=query.element_type
+    )
+    turned = Tensor(
+        key=("turned", call.outputs[0].key),
+        shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
+        element_type=key.element_type,
+    )
+    recording.add("Transpose", (key,), (turned,))
+    _product_and_sum(recording, (query, turned), () if mask is None else (mask,), (scores,))
+    recording.add("Softmax", (scores,), (scores,), {"axis": -1})
+    recording.add("MatMul", (scores, value), call.outputs[:1])
+
+
+def _recurrent(recording: Recording, call: Call) -> None:
+    """Say a stack of recurrent layers as one node each, with the weights in ONNX's arrangement."""
+    op_type = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN")
+    source, output = call.tensors()[0], call.outputs[0]
+    weights = [weight for weight in tensors_in(call.arguments.get("params")) if len(weight.shape) == 2]  # noqa: PLR2004
+    biased = call.arguments.get("has_biases") is not False
+    directions = 2 if call.arguments.get("bidirectional") is True else 1
+    hidden = weights[1].shape[1]
+    for layer in range(int(call.arguments.get("num_layers", 1))):
+        kernel, recurrent = weights[2 * directions * layer], weights[2 * directions * layer + 1]
+        shapes = [(directions, *kernel.shape), (directions, *recurrent.shape)]
+        if biased:
+            shapes.append((directions, 2 * kernel.shape[0]))
+        parameters = [Tensor(key=(kernel.key, position), shape=shape) for position, shape in enumerate(shapes)]
+        made = Tensor(key=(output.key, layer), shape=output.shape, element_type=output.element_type)
+        attributes: dict[str, Attribute] = {
+            "direction": "bidirectional" if directions == 2 else "forward",  # noqa: PLR2004
+            "hidden_size": hidden,
+            "layout": int(call.arguments.get("batch_first") is True),
+        }
+        recording.add(op_type, (source, *parameters), (made,), attributes)
+        source = made
+    for tensor in call.outputs:
+        recording.alias(source, tensor)
+
+
+_GROUPS: dict[str, Rule] = {
+    "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d": _convolution,
+    "linear": _linear,
+    "addmm baddbmm addmv addbmm": _addmm,
+    "matmul mm bmm mv dot __matmul__ linalg_matmul chain_matmul": _matmul,
+    "einsum bilinear tensordot": _einsum,
+    "embedding embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding,
+    "index index_select _unsafe_index masked_select take": _index,
+    "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
+    "cudnn_batch_norm _batch_norm_no_update": _batch_norm,
+    "max min": _extreme,
+    "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool1d_with_indices max_pool3d_with_indices "
+    "avg_pool1d avg_pool2d avg_pool3d": _pool,
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": _adaptive_pool,
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": _attention,
+    "lstm gru rnn_tanh rnn_relu": _recurrent,
+}
+_RULES: dict[str, Rule] = {name: rule for names, rule in _GROUPS.items() for name in names.split()}

@@ -1,0 +1,144 @@
+"""Opens the zip that a ``.pt2`` program is, and reads from it two texts of bounded size and nothing else.
+
+The weights and sample inputs in the same zip, which may be pickles, are never opened.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import IO, Any, cast
+
+from gpusage.graphs.guard import printable, regular_file, shown
+from gpusage.graphs.torch.pt2_program import Program, program_graph
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph
+
+MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
+"""Python needs up to 27 times as much to hold it, which stays below half a GiB."""
+MAXIMUM_LIST_BYTES = 4 * 1024 * 1024
+MAXIMUM_DIRECTORY_BYTES = 4 * 1024 * 1024
+"""Of some 40,000 members at least, one a weight; Python needs up to 15 times as much to hold it."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that are unpacked a piece at a time; bz2 and LZMA make two gigabytes of one piece."""
+_ENCRYPTED = 0x1
+_SPOILT = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+)
+"""What reading a file that is damaged, or made to harm, raises in `zipfile`, `json` and in walking the document."""
+
+
+def read_program(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of the program at *source*.
+
+    Raises:
+        GraphError: It is not a file that may be read, or not a program.
+    """
+    try:
+        text, weights = _texts(source)
+        places = _places(json.loads(weights))
+        return program_graph(
+            Program(json.loads(text), places),
+            name=printable(PurePath(source).stem),
+            source=printable(source),
+            shape=shape,
+        )
+    except _SPOILT as error:
+        message = (
+            f"Model {shown(source)} must be a program as torch.export.save writes it; "
+            f"got a file that is not ({type(error).__name__}: {printable(str(error))[:80]}). Export it again."
+        )
+        raise GraphError(message) from error
+
+
+def _places(weights: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+    """Return where each weight lies; two that lie in one place are one."""
+    return {name: str(entry["path_name"]) for name, entry in weights.get("config", {}).items()}
+
+
+def _texts(source: str) -> tuple[bytes, bytes]:
+    """Return the JSON of the program in the zip at *source*, and that of the list of its weights."""
+    with (
+        regular_file(source) as descriptor,
+        _Sparing(os.dup(descriptor), source) as file,
+        zipfile.ZipFile(cast("IO[bytes]", file)) as archive,
+    ):
+        file.limit_bytes = MAXIMUM_PROGRAM_BYTES
+        members = sorted(archive.namelist())
+        weights = [name for name in members if name.endswith("model_weights_config.json")]
+        program = _read(archive, _program_member(members, source), source, MAXIMUM_PROGRAM_BYTES)
+        return program, _read(archive, weights[0], source, MAXIMUM_LIST_BYTES) if weights else b"{}"
+
+
+class _Sparing(io.BufferedReader):
+    """A file that never gives more at once than it should.
+
+    `zipfile` reads a table of contents of whatever length the file claims, and there are several places where it may.
+    """
+
+    def __init__(self, descriptor: int, source: str) -> None:
+        super().__init__(io.FileIO(descriptor))
+        self.limit_bytes = MAXIMUM_DIRECTORY_BYTES
+        self._source = source
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to *size* bytes, all that are left where it is negative."""
+        most = self.limit_bytes + 1
+        found = super().read(most if size is None or size < 0 else min(size, most))
+        if len(found) == most:
+            raise _too_large(self._source, "a table of contents", self.limit_bytes)
+        return found
+
+
+def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:
+    about = archive.getinfo(member)
+    if about.compress_type not in _METHODS or about.flag_bits & _ENCRYPTED:
+        message = (
+            f"Model {shown(source)} must be stored or deflated, as torch.export.save does it; "
+            f"got a member that is {'encrypted' if about.flag_bits & _ENCRYPTED else 'packed in another way'}. "
+            "Export it again."
+        )
+        raise GraphError(message)
+    with archive.open(about) as opened:
+        text = opened.read(limit_bytes + 1)
+    if len(text) > limit_bytes:
+        raise _too_large(source, "a program", limit_bytes)
+    return text
+
+
+def _too_large(source: str, subject: str, limit_bytes: int) -> GraphError:
+    message = f"Model {shown(source)} must have {subject} of at most {limit_bytes} bytes; got more. Use ONNX instead."
+    return GraphError(message)
+
+
+def _program_member(members: Sequence[str], source: str) -> str:
+    """Return the member that holds the program: ``models/*.json``, before PyTorch 2.9 a file with a name of its own."""
+    for member in members:
+        parts = PurePath(member).parts
+        inside = len(parts) > 1 and parts[-2] == "models" and parts[-1].endswith(".json")
+        if parts and (inside or parts[-1] == "serialized_exported_program.json"):
+            return member
+    message = (
+        f"Model {shown(source)} must hold a program of torch.export.save; got a zip without one. "
+        "Compiled packages and TorchScript cannot be read; export the model with torch.export.save."
+    )
+    raise GraphError(message)

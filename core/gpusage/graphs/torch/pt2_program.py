@@ -1,0 +1,273 @@
+"""From the JSON of a `torch.export` program to a `ModelGraph`, by playing its calls at two batch sizes.
+
+The program already says each tensor's shape, with symbols for what is free; nothing is inferred here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
+from gpusage.graphs.recording import BATCHES, Recording, Tensor, graph_of, merged
+from gpusage.graphs.torch.aten import Call, record
+from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ElementType, ModelGraph
+
+_ELEMENT_TYPES: dict[int, ElementType] = {1: "int8", 2: "int8", 3: "int32", 4: "int32", 5: "int64", 12: "bool"}
+"""By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating."""
+_ODD = re.compile(r"[^A-Za-z0-9_.:/-]")
+_MAXIMUM_DEPTH = 8
+_MAXIMUM_SIZE = 2**48
+
+Json = Any
+
+
+class Program:
+    """The parts of a program's document that say what it computes."""
+
+    def __init__(self, document: Json, places: Mapping[str, str]) -> None:
+        """Find the parts of *document*; *places* says where each weight lies."""
+        module = document["graph_module"]
+        self.graph: Json = module["graph"]
+        self.specs: list[tuple[str, Json]] = [
+            (kind, body) for spec in module["signature"]["input_specs"] for kind, body in spec.items()
+        ]
+        self.outputs = [
+            name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
+        ]
+        self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
+        parameters = [body for kind, body in self.specs if kind == "parameter"]
+        self.parameters = {
+            str(places.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
+        }
+
+    def sizes(self, name: str) -> list[Json]:
+        """Return the sizes of the tensor *name* as the document has them."""
+        sizes: list[Json] = self.graph["tensor_values"][name]["sizes"]
+        return sizes
+
+
+def program_graph(program: Program, *, name: str, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of *program* with free sizes as *shape* says, else as in the example it was exported with.
+
+    Raises:
+        GraphError: *shape* names what is not there, or the program makes no sense.
+    """
+    if not program.user_inputs:
+        message = f"Model {shown(name)} must have an input tensor; got none. Export it again."
+        raise GraphError(message)
+    free, notes = _free_symbols(program, shape)
+    batch = _batch_symbol(program)
+    count = sum(prod(_shape(program.graph, parameter, free)) for parameter in program.parameters.values())
+    if batch is not None:
+        recording = merged(*(_play(program, {**free, batch: size}) for size in BATCHES))
+        if recording is not None:
+            free.pop(batch, None)
+            return graph_of(recording, name=name, source=source, parameter_count=count, notes=notes)
+    recording = _play(program, free)
+    size = recording.inputs[0][1][:1]
+    return graph_of(
+        recording,
+        name=name,
+        source=source,
+        parameter_count=count,
+        fixed_batch_size=size[0] if size else 1,
+        notes=notes,
+    )
+
+
+def _play(program: Program, symbols: Mapping[str, int]) -> Recording:
+    recording = Recording()
+    for name in program.user_inputs:
+        recording.add_input(printable(name), _tensor(program.graph, name, symbols))
+    _Player(recording, symbols).play(program.graph, {}, depth=0)
+    outputs = [Tensor(key=name, shape=()) for name in program.outputs]
+    return recording.without_dead_nodes(outputs)
+
+
+class _Player:
+    """Plays the calls of a graph, and of the graphs inside it."""
+
+    def __init__(self, recording: Recording, symbols: Mapping[str, int]) -> None:
+        self.recording = recording
+        self.symbols = symbols
+
+    def play(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
+        """Record each call of *graph*, whose tensors are known outside by *names*."""
+        nodes = graph["nodes"]
+        if len(nodes) > 4 * MAXIMUM_NODES or depth > _MAXIMUM_DEPTH:
+            message = f"at most {4 * MAXIMUM_NODES} calls, {_MAXIMUM_DEPTH} deep"
+            raise ValueError(message)
+        for node in nodes:
+            inner = [item["arg"]["as_graph"]["graph"] for item in node["inputs"] if "as_graph" in item["arg"]]
+            if len(inner) == 1 and ".wrap" in node["target"]:
+                self._inline(node, inner[0], names, depth)
+            else:
+                record(self.recording, self._call(graph, node, names, depth))
+
+    def _call(self, graph: Json, node: Json, names: dict[str, str], depth: int) -> Call:
+        arguments = {
+            str(item["name"]) or str(number): self._value(graph, item["arg"], names, depth)
+            for number, item in enumerate(node["inputs"])
+        }
+        outputs = tuple(self._named(graph, found, names, depth) for item in node["outputs"] for found in _names(item))
+        return Call(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
+
+    def _inline(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
+        """Play the graph that a ``wrap_with_...`` call holds as if it stood in its place."""
+        given = [found for item in node["inputs"] if "as_graph" not in item["arg"] for found in _names(item["arg"])]
+        taken = [found for item in inner["inputs"] for found in _names(item)]
+        inside = {own: names.get(outer, outer) for own, outer in zip(taken, given, strict=False)}
+        prefix = f"{node.get('name') or id(node)}/{depth}/"
+        made = (found for item in inner["nodes"] for output in item["outputs"] for found in _names(output))
+        inside.update({own: prefix + own for own in made})
+        self.play(inner, inside, depth=depth + 1)
+        results = [found for item in inner["outputs"] for found in _names(item)]
+        outputs = [found for item in node["outputs"] for found in _names(item)]
+        for own, outer in zip(results, outputs, strict=False):
+            self.recording.alias(
+                Tensor(key=inside.get(own, own), shape=()), Tensor(key=names.get(outer, outer), shape=())
+            )
+
+    def _named(self, graph: Json, name: str, names: dict[str, str], depth: int) -> Tensor:
+        tensor = _tensor(graph, name, self.symbols)
+        return (
+            tensor
+            if depth == 0
+            else Tensor(key=names.get(name, name), shape=tensor.shape, element_type=tensor.element_type)
+        )
+
+    def _value(self, graph: Json, argument: Json, names: dict[str, str], depth: int) -> Any:  # noqa: ANN401 - JSON
+        """Return an argument: tensors as `Tensor`, sizes worked out, the rest as it is."""
+        ((kind, value),) = argument.items()
+        if kind in {"as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}:
+            found = [self._named(graph, name, names, depth) for name in _names(argument)]
+            return found if kind.endswith("s") else (found[0] if found else None)
+        if kind in {"as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools"}:
+            return value
+        if kind == "as_sym_int":
+            return self._size(graph, value)
+        if kind == "as_sym_ints":
+            return [self._size(graph, item) for item in value]
+        return None
+
+    def _size(self, graph: Json, value: Json) -> int | None:
+        if "as_int" in value:
+            return int(value["as_int"])
+        known = graph["sym_int_values"].get(value["as_name"])
+        return None if known is None else _size_of(known, self.symbols)
+
+
+def _operator_name(target: str) -> str:
+    """Return ``conv2d`` of ``torch.ops.aten.conv2d.default``; other libraries' operators keep the library's name."""
+    parts = target.removeprefix("torch.ops.").split(".")
+    name = parts[1] if parts[0] in {"aten", "prims"} and len(parts) > 1 else ".".join(parts[:2])
+    return _ODD.sub("_", name)[:80] or "unknown"
+
+
+def _names(value: Json) -> Iterator[str]:
+    """Return the names of the tensors in an argument of any kind, in order."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, dict):
+        for kind, body in value.items():
+            if kind == "name" and isinstance(body, str) and value.keys() <= {"name"}:
+                yield body
+            elif kind in _TENSOR_KINDS:
+                yield from _names(body)
+
+
+_TENSOR_KINDS = frozenset(
+    {"arg", "as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}
+)
+
+
+def _tensor(graph: Json, name: str, symbols: Mapping[str, int]) -> Tensor:
+    dtype = graph["tensor_values"][name]["dtype"]
+    return Tensor(key=name, shape=_shape(graph, name, symbols), element_type=_ELEMENT_TYPES.get(dtype, "float"))
+
+
+def _shape(graph: Json, name: str, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    sizes = tuple(_size_of(size, symbols) for size in graph["tensor_values"][name]["sizes"])
+    return check_shape(sizes, f"Tensor {shown(name)}")
+
+
+def _size_of(size: Json, symbols: Mapping[str, int]) -> int:
+    number = int(size["as_int"]) if "as_int" in size else evaluate(size["as_expr"]["expr_str"], symbols)
+    if not 0 <= number <= _MAXIMUM_SIZE:
+        message = f"a size of {number}"
+        raise ValueError(message)
+    return number
+
+
+def _batch_symbol(program: Program) -> str | None:
+    """Return the symbol that is the first size of the first input; None where that size is fixed."""
+    sizes = program.sizes(program.user_inputs[0])
+    if not sizes or "as_expr" not in sizes[0]:
+        return None
+    found = symbols_of(sizes[0]["as_expr"]["expr_str"])
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], list[str]]:
+    """Return a value for each symbol: as *shape* says, else the example's, with a note."""
+    examples: dict[str, int] = {}
+    for value in program.graph["tensor_values"].values():
+        for size in value["sizes"]:
+            _note_example(size, examples)
+    symbols = dict(examples)
+    given: set[str] = set()
+    for name, sizes in shape.items():
+        _set_from(program, name, sizes, symbols, given)
+    batch = _batch_symbol(program)
+    notes = [
+        f"Free size {printable(symbol)} is {value}, as in the example that the program was exported with."
+        for symbol, value in sorted(symbols.items())
+        if symbol != batch and symbol not in given
+    ]
+    return symbols, notes
+
+
+def _note_example(size: Json, examples: dict[str, int]) -> None:
+    if "as_expr" in size:
+        hint = size["as_expr"].get("hint") or {}
+        for symbol in symbols_of(size["as_expr"]["expr_str"]):
+            if size["as_expr"]["expr_str"].count("(") <= 1 and "as_int" in hint:
+                examples[symbol] = int(hint["as_int"])
+            else:
+                examples.setdefault(symbol, 2)
+
+
+def _set_from(program: Program, name: str, sizes: Sequence[int], symbols: dict[str, int], given: set[str]) -> None:
+    """Set the symbols that the option *name* means: a symbol itself, or an input without its batch."""
+    if name in symbols and len(sizes) == 1:
+        symbols[name] = sizes[0]
+        given.add(name)
+        return
+    if name not in program.user_inputs:
+        known = ", ".join(printable(item) for item in [*program.user_inputs, *sorted(symbols)])
+        message = f"Option shape must name an input or a free size of the model, {known}; got {shown(name)}. Use these."
+        raise GraphError(message)
+    own = program.sizes(name)[1:]
+    if len(own) != len(sizes):
+        message = (
+            f"Option shape of input {shown(name)} must have {len(own)} sizes, batch left out; got {len(sizes)}. "
+            "Give them all."
+        )
+        raise GraphError(message)
+    for size, wanted in zip(own, sizes, strict=True):
+        if "as_expr" in size:
+            symbol = next(iter(symbols_of(size["as_expr"]["expr_str"])))
+            symbols[symbol] = wanted
+            given.add(symbol)
+        elif size["as_int"] != wanted:
+            message = (
+                f"Input {shown(name)} must have the size {size['as_int']} that it was exported with; got {wanted}. "
+                "Export it with a dynamic size."
+            )
+            raise GraphError(message)

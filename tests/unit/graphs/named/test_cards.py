@@ -1,0 +1,82 @@
+"""Cards of named models: no library is needed, and one submission costs a fraction of a second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpusage.graphs.named import cards as named_cards
+from gpusage.graphs.named.cards import Contents
+from gpusage.graphs.named.reader import read_model
+from gpusage_hooks.errors import GraphError
+from gpusage_lab.zoo import make_named
+
+LARGEST_BYTES = 2_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a library would be imported."""
+    for library in ("torch", "timm", "torchvision", "transformers"):
+        monkeypatch.setitem(sys.modules, library, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "parameters", "inputs"),
+    [
+        ("timm:resnet50", {}, 25_557_032, (-1, 3, 224, 224)),
+        ("timm:resnet50.a1_in1k", {}, 25_557_032, (-1, 3, 224, 224)),
+        # 21,841 classes in place of 1,000: 20,841 rows of 768, and their biases, more
+        ("timm:vit_base_patch16_224.augreg_in21k", {}, 86_567_656 + 20_843 * 769, (-1, 3, 224, 224)),
+        ("timm:vit_base_patch16_384", {"size": (384,)}, 86_859_496, (-1, 3, 384, 384)),
+        ("torchvision:vgg16", {"input": (3, 224, 224)}, 138_357_544, (-1, 3, 224, 224)),
+        ("torchvision:r3d_18", {}, 33_371_472, (-1, 3, 16, 112, 112)),
+        ("hf:gpt2", {}, 124_439_808, (-1, 128)),
+        ("hf:openai-community/gpt2", {"seq": (512,)}, 124_439_808, (-1, 512)),
+    ],
+)
+def test_a_name_needs_no_library(
+    source: str, shape: dict[str, tuple[int, ...]], parameters: int, inputs: tuple[int, ...]
+) -> None:
+    graph = read_model(source, shape)
+    assert graph is not None
+    assert (graph.source, graph.name) == (source, source.partition(":")[2])
+    assert graph.parameter_count == parameters
+    assert graph.inputs[0][1] == inputs
+
+
+@pytest.mark.parametrize(
+    ("source", "near"), [("timm:resnet5O", "timm:resnet50"), ("torchvision:vgg61", "torchvision:vgg16")]
+)
+def test_a_misspelt_name_is_told_with_the_nearest_where_its_library_is_not_installed(source: str, near: str) -> None:
+    with pytest.raises(GraphError, match=rf"got neither\. Did you mean .*{near}"):
+        read_model(source, {})
+
+
+def test_the_file_holds_what_was_packed_and_stays_small() -> None:
+    content = make_named.TARGET.read_bytes()
+    assert len(content) <= LARGEST_BYTES
+    held = named_cards.unpack(content)
+    assert set(held.names.values()) <= set(held.cards)
+    assert set(held.made_with) == set(make_named.LIBRARIES)
+    shuffled = Contents(
+        names=dict(reversed(held.names.items())), cards=dict(reversed(held.cards.items())), made_with=held.made_with
+    )
+    assert named_cards.unpack(named_cards.pack(shuffled)) == held
+
+
+def test_the_same_cards_give_the_same_bytes() -> None:
+    one = Contents(
+        names={"timm:a": "timm:a@3", "timm:b": "timm:a@3"}, cards={"timm:a@3": "{}"}, made_with={"timm": "1"}
+    )
+    other = Contents(names=dict(reversed(one.names.items())), cards=one.cards, made_with=one.made_with)
+    assert named_cards.pack(one) == named_cards.pack(other)
+
+
+def test_the_command_that_remakes_the_file_is_there() -> None:
+    command = [sys.executable, "-m", "gpusage_lab.zoo.make_named", "--help"]
+    assert (
+        "Make every card that is missing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )

@@ -1,0 +1,178 @@
+"""Models by name and by Hugging Face configuration: built without weights, without a network, without foreign code."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusage.graphs.card.text import document_of
+from gpusage.graphs.named.huggingface import build_name
+from gpusage.graphs.named.image_libraries import build
+from gpusage.graphs.named.reader import read_model
+from gpusage.predictors.lowering import forward_flop
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a library opens a connection."""
+
+    def refuse(*_: object) -> None:
+        pytest.fail("a model by name must not use the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def read(source: str, **shape: tuple[int, ...]) -> ModelGraph:
+    graph = read_model(source, shape)
+    assert graph is not None
+    return graph
+
+
+def folder(path: Path, **configuration: object) -> str:
+    (path / "config.json").write_text(json.dumps(configuration))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "parameters", "gmac"),
+    [
+        # parameters and multiply-adds a sample as the models' papers and libraries publish them
+        ("timm:resnet50", 25_557_032, 4.09),
+        ("timm:resnet50.a1_in1k", 25_557_032, 4.09),
+        ("torchvision:mobilenet_v3_small", 2_542_856, 0.06),
+        ("torchvision:regnet_y_400mf", 4_344_144, 0.40),  # its sizes are computed with tensors
+        ("torchvision:r3d_18", 33_371_472, 40.70),
+        ("hf:distilgpt2", 81_912_576, 10.53),  # 128 tokens x 81.9 million, and attention
+        ("hf:google/vit-base-patch16-224", 86_567_656 - 768_000 - 1000 + 768 * 2 + 2, 17.56),  # two classes
+    ],
+)
+def test_a_model_by_name_has_its_published_figures(source: str, parameters: int, gmac: float) -> None:
+    graph = read(source)
+    assert graph.parameter_count == parameters
+    assert forward_flop(graph) / 2e9 == pytest.approx(gmac, rel=0.12 if gmac < 1 else 0.03)
+    assert graph.source == source
+    assert graph.fixed_batch_size is None
+    assert graph.unknown_op_types == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "expected"),
+    [
+        ("timm:resnet18", {"input": (3, 288, 288)}, (-1, 3, 288, 288)),
+        ("timm:vit_tiny_patch16_224", {"size": (384,)}, (-1, 3, 384, 384)),
+        ("torchvision:resnet18", {"x": (3, 64, 96)}, (-1, 3, 64, 96)),
+        ("hf:distilgpt2", {"seq": (32,)}, (-1, 32)),
+        ("hf:distilgpt2", {"input_ids": (48,)}, (-1, 48)),
+    ],
+)
+def test_the_shape_is_as_the_option_says(source: str, option: dict[str, tuple[int, ...]], expected: object) -> None:
+    assert read(source, **option).inputs[0][1] == expected
+
+
+def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
+    assert dict(read("hf:t5-small", seq=(16,)).inputs) == {"input_ids": (-1, 16), "decoder_input_ids": (-1, 16)}
+    graph = read("hf:t5-small", seq=(16,), decoder_seq=(4,))
+    assert dict(graph.inputs) == {"input_ids": (-1, 16), "decoder_input_ids": (-1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "rule"),
+    [
+        ("timm:resnt50", {}, "must be one that timm defines; got an unknown name. Did you mean resnet50"),
+        ("timm:hf-hub:someone/model", {}, "must be one that timm defines"),
+        ("torchvision:resnet5", {}, "Did you mean resnet50"),
+        ("hf:bert-base-uncase", {}, "Did you mean hf:bert-base-uncased"),
+        ("hf:someone/secret", {}, "Give the model's folder or its config.json instead"),
+        ("hf:../../etc", {}, "Give the model's folder or its config.json instead"),
+        ("timm:resnet18", {"seq": (4,)}, "must name 'input' or 'size'; got 'seq'"),
+        ("timm:resnet18", {"input": (3, 288)}, "must have 3 positive sizes, batch left out; got 3x288"),
+        ("timm:resnet18", {"input": (3, 10**9, 10**9)}, "must have at most 2^48 elements"),
+        ("timm:resnet18", {"size": (0,)}, "must have 3 positive sizes"),
+        ("hf:distilgpt2", {"image": (4,)}, "must give an input of the model, as in input_ids=128; got image=4"),
+        ("torchvision:raft_small", {}, "missing 1 required positional argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(source: str, option: dict[str, tuple[int, ...]], rule: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        read_model(source, option)
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["timm:resnet18", "torchvision:mobilenet_v3_small", "hf:distilgpt2"])
+def test_a_card_of_ours_is_what_the_library_gives(source: str) -> None:
+    library, _, name = source.partition(":")
+    built = build_name(name, {}) if library == "hf" else build(library, name, {})
+    assert document_of(read(source)) == document_of(built)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision", "torch"])
+def test_a_library_that_is_missing_is_named_with_the_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        GraphError, match=rf"Library {library} must be there .* Install gpusage with its extra \[torch\]"
+    ):
+        read_model("torchvision:resnet18" if library != "timm" else "timm:resnet18", {"size": (40,)})
+
+
+def test_a_folder_and_its_configuration_are_the_same_model(tmp_path: Path) -> None:
+    source = folder(tmp_path, model_type="bert", num_hidden_layers=2, architectures=["BertForMaskedLM"])
+    one, other = read(source), read(f"{source}/config.json")
+    assert one.nodes == other.nodes
+    assert one.name == tmp_path.name
+    # 30522 words, 512 positions, 2 types of 768, a LayerNorm; 2 layers of 7,087,872; the head 590,592 + 1,536 + 30,522
+    assert one.parameter_count == (30522 + 512 + 2) * 768 + 1536 + 2 * 7_087_872 + 590_592 + 1536 + 30522
+
+
+def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nModel = None\n")
+    source = folder(tmp_path, model_type="bert", num_hidden_layers=1, auto_map={"AutoModel": "evil.Model"})
+    assert read(source).nodes
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("{", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
+        ("[]", "must name its model_type"),
+        ('{"model_type": 3}', "must name its model_type"),
+        ('{"model_type": "brt"}', "Did you mean bert?"),
+        ('{"model_type": "bert", "num_hidden_layers": 1000000}', "must have 'num_hidden_layers' of at most 512"),
+        ('{"model_type": "bert", "hidden_size": 1000000000000}', "must have 'hidden_size' of at most"),
+        ('{"model_type": "bert", "hidden_size": -4}', "must be one that its library can build"),
+        ('{"model_type": "bert", "hidden_size": "x"}', "must be one that its library can build"),
+        ('{"model_type": "vit", "image_size": -12, "patch_size": 16}', "must give input 'pixel_values' sizes that are"),
+        (" " * (1024 * 1024 + 1), "must be at most 1048576 bytes"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, text: str, rule: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(GraphError) as caught:
+        read_model(str(tmp_path), {})
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_of_an_earlier_download_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    snapshot = tmp_path / "hub" / "models--someone--secret" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    folder(snapshot, model_type="distilbert", n_layers=1)
+    assert read("hf:someone/secret").name == "someone/secret"
+
+
+@pytest.mark.parametrize("source", ["model.onnx", "other:resnet50", "/nowhere/at/all", "card.card.json", "/tmp"])  # noqa: S108 - never opened
+def test_what_is_no_name_is_left_to_other_readers(source: str) -> None:
+    assert read_model(source, {}) is None
