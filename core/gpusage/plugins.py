@@ -18,7 +18,7 @@ from gpusage_hooks.errors import PluginError
 ENTRY_POINT_GROUP = "gpusage"
 BUILT_IN: tuple[str, ...] = (
     "gpusage.devices.catalogue",
-    "gpusage.graphs.card.text",
+    "gpusage.graphs.card.file",
     "gpusage.graphs.named.reader",
     "gpusage.graphs.onnx.reader",
     "gpusage.graphs.torch.pt2",

@@ -51,7 +51,7 @@ def broken(suffix: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("module", "suffix"),
-    [("onnx.reader", ".onnx"), ("torch.pt2", ".pt2"), ("card.text", ".card.json")],
+    [("onnx.reader", ".onnx"), ("torch.pt2", ".pt2"), ("card.file", ".card.json")],
     ids=["onnx", "pt2", "card"],
 )
 def test_a_reader_refuses_what_is_no_model_in_one_line(module: str, suffix: str, tmp_path: Path) -> None:

@@ -77,14 +77,15 @@ def _read(word: str, shape: Sequence[str]) -> ModelGraph:
 
 
 def _document(graph: ModelGraph) -> dict[str, Any]:
-    from gpusage.graphs.card.text import encode, summary  # noqa: PLC0415 - start-up time
+    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - start-up time
+    from gpusage.graphs.summary import summary  # noqa: PLC0415 - start-up time
 
     text = encode(graph)
     return {"model": documents.model(graph), "summary": summary(graph), "byte_count": len(text), "card": text}
 
 
 def _save(graphs: Sequence[ModelGraph], output: Path) -> None:
-    from gpusage.graphs.card.text import write_file  # noqa: PLC0415 - start-up time
+    from gpusage.graphs.card.file import write_file  # noqa: PLC0415 - start-up time
 
     for graph in graphs:
         write_file(graph, output / f"{graph.name}{SUFFIX}" if output.is_dir() else output)

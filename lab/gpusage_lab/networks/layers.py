@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 
 Module = Any
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpusage.graphs.torch.module import build_on_meta, graph_from_module, import_library
+from gpusage.graphs.torch.libraries import build_on_meta, import_library
+from gpusage.graphs.torch.module import graph_from_module
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.networks import layers

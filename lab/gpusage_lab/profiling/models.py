@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpusage.graphs.named import huggingface
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.networks import layers, missing, workloads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_lab.profiling.steps import Step
 from gpusage_lab.profiling.timing import wait_for_device
 

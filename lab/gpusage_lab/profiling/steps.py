@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.types import Workload
 from gpusage_lab.profiling.models import Built
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_lab.profiling.gate import Gate
 from gpusage_lab.profiling.steps import Step
 

@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.types import Workload
 from gpusage_lab.profiling import models, operators, serving, steps, timing
 from gpusage_lab.profiling.gate import Gate

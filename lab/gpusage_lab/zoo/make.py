@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.graphs.card.text import document_of
+from gpusage.graphs.card.document import document_of
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track

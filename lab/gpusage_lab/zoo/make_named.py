@@ -15,14 +15,14 @@ from typing import Any
 
 import click
 
-from gpusage.graphs.card.text import document_of
+from gpusage.graphs.card.document import document_of
 from gpusage.graphs.named import cards as named_cards
 from gpusage.graphs.named import huggingface, image_libraries
-from gpusage.graphs.named.cards import Contents
-from gpusage.graphs.torch.module import import_library
+from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.zoo.journal import add, read
+from gpusage_lab.zoo.named_cards import Contents, pack, unpack
 
 TARGET = Path(named_cards.__file__).with_name(named_cards.FILE_NAME)
 LIBRARIES = ("timm", "torchvision", "transformers")
@@ -40,7 +40,7 @@ Named = tuple[str, str, Recipe]
 def main(*, journal: Path, anew: bool) -> None:
     """Make every card that is missing, and write the file."""
     journal.parent.mkdir(parents=True, exist_ok=True)
-    cards = {} if anew or not TARGET.exists() else dict(named_cards.unpack(TARGET.read_bytes()).cards)
+    cards = {} if anew or not TARGET.exists() else dict(unpack(TARGET.read_bytes()).cards)
     cards |= read(journal)
     names: dict[str, str] = {}
     wanted = [*timm_models(), *torchvision_models(), *huggingface_models()]
@@ -54,7 +54,7 @@ def main(*, journal: Path, anew: bool) -> None:
     keys = {key for _, key, _ in wanted}
     made_with = {library: version(library) for library in LIBRARIES}
     kept = {key: card for key, card in cards.items() if key in keys}
-    content = named_cards.pack(Contents(names=names, cards=kept, made_with=made_with))
+    content = pack(Contents(names=names, cards=kept, made_with=made_with))
     TARGET.write_bytes(content)
     click.echo(f"{len(names)} names, {len(kept)} cards, {len(content)} bytes")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from gpusage.graphs.named import huggingface
 from gpusage.graphs.named.image_libraries import build as read
-from gpusage.graphs.torch.module import build_on_meta, graph_from_module, import_library
+from gpusage.graphs.torch.libraries import build_on_meta, import_library
+from gpusage.graphs.torch.module import graph_from_module
 from gpusage_hooks.types import ModelGraph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.networks.mlperf import mlperf_models

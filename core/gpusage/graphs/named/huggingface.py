@@ -14,7 +14,8 @@ from typing import Any
 
 from gpusage.graphs.guard import check_shape, printable, read_whole, shown
 from gpusage.graphs.named import cards
-from gpusage.graphs.torch.module import build_on_meta, graph_from_module, import_library
+from gpusage.graphs.torch.libraries import build_on_meta, import_library
+from gpusage.graphs.torch.module import graph_from_module
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 

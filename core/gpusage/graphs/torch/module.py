@@ -6,14 +6,13 @@ memory is taken, and the module itself is left as it was. Every aten operator th
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.recording import BATCHES, Recording, graph_of, merged
+from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -45,7 +44,7 @@ def graph_from_module(
     module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
     batch = _batch_size(torch, (arguments, words), label)
-    with _quiet(), _evaluating(module):
+    with quiet(), _evaluating(module):
         recording, fixed = _play_twice(module, arguments, words, batch=batch, label=label)
     return graph_of(
         recording,
@@ -56,58 +55,6 @@ def graph_from_module(
     )
 
 
-def import_library(name: str) -> Any:  # noqa: ANN401 - a module
-    """Return the library *name*, one of the extra ``[torch]``.
-
-    Raises:
-        GraphError: It is not installed.
-    """
-    try:
-        with _quiet():
-            return importlib.import_module(name)
-    except ImportError as error:
-        rule = f"Library {name} must be there for this model; got: not installed."
-        message = f"{rule} Install gpusage with its extra [torch]."
-        raise GraphError(message) from error
-
-
-def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # noqa: ANN401 - a torch.nn.Module
-    """Return what *build* makes on the meta device, without weights.
-
-    Raises:
-        GraphError: The library cannot build it.
-    """
-    torch = import_library("torch")
-    try:
-        with _quiet():
-            try:
-                with torch.device("meta"):
-                    return build()
-            except NotImplementedError:  # it computes sizes with tensors, which have values on a processor alone
-                with _weights_on_meta(torch):
-                    return build().to("meta")
-    except GraphError:
-        raise
-    except Exception as error:
-        raise _cannot_run(source, "be one that its library can build", error) from error
-
-
-@contextmanager
-def _weights_on_meta(torch: Any) -> Iterator[None]:  # noqa: ANN401 - the module
-    """Let modules drop each weight as they register it; it was allocated, but nothing has been written to it yet."""
-    usual = torch.nn.Module.register_parameter
-
-    def register(module: Any, name: str, weight: Any) -> None:  # noqa: ANN401 - a module, a parameter
-        kept = weight if weight is None else torch.nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
-        usual(module, name, kept)
-
-    torch.nn.Module.register_parameter = register
-    try:
-        yield
-    finally:
-        torch.nn.Module.register_parameter = usual
-
-
 def _callable(
     torch: Any,  # noqa: ANN401 - the module
     source: Any,  # noqa: ANN401 - a user may hand over anything
@@ -116,7 +63,7 @@ def _callable(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if isinstance(source, torch.export.ExportedProgram):
         given = source.example_inputs if not arguments and not words else None
-        with _quiet():
+        with quiet():
             module = source.module()
         return (module, *given) if given else (module, arguments, words)
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.jit.ScriptModule):
@@ -167,22 +114,7 @@ def _play_twice(
         raise
     except Exception as error:
         rule = "run on the shapes of its example inputs, without their values"
-        raise _cannot_run(label, rule, error) from error
-
-
-def _cannot_run(label: str, rule: str, error: Exception) -> GraphError:
-    lines = str(error).split("\n") if str(error) else [type(error).__name__]
-    return GraphError(
-        f"Model {shown(label)} must {rule}; got: {printable(lines[0])}. Check its inputs, or export it to ONNX."
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep warnings of third-party code from the user, who cannot mend them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+        raise cannot_run(label, rule, error) from error
 
 
 @contextmanager

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
-from gpusage.graphs.named import cards as named_cards
-from gpusage.graphs.named.cards import Contents
 from gpusage.graphs.named.reader import read_model
 from gpusage_hooks.errors import GraphError
-from gpusage_lab.zoo import make_named
-
-LARGEST_BYTES = 2_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -53,30 +47,3 @@ def test_a_name_needs_no_library(
 def test_a_misspelt_name_is_told_with_the_nearest_where_its_library_is_not_installed(source: str, near: str) -> None:
     with pytest.raises(GraphError, match=rf"got neither\. Did you mean .*{near}"):
         read_model(source, {})
-
-
-def test_the_file_holds_what_was_packed_and_stays_small() -> None:
-    content = make_named.TARGET.read_bytes()
-    assert len(content) <= LARGEST_BYTES
-    held = named_cards.unpack(content)
-    assert set(held.names.values()) <= set(held.cards)
-    assert set(held.made_with) == set(make_named.LIBRARIES)
-    shuffled = Contents(
-        names=dict(reversed(held.names.items())), cards=dict(reversed(held.cards.items())), made_with=held.made_with
-    )
-    assert named_cards.unpack(named_cards.pack(shuffled)) == held
-
-
-def test_the_same_cards_give_the_same_bytes() -> None:
-    one = Contents(
-        names={"timm:a": "timm:a@3", "timm:b": "timm:a@3"}, cards={"timm:a@3": "{}"}, made_with={"timm": "1"}
-    )
-    other = Contents(names=dict(reversed(one.names.items())), cards=one.cards, made_with=one.made_with)
-    assert named_cards.pack(one) == named_cards.pack(other)
-
-
-def test_the_command_that_remakes_the_file_is_there() -> None:
-    command = [sys.executable, "-m", "gpusage_lab.zoo.make_named", "--help"]
-    assert (
-        "Make every card that is missing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    )

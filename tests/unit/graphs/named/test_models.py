@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.graphs.card.text import document_of
+from gpusage.graphs.card.document import document_of
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
 from gpusage.graphs.named.reader import read_model

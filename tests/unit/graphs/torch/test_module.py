@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusage.graphs.torch.module import graph_from_module, import_library
+from gpusage.graphs.torch.libraries import import_library
+from gpusage.graphs.torch.module import graph_from_module
 from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 

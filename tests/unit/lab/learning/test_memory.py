@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
-from gpusage.graphs.card.text import document_of
+from gpusage.graphs.card.document import document_of
 from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
 from gpusage.predictors.lowering import lower
 from gpusage_hooks.types import Workload
