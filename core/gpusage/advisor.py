@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.devices.shares import WHOLE_PERCENT, share_of
+from gpusage.devices.shares import WHOLE_PERCENT, shares_of
 from gpusage.plugins import load_plugins
 from gpusage.predictors.familiarity import doubts
 from gpusage.predictors.intervals import exactly, product
@@ -30,11 +31,13 @@ from gpusage_hooks.types import (
     Interval,
     Job,
     ModelGraph,
+    Price,
     Rendered,
     Rules,
     Workload,
 )
 
+NOTHING_KNOWN = Alone()
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
 STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
@@ -90,29 +93,56 @@ class Advisor:
         )
         return tuple(_need(graph, workload, *answer) for answer in answers)
 
-    def predict_shares(
-        self, graph: ModelGraph, workload: Workload, gpu: Gpu, percents: Sequence[int], alone: Alone
-    ) -> tuple[GpuNeed, ...]:
-        """Return what *workload* needs on each share of *gpu*, with what the share costs it.
+    def price(
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        gpus: Sequence[Gpu],
+        percents: Sequence[int],
+        alone: Alone = NOTHING_KNOWN,
+    ) -> tuple[tuple[Price, ...], ...]:
+        """Return what each share of each of *gpus* costs *workload*, in their order: all are priced at once.
 
         Args:
             graph: The model.
             workload: How it is run.
-            gpu: The whole GPU; 100 among *percents* is the whole one.
+            gpus: Whole GPUs.
             percents: Shares, each 1 to 100.
-            alone: What an earlier run alone on the whole GPU showed.
+            alone: What an earlier run alone on a whole GPU showed.
 
         Raises:
             DeviceError: A share is not from 1 to 100 percent.
         """
-        parts = [share_of(gpu, percent) for percent in percents]
-        whole, *needs = self.predict(graph, workload, [gpu, *parts])
-        answer = self.plugins.hook.predict_slowdown(graph=graph, workload=workload, gpu=gpu, shares=parts, alone=alone)
-        slowdowns = _answered("predict_slowdown", answer, len(parts))
-        whole_s = whole.step_time_s if alone.step_time_s is None else exactly(alone.step_time_s)
+        parts = [shares_of(gpu, percents) for gpu in gpus]
+        answer = self.plugins.hook.predict_slowdown(graph=graph, workload=workload, gpus=gpus, parts=parts, alone=alone)
+        rows = zip(gpus, _answered("predict_slowdown", answer, len(gpus)), strict=True)
         return tuple(
-            _on_share(need, workload, gpu, percent, product(whole_s, slowdown), slowdown)
-            for need, percent, slowdown in zip(needs, percents, slowdowns, strict=True)
+            tuple(
+                Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)
+                for percent, slowdown in zip(percents, slowdowns, strict=True)
+            )
+            for gpu, slowdowns in rows
+        )
+
+    def predict_shares(
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        gpus: Sequence[Gpu],
+        percents: Sequence[int],
+        alone: Alone = NOTHING_KNOWN,
+    ) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each share of the first of *gpus*, then of the next, with what it costs.
+
+        Arguments and errors are those of `price`.
+        """
+        pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
+        asked = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
+        needs = dict(zip(map(id, asked), self.predict(graph, workload, asked), strict=True))
+        prices = chain.from_iterable(self.price(graph, workload, gpus, percents, alone))
+        return tuple(
+            _on_share(needs[id(part)], workload, gpu, price, _alone_s(needs[id(gpu)], alone))
+            for (gpu, part), price in zip(pairs, prices, strict=True)
         )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
@@ -225,17 +255,23 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
     )
 
 
-def _on_share(
-    need: GpuNeed, workload: Workload, gpu: Gpu, percent: int, step_time_s: Interval, slowdown: Interval
-) -> GpuNeed:
+def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
+    step_time_s = product(alone_s, price.slowdown)
     return replace(
         need,
         step_time_s=step_time_s,
         throughput_samples_per_s=_throughput(workload, step_time_s),
-        fits=need.memory_bytes.high <= gpu.memory_bytes * percent / WHOLE_PERCENT,
-        share_percent=percent,
-        slowdown=slowdown,
+        fits=need.memory_bytes.high <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
+        share_percent=price.share_percent,
+        slowdown=price.slowdown,
     )
+
+
+def _alone_s(whole: GpuNeed, alone: Alone) -> Interval:
+    """Return the seconds of one step on the whole GPU: as it was measured there, else as predicted."""
+    if alone.step_time_s is None or alone.gpu not in {None, whole.gpu}:
+        return whole.step_time_s
+    return exactly(alone.step_time_s)
 
 
 def _throughput(workload: Workload, step_time_s: Interval) -> Interval:

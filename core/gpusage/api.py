@@ -68,7 +68,7 @@ def predict(
     if share == WHOLE_PERCENT and step_time_s is None:
         return advisor().predict(graph, run, [whole])[0]
     alone = Alone(utilization=utilization, step_time_s=step_time_s)
-    return advisor().predict_shares(graph, run, whole, [share], alone)[0]
+    return advisor().predict_shares(graph, run, [whole], [share], alone)[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

@@ -127,19 +127,19 @@ def check_predictor(function: Hook, *, hook: str, graph: ModelGraph | None = Non
 
 
 def check_slowdown(function: Hook) -> None:
-    """Check a predictor of slowdowns: one sound interval for each share, at least 1, none on the whole GPU."""
-    gpu = samples.gpus()[0]
-    shares = (gpu, samples.half(gpu))
+    """Check a predictor of slowdowns: one sound interval a part, at least 1, none on a whole GPU."""
+    gpus = samples.gpus()
+    parts = [(gpu, samples.half(gpu)) for gpu in gpus]
     for workload, alone in product(samples.workloads(), samples.runs_alone()):
-        question = {"graph": samples.graph(), "workload": workload, "gpu": gpu, "alone": alone}
-        answer = sound_answer("predict_slowdown", function, **question, shares=shares)
+        question = {"graph": samples.graph(), "workload": workload, "alone": alone}
+        answer = sound_answer("predict_slowdown", function, **question, gpus=gpus, parts=parts)
         if answer is None:
             continue
-        require(len(answer) == len(shares), f"predict_slowdown must give one entry for each share; got {len(answer)}")
-        for entry in answer:
-            check_interval(entry, "predict_slowdown", least=1.0)
-        whole = answer[0]
-        require(whole.low == whole.high == 1.0, f"predict_slowdown must be exactly 1 on the whole GPU; got {whole}")
+        counts = [len(of_gpu) for of_gpu in answer]
+        require(counts == [2] * len(gpus), f"predict_slowdown must give one entry for each part; got {counts}")
+        for whole, half in answer:
+            check_interval(half, "predict_slowdown", least=1.0)
+            require(whole.low == whole.high == 1.0, f"predict_slowdown must be exactly 1 on a whole GPU; got {whole}")
 
 
 def check_colocation(function: Hook) -> None:

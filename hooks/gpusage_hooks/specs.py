@@ -73,19 +73,19 @@ def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu])
 
 @hookspec(firstresult=True)
 def predict_slowdown(
-    graph: ModelGraph, workload: Workload, gpu: Gpu, shares: Sequence[Gpu], alone: Alone
-) -> Sequence[Interval] | None:
-    """Predict the step time on each share of *gpu* against that on the whole GPU; first answer wins.
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+) -> Sequence[Sequence[Interval]] | None:
+    """Predict the step time on each part of a GPU against that on the whole of it; first answer wins.
 
     Args:
         graph: Every shape is resolved but for the batch.
         workload: How it is run.
-        gpu: The whole GPU.
-        shares: Parts of *gpu*, each with its own SMs, rates and bandwidth; one may be *gpu* itself.
-        alone: What an earlier run alone on the whole GPU showed.
+        gpus: Whole GPUs.
+        parts: For each of *gpus* its parts, each with its own SMs, rates and bandwidth; one may be the GPU itself.
+        alone: What an earlier run alone on a whole GPU showed.
 
     Returns:
-        One ratio for each share, at least 1, in the order of *shares*: an interval of the ratio itself.
+        For each of *gpus* one ratio a part, at least 1, in the order of *parts*: an interval of the ratio itself.
     """
 
 

@@ -167,10 +167,12 @@ class Alone:
     Attributes:
         utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
         step_time_s: Seconds of one step.
+        gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
     """
 
     utilization: float | None = None
     step_time_s: float | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,21 @@ class GpuNeed:
     parameter_count: int = 0
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a part of a GPU costs a job that is alone on it.
+
+    Attributes:
+        gpu: The GPU, or the slice of one.
+        share_percent: The MPS share of it.
+        slowdown: As in `GpuNeed`.
+    """
+
+    gpu: str
+    share_percent: int
+    slowdown: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,11 +36,7 @@ class Shares(NamedTuple):
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
         if not self.percents:
             return advisor.predict(graph, run, gpus)
-        return tuple(
-            need
-            for gpu in gpus
-            for need in advisor.predict_shares(graph, run, gpu, self.percents, self._alone(gpu, advisor.catalogue))
-        )
+        return advisor.predict_shares(graph, run, gpus, self.percents, self._alone(advisor.catalogue))
 
     def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
         """See that what is known is of a GPU that is predicted for.
@@ -56,12 +52,12 @@ class Shares(NamedTuple):
             )
             raise RequestError(message)
 
-    def _alone(self, gpu: Gpu, catalogue: Catalogue) -> Alone:
-        """Return what is known on *gpu*; a step time holds on the GPU that it names alone."""
-        measured = self.step_time if self.step_time and catalogue.find(self.step_time.gpu) is gpu else None
+    def _alone(self, catalogue: Catalogue) -> Alone:
+        """Return what is known of the job; a step time holds on the GPU that it names alone."""
         return Alone(
             utilization=None if self.utilization_percent is None else self.utilization_percent / 100,
-            step_time_s=measured.seconds if measured else None,
+            step_time_s=self.step_time.seconds if self.step_time else None,
+            gpu=catalogue.find(self.step_time.gpu).name if self.step_time else None,
         )
 
 

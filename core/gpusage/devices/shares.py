@@ -6,9 +6,12 @@ way, the bandwidth. The cache stays whole, and so does the clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 
+from gpusage.predictors.identity import Identity
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 
@@ -29,6 +32,20 @@ def share_of(gpu: Gpu, percent: int) -> Gpu:
         message = f"Share of {gpu.name} must be from 1 to 100 percent; got {percent}. Change it."
         raise DeviceError(message)
     return gpu if percent == WHOLE_PERCENT else part_of(gpu, percent / WHOLE_PERCENT)
+
+
+def shares_of(gpu: Gpu, percents: Sequence[int]) -> tuple[Gpu, ...]:
+    """Return the shares of *gpu*, made once for each question, so that predictors know them again.
+
+    Raises:
+        DeviceError: One of *percents* is not from 1 to 100.
+    """
+    return _shares(Identity(gpu), tuple(percents))
+
+
+@lru_cache(maxsize=256)
+def _shares(gpu: Identity[Gpu], percents: tuple[int, ...]) -> tuple[Gpu, ...]:
+    return tuple(share_of(gpu.value, percent) for percent in percents)
 
 
 def part_of(gpu: Gpu, part: float) -> Gpu:

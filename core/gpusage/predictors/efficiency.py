@@ -73,16 +73,17 @@ class Efficiency:
 
         Args:
             operator_class: A kernel.
-            features: In the order of `FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
+            features: In the order of `FEATURES`, and then a 1: shape (features + 1, kernels, GPUs); their precision is
+                the network's.
         """
-        first, second = _layers(Identity(self))
+        first, second = _layers(Identity(self), features.dtype)
         hidden = np.matmul(first[operator_class], features.transpose(1, 0, 2))
         outputs: FloatArray = np.matmul(second[operator_class], np.tanh(hidden, out=hidden))
         return outputs
 
 
 @lru_cache(maxsize=8)
-def _layers(efficiency: Identity[Efficiency]) -> tuple[FloatArray, FloatArray]:
+def _layers(efficiency: Identity[Efficiency], precision: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
     """Return both layers, shape (classes, out, in), the biases being the weights of a last input that is 1."""
     found = efficiency.value
     classes, features, hidden = found.first.shape
@@ -91,7 +92,7 @@ def _layers(efficiency: Identity[Efficiency]) -> tuple[FloatArray, FloatArray]:
     first[:, :-1, -1] = found.first_bias
     first[:, -1, -1] = _SATURATED
     second = np.concatenate([found.second, found.second_bias[:, np.newaxis]], axis=1)
-    return first, np.ascontiguousarray(second.transpose(0, 2, 1))
+    return first.astype(precision), np.ascontiguousarray(second.transpose(0, 2, 1), dtype=precision)
 
 
 _SATURATED = 50.0

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 
 from gpusage.predictors.lowering import FloatArray
 from gpusage.predictors.pretrained import load
-from gpusage.predictors.timing import Timing, timing_of
+from gpusage.predictors.timing import Timing, kernels_on, timing_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Alone, Gpu, Interval, ModelGraph, Workload
 
@@ -25,6 +26,7 @@ ToldFrom = Literal["graph", "step_time", "utilization"]
 SHARPNESS = 8.0
 """A step takes this norm of the GPU's time and the host's: hardly more than the larger one."""
 _NONE = Interval(value=1.0, low=1.0, high=1.0)
+_ENDS = np.array([[-1.0], [0.0], [1.0]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,44 +46,59 @@ class Deviations:
 
 @hookimpl(trylast=True)
 def predict_slowdown(
-    graph: ModelGraph, workload: Workload, gpu: Gpu, shares: Sequence[Gpu], alone: Alone
-) -> Sequence[Interval]:
-    """Predict the step time on each of *shares* against that on the whole *gpu*."""
-    timing = timing_of(graph, workload, [gpu, *shares])
-    working, told_from = _working(timing, alone)
-    growth = timing.busy_s[1:] / timing.busy_s[0]
-    low, value, high = slowdowns(np.full(len(shares), working), growth, told_from, _shipped())
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+) -> Sequence[Sequence[Interval]]:
+    """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
+    timing, deviations = timing_of(graph, workload, gpus), _shipped()
+    kernels_s = kernels_on(graph, workload, [part for of_gpu in parts for part in of_gpu])
+    gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
+    working = _working(timing, gpus, alone, deviations)
+    ends = slowdowns(working[:, gpu_of], kernels_s / timing.kernels_s[gpu_of], deviations)
+    rows = iter(ends.T.tolist())
     return [
-        _NONE if share is gpu else Interval(value=float(value[i]), low=float(low[i]), high=float(high[i]))
-        for i, share in enumerate(shares)
+        [_interval(row, is_whole=part is gpu) for part, row in zip(of_gpu, islice(rows, len(of_gpu)), strict=True)]
+        for gpu, of_gpu in zip(gpus, parts, strict=True)
     ]
 
 
-def slowdowns(
-    working: FloatArray, growth: FloatArray, told_from: ToldFrom, deviations: Deviations
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the low end, the point and the high end of slowdowns, each at least 1.
+def slowdowns(working: FloatArray, growth: FloatArray, deviations: Deviations) -> FloatArray:
+    """Return the low ends, the points and the high ends of slowdowns, each at least 1, as three rows.
 
     Args:
-        working: The GPU's own time over the step's, alone on the whole GPU; above 1 counts as 1.
-        growth: The GPU's own time on the share over that on the whole GPU; below 1 counts as 1.
-        told_from: What tells *working*.
+        working: As `around` returns it; above 1 counts as 1.
+        growth: The GPU's own time on the part over that on the whole GPU; below 1 counts as 1.
+        deviations: How far the truths lie from the point.
+    """
+    powers, noises = 1.0 + _ENDS * deviations.growth, np.exp(_ENDS * deviations.noise)
+    return np.maximum(_joined(working, np.maximum(growth, 1.0) ** powers) * noises, 1.0)
+
+
+def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> FloatArray:
+    """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
+
+    Args:
+        working: The GPU's own time over the step's, alone on the whole GPU.
+        told_from: What tells it.
         deviations: How far the truths lie from the point.
     """
     less, more = deviations.working[told_from]
-    growth = np.maximum(growth, 1.0)
-    low = _joined(working * np.exp(-less), growth ** (1.0 - deviations.growth)) * np.exp(-deviations.noise)
-    high = _joined(working * np.exp(more), growth ** (1.0 + deviations.growth)) * np.exp(deviations.noise)
-    return np.maximum(low, 1.0), _joined(working, growth), high
+    return working * np.exp([[-less], [0.0], [more]])
 
 
-def _working(timing: Timing, alone: Alone) -> tuple[float, ToldFrom]:
-    """Return the GPU's own time over the step's, alone on the whole GPU, and what tells it."""
+def _working(timing: Timing, gpus: Sequence[Gpu], alone: Alone, deviations: Deviations) -> FloatArray:
+    """Return the part of the step that each of *gpus* works alone, with its ends, told by the best that is known."""
     if alone.utilization is not None:
-        return alone.utilization, "utilization"
-    if alone.step_time_s is not None:
-        return float(timing.busy_s[0]) / alone.step_time_s, "step_time"
-    return float(timing.busy_s[0] / timing.step_s[0]), "graph"
+        return around(np.full(len(gpus), alone.utilization), "utilization", deviations)
+    told = around(timing.busy_s / timing.step_s, "graph", deviations)
+    if alone.step_time_s is None:
+        return told
+    measured = np.array([alone.gpu in {None, gpu.name} for gpu in gpus])
+    return np.where(measured, around(timing.busy_s / alone.step_time_s, "step_time", deviations), told)
+
+
+def _interval(ends: Sequence[float], *, is_whole: bool) -> Interval:
+    low, value, high = ends
+    return _NONE if is_whole else Interval(value=value, low=low, high=high)
 
 
 def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Timing:
         busy_s: Some kernel runs.
         sm_s: SMs are busy, the mean over all SMs.
         dram_s: The memory would be busy if it moved bytes at its peak.
+        kernels_s: The sum of the kernels, before what is known of the GPU or learned from whole steps.
         short_share: How far kernels are so short that what starts them decides, 0 to 1; a share, not seconds.
         features: Of `residual.FEATURES`, one row a GPU.
     """
@@ -50,6 +51,7 @@ class Timing:
     busy_s: FloatArray
     sm_s: FloatArray
     dram_s: FloatArray
+    kernels_s: FloatArray
     short_share: FloatArray
     features: FloatArray
 
@@ -128,9 +130,24 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
         busy_s=busy_s * missed,
         sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
         dram_s=kernels.counts @ ideal.traffic_s,
+        kernels_s=alone_s,
         short_share=_SHORT_S / (_SHORT_S + alone_s / max(float(kernels.counts.sum()), 1.0)),
         features=rows,
     )
+
+
+def kernels_on(graph: ModelGraph, workload: Workload, parts: Sequence[Gpu]) -> FloatArray:
+    """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: for ratios, where there are many and no time."""
+    kernels = kernels_of(graph, workload)
+    return _kernels_on(Identity(kernels), tuple(map(Identity, parts)), workload.precision)
+
+
+@remembered
+def _kernels_on(key: Identity[Kernels], parts: tuple[Identity[Gpu], ...], precision: Precision) -> FloatArray:
+    kernels, gpus = key.value, [part.value for part in parts]
+    times = kernel_times(shipped(), kernels, ideal_times(kernels, gpus, precision, np.float32))
+    seconds: FloatArray = kernels.counts @ times.total_s
+    return seconds
 
 
 @lru_cache(maxsize=64)
@@ -151,15 +168,17 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     return KernelTimes(total_s=busy_s + launch_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
 
 
-def ideal_times(kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Ideal:
-    """Return the times of *kernels* at the peaks of *gpus*, with their features."""
+def ideal_times(
+    kernels: Kernels, gpus: Sequence[Gpu], precision: Precision, of_features: type[np.floating[Any]] = np.float64
+) -> Ideal:
+    """Return the times of *kernels* at the peaks of *gpus*, with their features; these may be of fewer digits."""
     rates = _rates(tuple(map(Identity, gpus)), precision)
     path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
     column = np.newaxis
     compute_s = kernels.flop[:, column] / rates.flop_per_s[path]
     traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s
     waves = kernels.blocks[:, column] / rates.sm_count
-    features = np.empty((len(FEATURES) + 1, *compute_s.shape))
+    features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
     features[0] = (0.25 * np.log(kernels.inner) - 1.0)[:, column]
     features[1] = (0.25 * np.log(kernels.width) - 1.0)[:, column]
     features[2] = kernels.backward[:, column]

@@ -83,7 +83,7 @@ def _ask(name: str) -> None:
     graph = load_zoo().graph(TRIED)
     needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
     for alone in (Alone(), Alone(utilization=0.5), Alone(step_time_s=0.1)):
-        advisor.predict_shares(graph, Workload(), advisor.catalogue.find(needs[0].gpu), [50], alone)
+        advisor.price(graph, Workload(), [advisor.catalogue.find(needs[0].gpu)], [50], alone)
     advisor.colocate(needs[:1] * 2, advisor.catalogue.find(needs[0].gpu))
     for of, over in permutations(needs, 2):
         speedup(of, over)
@@ -220,7 +220,7 @@ def _slowdown(data: DataFolder) -> Iterator[Answer]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
         alone = Alone(step_time_s=row.alone_s)
-        found = predict_slowdown(zoo.graph(row.key), row.workload, row.gpu, [row.share], alone)[0]
+        found = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], alone)[0][0]
         yield Answer(row.source, "step time known", row.key, row.slowdown, found)
 
 

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 
 from gpusage.predictors.lowering import FloatArray
-from gpusage.predictors.slowdown import Deviations, ToldFrom, slowdowns
+from gpusage.predictors.slowdown import Deviations, ToldFrom, around, slowdowns
 from gpusage_lab.learning.artifacts import Artifact, Card
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
@@ -104,10 +104,9 @@ def _covered(
     return float(((low <= measured) & (measured <= high)).mean()), float(np.log(high / low).mean())
 
 
-def _predicted(
-    columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, which: IntArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return slowdowns(columns.working(told_from)[which], columns.growth[which], told_from, deviations)
+def _predicted(columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, which: IntArray) -> FloatArray:
+    working = around(columns.working(told_from)[which], told_from, deviations)
+    return slowdowns(working, columns.growth[which], deviations)
 
 
 def _held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:

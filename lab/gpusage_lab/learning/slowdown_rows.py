@@ -127,7 +127,7 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
         found[:, index] = (
             timing.busy_s[0],
             timing.step_s[0],
-            timing.busy_s[1] / timing.busy_s[0],
+            timing.kernels_s[1] / timing.kernels_s[0],
             timing.sm_s[0] / timing.step_s[0],
         )
     busy_s, step_s, growth, sm_activity = found

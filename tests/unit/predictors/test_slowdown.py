@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusage
+from gpusage.advisor import Advisor
+from gpusage.api import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
+from gpusage.plugins import load_plugins
+from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import GpuNeed
+from gpusage_hooks.types import Alone, Gpu, GpuNeed, Workload
 from graphs import convolution_graph
 
 V100 = builtin_catalogue().find("v100")
@@ -62,6 +68,39 @@ def test_a_step_that_takes_a_hundred_times_its_gpu_time_costs_next_to_nothing_on
     alone = need(100)
     slow_host = need(25, step_time_s=100 * alone.step_time_s.value)
     assert slow_host.slowdown.high < 1.2
+
+
+def test_all_sizes_on_all_gpus_are_priced_at_once_as_each_is_by_itself() -> None:
+    """At once in single precision: to six digits."""
+    gpus, workload = [V100, builtin_catalogue().find("h100")], Workload(batch_size=8)
+    prices = advisor().price(GRAPH, workload, gpus, (25, 50, 100))
+    assert [[price.share_percent for price in of_gpu] for of_gpu in prices] == [[25, 50, 100]] * 2
+    for gpu, of_gpu in zip(gpus, prices, strict=True):
+        for price in of_gpu:
+            ((by_itself,),) = advisor().price(GRAPH, workload, [gpu], [price.share_percent])
+            assert (price.gpu, price.slowdown.high) == (gpu.name, pytest.approx(by_itself.slowdown.high, rel=1e-6))
+
+
+def test_a_known_step_time_holds_on_the_gpu_that_it_was_measured_on_and_on_no_other() -> None:
+    gpus, workload = [V100, builtin_catalogue().find("h100")], Workload(batch_size=8)
+    known = Alone(step_time_s=10.0, gpu=V100.name)
+    (on_v100,), on_h100 = advisor().price(GRAPH, workload, gpus, [25], known)
+    assert on_v100.slowdown.value == pytest.approx(1.0)
+    assert on_h100 == advisor().price(GRAPH, workload, gpus, [25])[1]
+
+
+def test_a_whole_gpu_among_the_shares_is_asked_for_once() -> None:
+    asked: list[int] = []
+
+    class Site:
+        @hookimpl(tryfirst=True)
+        def predict_step_time(self, gpus: Sequence[Gpu]) -> None:
+            asked.append(len(gpus))
+
+    plugins = load_plugins(entry_points=False)
+    plugins.register(Site())
+    found = Advisor(plugins=plugins, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
+    assert ([share.share_percent for share in found], asked) == ([100, 50], [2])
 
 
 def test_memory_must_fit_into_the_share_s_part() -> None:
