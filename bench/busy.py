@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gpusage.configuration import SlurmSettings
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.named import cards as named_cards
 from gpusage.sandboxes import processes
@@ -35,6 +34,7 @@ from gpusage_hooks.errors import GraphError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.layout import render_gpusage_toml
 from gpusage_slurm.sandbox.trial import install_plugin, socket_path, submission_time_ms
+from gpusage_slurm.settings import SlurmSettings
 
 GOAL = 0.9
 TOO_LATE = "longer than the limit"

@@ -7,7 +7,7 @@ together; it knows no workload manager and does no I/O of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpusage.plugins import load_plugins
 from gpusage.predictors.familiarity import doubts
 from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
+from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
     Activity,
     Alone,
@@ -49,11 +50,17 @@ class Advisor:
 
     Attributes:
         plugins: As `gpusage.plugins.load_plugins` returns them.
+        settings: Of each workload manager, by its name.
     """
 
     plugins: Any
     catalogue: Catalogue
     rules: Rules = Rules()
+    settings: Mapping[str, ManagerSettings] = field(default_factory=dict)
+
+    def context(self, manager: str) -> Context:
+        """Return what the hooks of the workload manager *manager* are given."""
+        return Context(settings=self.settings.get(manager, ManagerSettings()), catalogue=self.catalogue)
 
     def read(self, source: str, shape: Mapping[str, Sequence[int]] | None = None) -> ModelGraph:
         """Return the graph of the model at *source*.

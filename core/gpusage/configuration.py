@@ -5,6 +5,7 @@ Invariants:
 1. Every key has a default, so that no file is a valid configuration.
 2. An unknown key is an error that names the nearest known one.
 3. `origins` tells for each key where its value came from.
+4. Each workload manager that a plugin describes has a section, of the type that the plugin names.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
+from gpusage.managers import installed_managers
+from gpusage.sections import Source, flattened, read_section, require_known, require_table
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import Manager, ManagerSettings, Range
 from gpusage_hooks.types import GenerationRules, Rules, SharingRules, SloRules
 
 if sys.version_info >= (3, 11):
@@ -27,26 +31,25 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
-RANGES = {
-    "slurm.limit_ms": (1.0, 1000.0),
-    "slurm.card_limit_s": (0.1, 60.0),
-    "daemon.refresh_s": (0.1, 3600.0),
-    "daemon.stuck_after_s": (1.0, 86400.0),
-}
-"""Keys whose value could stall a controller, a login node or a manager; inclusive."""
 
 SiteMode = Literal["observe", "advise", "enforce"]
+Managers = Mapping[str, Manager]
+_Settings = TypeVar("_Settings", bound=ManagerSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """How gpusaged listens and watches the cluster."""
+    """How gpusaged listens and watches the cluster.
+
+    Attributes:
+        allowed_users: Who may ask; by default root, and those who ask for the installed workload managers.
+    """
 
     socket: str = "/run/gpusage/gpusaged.sock"
-    allowed_users: tuple[str, ...] = ("root", "slurm")
-    refresh_s: float = 15.0
+    allowed_users: tuple[str, ...] = ("root",)
+    refresh_s: Annotated[float, Range(low=0.1, high=3600)] = 15.0
     stale_after_s: float = 120.0
-    stuck_after_s: float = 60.0
+    stuck_after_s: Annotated[float, Range(low=1, high=86400)] = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,35 +61,13 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings:
-    """What the Slurm adapter may take, in the controller and on the login node."""
-
-    limit_ms: float = 40.0
-    card_limit_s: float = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YarnSettings:
-    """Where the YARN adapter finds its ResourceManager, and what it calls things.
-
-    Attributes:
-        rm_urls: For example ``http://rm1:8088``; none means those of Hadoop's own configuration.
-        conf_dir: The folder of that; ``""`` means what HADOOP_CONF_DIR names, else ``/etc/hadoop/conf``.
-        share_resource: The resource type of which one shared GPU has 100.
-    """
-
-    rm_urls: tuple[str, ...] = ()
-    conf_dir: str = ""
-    share_resource: str = "gpusage.io/share"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that a site can set.
 
     Attributes:
         mode: ``observe`` records only, ``advise`` tells the user, ``enforce`` rewrites.
         kill_switch: A file at this path turns every rewrite off at once.
+        managers: The settings of each workload manager, by its name.
         origins: For each key, as ``section.key``, the file that set it; defaults are not listed.
     """
 
@@ -97,8 +78,7 @@ class Configuration:
     slo: SloRules = SloRules()
     daemon: DaemonSettings = DaemonSettings()
     store: StoreSettings = StoreSettings()
-    slurm: SlurmSettings = SlurmSettings()
-    yarn: YarnSettings = YarnSettings()
+    managers: Mapping[str, ManagerSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,10 +86,33 @@ class Configuration:
         """Return what policies act on."""
         return Rules(sharing=self.sharing, generation=self.generation, slo=self.slo)
 
+    def of_manager(self, kind: type[_Settings]) -> _Settings:
+        """Return the settings of the workload manager that has them as a *kind*; its defaults where there is none."""
+        return next((each for each in self.managers.values() if isinstance(each, kind)), kind())
+
+    def answer_limit_s(self, manager: str) -> float:
+        """Return how long a question of *manager* may take that names no limit, in seconds."""
+        return self.managers.get(manager, ManagerSettings()).answer_limit_s
+
     def effective(self) -> Iterator[tuple[str, Any, str]]:
         """Yield each key, its value, and where it came from."""
-        for key, value in _flattened(self):
+        for key, value in self._flattened():
             yield key, value, self.origins.get(key, "default")
+
+    def _flattened(self) -> Iterator[tuple[str, object]]:
+        yield from (("mode", self.mode), ("kill_switch", self.kill_switch))
+        for name in SECTIONS:
+            yield from flattened(getattr(self, name), f"{name}.")
+        for name, settings in self.managers.items():
+            yield from flattened(settings, f"{name}.")
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    item.name: type(item.default)
+    for item in dataclasses.fields(Configuration)
+    if dataclasses.is_dataclass(item.default)
+}
+"""Core's own sections; the others are the workload managers'."""
 
 
 def configuration_path() -> Path:
@@ -118,8 +121,12 @@ def configuration_path() -> Path:
     return Path(named) if named else DEFAULT_PATH
 
 
-def load_configuration(path: Path | None = None) -> Configuration:
-    """Return the settings of *path*; of the usual file where none is given, whose absence means all defaults.
+def load_configuration(path: Path | None = None, managers: Managers | None = None) -> Configuration:
+    """Return the settings of a file.
+
+    Args:
+        path: The file; where none is given the usual one, whose absence means all defaults.
+        managers: Whose sections may be there; where none are given, those of the installed plugins.
 
     Raises:
         RequestError: The file cannot be read, is not TOML, or holds an unknown key or a wrong value.
@@ -129,13 +136,13 @@ def load_configuration(path: Path | None = None) -> Configuration:
         text = chosen.read_text(encoding="utf-8")
     except FileNotFoundError:
         if path is None and "GPUSAGE_CONFIG" not in os.environ:
-            return Configuration()
+            return default_configuration(managers)
         message = f"Configuration {str(chosen)!r} must exist; got no such file. Create it, or unset GPUSAGE_CONFIG."
         raise RequestError(message) from None
     except (OSError, UnicodeDecodeError) as error:
         message = f"Configuration {str(chosen)!r} must be a readable text file; got: {error}. Check the path."
         raise RequestError(message) from error
-    return parse_configuration(text, origin=str(chosen))
+    return parse_configuration(text, origin=str(chosen), managers=managers)
 
 
 def read_configuration() -> tuple[Configuration, str]:
@@ -143,70 +150,53 @@ def read_configuration() -> tuple[Configuration, str]:
     try:
         return load_configuration(), ""
     except RequestError as error:
-        return Configuration(), str(error)
+        return default_configuration(), str(error)
 
 
-def parse_configuration(text: str, *, origin: str) -> Configuration:
+def default_configuration(managers: Managers | None = None) -> Configuration:
+    """Return the settings of a site that has set nothing."""
+    return parse_configuration("", origin="default", managers=managers)
+
+
+def parse_configuration(text: str, *, origin: str, managers: Managers | None = None) -> Configuration:
     """Return the settings written in *text*, which came from *origin*."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = f"Configuration {origin!r} must be TOML; got: {error}. Mend that line."
         raise RequestError(message) from error
-    configuration: Configuration = _filled(Configuration, document, prefix="", origin=origin)
-    return dataclasses.replace(configuration, origins=dict.fromkeys(_keys(document), origin))
+    return _configuration(document, Source(origin=origin), installed_managers() if managers is None else managers)
 
 
-def _filled(kind: type[Any], table: Mapping[str, Any], *, prefix: str, origin: str) -> Any:  # noqa: ANN401 - a `kind`
-    """Return a value of the dataclass *kind* with the keys of *table* checked and set."""
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if name != "origins"}
-    arguments = {}
-    for name, value in table.items():
-        key = prefix + name
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1)
-            hint = f"Did you mean {prefix + near[0]!r}?" if near else f"Known are {', '.join(hints)}."
-            message = f"Key {key!r} of configuration {origin!r} must be a known one; got {value!r}. {hint}"
+def _configuration(document: Mapping[str, Any], source: Source, managers: Managers) -> Configuration:
+    kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
+    known = ("mode", "kill_switch", *kinds)
+    _require_installed(document, known, source)
+    require_known(document, known, source)
+    tables = {name: require_table(name, value, source) for name, value in document.items() if name in kinds}
+    sections = {name: read_section(kind, tables.get(name, {}), source.below(name)) for name, kind in kinds.items()}
+    if "allowed_users" not in tables.get("daemon", {}):
+        users = dict.fromkeys(user for manager in managers.values() for user in manager.users)
+        sections["daemon"] = replace(sections["daemon"], allowed_users=("root", *users))
+    plain = {name: value for name, value in document.items() if name not in kinds}
+    return replace(
+        read_section(Configuration, plain, source),
+        **{name: sections[name] for name in SECTIONS},
+        managers={name: sections[name] for name in managers},
+        origins=dict.fromkeys(_keys(document), source.origin),
+    )
+
+
+def _require_installed(document: Mapping[str, Any], known: tuple[str, ...], source: Source) -> None:
+    """Refuse the section of a workload manager that no plugin describes; a name like a known one is a slip instead."""
+    for name, value in document.items():
+        if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
+            message = (
+                f"Section [{name}] of configuration {source.origin!r} must be gpusage's own or that of an installed "
+                f"workload manager; got one that no plugin describes. Known are {', '.join(known[2:])}. Install the "
+                "manager's plugin, or remove the section."
+            )
             raise RequestError(message)
-        if dataclasses.is_dataclass(hints[name]):
-            table_value = _checked(key, value, dict, origin)
-            arguments[name] = _filled(hints[name], table_value, prefix=f"{key}.", origin=origin)
-        else:
-            arguments[name] = _checked(key, value, hints[name], origin)
-    return kind(**arguments)
-
-
-def _checked(key: str, value: Any, hint: Any, origin: str) -> Any:  # noqa: ANN401 - TOML value in, `hint` out
-    """Return *value* as a *hint*, or say what is wrong with it."""
-    choices = get_args(hint) if getattr(hint, "__origin__", None) is Literal else ()
-    if choices:
-        expected, right = f"one of {', '.join(choices)}", value in choices
-    elif hint == tuple[str, ...]:
-        expected, right = "a list of texts", isinstance(value, list) and all(isinstance(item, str) for item in value)
-        value = tuple(value) if right else value
-    elif hint is float:
-        right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
-        expected, value = "a number of at least 0", float(value) if right else value
-    elif hint is int:
-        expected, right = "a whole number of at least 0", type(value) is int and value >= 0
-    else:
-        expected, right = {str: "a text", bool: "true or false", dict: "a section"}[hint], isinstance(value, hint)
-    if right and key in RANGES:
-        low, high = RANGES[key]
-        expected, right = f"a number from {low:g} to {high:g}", low <= value <= high
-    if not right:
-        message = f"Key {key!r} of configuration {origin!r} must be {expected}; got {value!r}. Change it."
-        raise RequestError(message)
-    return value
-
-
-def _flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any dataclass
-    for item in dataclasses.fields(value):
-        inner = getattr(value, item.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _flattened(inner, f"{prefix}{item.name}.")
-        elif item.name != "origins":
-            yield prefix + item.name, inner
 
 
 def _keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

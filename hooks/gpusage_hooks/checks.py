@@ -16,6 +16,7 @@ from typing import Any
 from gpusage_hooks import samples, specs
 from gpusage_hooks.asking import Hook, ask, call, conforms, require, sound_answer
 from gpusage_hooks.errors import GraphError
+from gpusage_hooks.managers import manager_fault
 from gpusage_hooks.types import Activity, Case, Code, Decision, GpuRequest, Interval, ModelGraph
 
 
@@ -197,6 +198,13 @@ def check_decision(decision: Decision, case: Case, draft: Decision) -> None:
     _check_share(wanted)
 
 
+def check_manager(function: Hook) -> None:
+    """Check the description of a workload manager: its name, and that each of its settings has a default."""
+    answer = sound_answer("describe_manager", function)
+    fault = None if answer is None else manager_fault(answer)
+    require(fault is None, f"describe_manager must describe a manager: {fault}")
+
+
 def check_parser(function: Hook) -> None:
     """Check an adapter's parser: another manager's submission is left to others."""
     submission = samples.job().submission
@@ -214,7 +222,7 @@ def check_renderer(function: Hook) -> None:
 
 def check_observer(function: Hook) -> None:
     """Check an adapter's observer: another manager is left to others."""
-    answer = sound_answer("observe_cluster", function, manager=samples.MANAGER)
+    answer = sound_answer("observe_cluster", function, manager=samples.MANAGER, context=samples.context())
     require(answer is None, f"observe_cluster must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
@@ -295,6 +303,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
     **{hook: partial(check_policy, hook=hook) for hook in POLICIES},
+    "describe_manager": check_manager,
     "parse_submission": check_parser,
     "render_decision": check_renderer,
     "observe_cluster": check_observer,

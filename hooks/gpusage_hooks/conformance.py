@@ -27,6 +27,8 @@ def mismatch(value: object, hint: Hint, path: str) -> str | None:
         return _of_sequence(value, hint, path)
     if origin is Mapping:
         return _of_mapping(value, hint, path)
+    if origin is type:
+        return _of_type(value, hint, path)
     return _of_class(value, hint, path)
 
 
@@ -70,6 +72,12 @@ def _of_mapping(value: object, hint: Hint, path: str) -> str | None:
         for key, entry in value.items()
     )
     return _first(clauses)
+
+
+def _of_type(value: object, hint: Hint, path: str) -> str | None:
+    (base,) = get_args(hint)
+    fits = isinstance(value, type) and issubclass(value, base)
+    return None if fits else _clause(path, f"a type of {_name(base)}", value)
 
 
 def _of_class(value: object, hint: Hint, path: str) -> str | None:

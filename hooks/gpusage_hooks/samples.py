@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
 
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.managers import Context, GpuCatalogue, ManagerSettings
 from gpusage_hooks.types import (
     Alone,
     Case,
@@ -211,6 +213,28 @@ def job() -> Job:
         request_text="one GPU",
         model_request=ModelRequest(model="sample"),
     )
+
+
+def catalogue() -> GpuCatalogue:
+    """Return a catalogue of the three made-up GPUs."""
+    return _Catalogue()
+
+
+class _Catalogue:
+    """The made-up GPUs by name."""
+
+    def find(self, name: str) -> Gpu:
+        """Return the GPU called *name*."""
+        for row in gpus():
+            if row.name == name:
+                return row
+        message = f"GPU {name!r} must be one of the samples; it is not."
+        raise DeviceError(message)
+
+
+def context() -> Context:
+    """Return what the hooks of that manager are given."""
+    return Context(settings=ManagerSettings(), catalogue=catalogue())
 
 
 def marked_job() -> MarkedJob:

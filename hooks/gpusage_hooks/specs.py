@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pluggy
 
+from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import (
     Activity,
     Alone,
@@ -119,6 +120,11 @@ def decide_slo(case: Case, draft: Decision) -> Decision | None:
     """Decide what an inference job's promise still needs; first answer wins."""
 
 
+@hookspec
+def describe_manager() -> Manager | None:
+    """Describe the workload manager that this plugin adapts; all answers count, of two with one name the first."""
+
+
 @hookspec(firstresult=True)
 def parse_submission(submission: Submission) -> Job | None:
     """Understand one workload manager's submission; first answer wins.
@@ -134,8 +140,15 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
 
 
 @hookspec(firstresult=True)
-def observe_cluster(manager: str) -> Cluster | None:
+def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """Ask a workload manager what it has; may take seconds; first answer wins.
+
+    Args:
+        manager: Its name.
+        context: Its settings, and the GPUs that gpusage knows.
+
+    Returns:
+        What it has; ``None`` where there is no such manager here.
 
     Raises:
         RequestError: The manager does not answer.

@@ -8,10 +8,11 @@ import pytest
 
 from gpusage.configuration import Configuration, load_configuration, parse_configuration
 from gpusage_hooks.errors import RequestError
+from gpusage_yarn.settings import YarnSettings
 
 
 def test_an_empty_file_means_all_defaults() -> None:
-    assert parse_configuration("", origin="f") == Configuration()
+    assert parse_configuration("", origin="f", managers={}) == Configuration()
 
 
 def test_no_file_means_all_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -49,8 +50,34 @@ def test_each_value_tells_where_it_came_from() -> None:
         ("[daemon]\nrefresh_s = -1", "at least 0"),
         ('[daemon]\nallowed_users = "root"', "list of texts"),
         ("mode =", "must be TOML"),
+        ("[slrum]\nlimit_ms = 3", "Did you mean 'slurm'"),
+        ("[slurm]\nlimit = 3", "Did you mean 'slurm.limit_ms'"),
+        ("[slurm]\nlimit_ms = 0", "'slurm.limit_ms' .* a number from 1 to 1000; got 0"),
+        ("[yarn]\nrm_urls = 'rm'", "'yarn.rm_urls' .* list of texts"),
+        ("[pbs]\nserver = 'x'", r"Section \[pbs\] .* no plugin describes. Known are .* yarn. Install"),
+        ("[managers]\nx = 1", r"Section \[managers\] "),
     ],
 )
 def test_a_mistake_gets_a_sentence_that_names_the_key(text: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         parse_configuration(text, origin="site.toml")
+
+
+def test_the_section_of_a_manager_is_of_the_type_that_its_plugin_names() -> None:
+    configuration = parse_configuration("[yarn]\nrm_urls = ['http://rm']\n", origin="site.toml")
+    assert configuration.of_manager(YarnSettings) == YarnSettings(rm_urls=("http://rm",))
+    effective = {key: (value, origin) for key, value, origin in configuration.effective()}
+    assert effective["yarn.rm_urls"] == (("http://rm",), "site.toml")
+    assert effective["slurm.limit_ms"] == (40.0, "default")
+
+
+def test_the_answer_limit_is_the_managers_own() -> None:
+    configuration = parse_configuration("[slurm]\nlimit_ms = 70\n", origin="site.toml")
+    assert configuration.answer_limit_s("slurm") == 0.07
+    assert configuration.answer_limit_s("no-such") == 0.04
+
+
+def test_who_asks_for_the_managers_may_ask_where_the_site_names_nobody() -> None:
+    assert parse_configuration("", origin="f").daemon.allowed_users == ("root", "slurm")
+    named = parse_configuration("[daemon]\nallowed_users = ['ada']", origin="f")
+    assert named.daemon.allowed_users == ("ada",)

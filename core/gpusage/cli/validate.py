@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
 
     configuration = load_configuration()
     advisor = make_advisor(configuration.rules)
+    advisor = replace(advisor, settings=configuration.managers)
     cluster, origin = find_cluster(advisor, MANAGER, cluster_file)
     verdicts = [judge(advisor, str(path), cluster) for path in scripts]
     if as_json:

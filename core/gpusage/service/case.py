@@ -37,7 +37,7 @@ class Case:
     @property
     def limit_s(self) -> float:
         """How long the whole exchange may take: what the adapter says, else what the configuration does."""
-        return self.ask.limit_s or self.snapshot.configuration.slurm.limit_ms / 1000
+        return self.ask.limit_s or self.snapshot.configuration.answer_limit_s(self.ask.manager)
 
     def understood(self, job: Job) -> None:
         """Take *job* for what is asked about; the judge says so, in its own thread."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpusage.configuration import Configuration
+from gpusage.configuration import Configuration, default_configuration
 from gpusage.service.protocol import json_line
 from gpusage_hooks.errors import RequestError
 
@@ -58,7 +58,7 @@ def in_force(told: Mapping[str, Any]) -> Configuration:
     """Return what a daemon has *told* of the settings with which it goes on while the file is broken."""
     known = {"mode": told.get("mode"), "kill_switch": told.get("kill_switch", {}).get("path")}
     settings = {key: value for key, value in known.items() if isinstance(value, str)}
-    return replace(Configuration(), **settings, origins=dict.fromkeys(settings, "gpusaged"))  # type: ignore[arg-type]
+    return replace(default_configuration(), **settings, origins=dict.fromkeys(settings, "gpusaged"))  # type: ignore[arg-type]
 
 
 def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 1.0) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 import uvloop
 
-from gpusage.advisor import make_advisor
-from gpusage.configuration import Configuration, load_configuration
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.configuration import load_configuration
+from gpusage.managers import managers_of
 from gpusage.service.access import keep_to, open_to_everyone
 from gpusage.service.aftercare import Aftercare
 from gpusage.service.client import status_path
@@ -46,26 +47,26 @@ def main(config: Path | None, *, quiet: bool) -> None:
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        configuration = load_configuration(config)
-        uvloop.run(serve(configuration, config))
+        uvloop.run(serve(make_advisor(), config))
     except GpuUsageError as error:
         click.echo(f"gpusaged: error: {error}", err=True)
         sys.exit(1)
 
 
-async def serve(configuration: Configuration, config: Path | None) -> None:
+async def serve(advisor: Advisor, config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        GpuUsageError: A socket, the store's URL or a plugin cannot be used.
+        GpuUsageError: The configuration, a socket, the store's URL or a plugin cannot be used.
     """
+    managers = managers_of(advisor.plugins)
+    configuration = load_configuration(config, managers)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = open_store(configuration.store.url, keep_days=configuration.store.keep_days or None)
-    advisor = make_advisor(configuration.rules)
-    state = State(configuration, advisor, config)
+    state = State(configuration, advisor, managers, config)
     recorder = Recorder(store, loop, advisor.plugins.hook)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)

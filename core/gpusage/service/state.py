@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gpusage.advisor import Advisor
-from gpusage.configuration import Configuration, configuration_path, load_configuration
+from gpusage.configuration import Configuration, Managers, configuration_path, load_configuration
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
@@ -28,7 +28,6 @@ from gpusage.service.warmth import warm
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 
-MANAGERS = ("slurm", "yarn")
 TICK_S = 0.5
 SHORTEST_REFRESH_S = 0.1
 
@@ -69,17 +68,17 @@ class State:
 
     Args:
         configuration: What the daemon was started with.
-        advisor: Its rules are replaced by the configuration's.
-        path: The configuration's file, ``None`` for the usual one.
+        advisor: Its rules and the managers' settings are replaced by the configuration's.
         managers: Whom to ask what they have.
+        path: The configuration's file, ``None`` for the usual one.
     """
 
     def __init__(
         self,
         configuration: Configuration,
         advisor: Advisor,
+        managers: Managers,
         path: Path | None = None,
-        managers: tuple[str, ...] = MANAGERS,
     ) -> None:
         self._configuration = configuration
         self._advisor = advisor
@@ -120,7 +119,7 @@ class State:
         self._publish()
 
     def status(self) -> dict[str, Any]:
-        """Return what is known, for people and `gpusage slurm status`."""
+        """Return what is known, for people."""
         snapshot, now_s = self._snapshot, time.monotonic()
         return {
             "mode": snapshot.configuration.mode,
@@ -146,7 +145,10 @@ class State:
     def _ask(self, manager: str) -> None:
         """Ask *manager* what it has; its failure is remembered, not raised."""
         try:
-            cluster: Cluster | None = self._advisor.plugins.hook.observe_cluster(manager=manager)
+            advisor = self._snapshot.advisor
+            cluster: Cluster | None = advisor.plugins.hook.observe_cluster(
+                manager=manager, context=advisor.context(manager)
+            )
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._note(manager, str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}")
         else:
@@ -172,7 +174,7 @@ class State:
             return
         self._signature = signature
         try:
-            self._configuration = load_configuration(self._path)
+            self._configuration = load_configuration(self._path, self._managers)
         except GpuUsageError as error:
             self._broken = str(error)
             _log.warning("configuration unchanged: %s", error)
@@ -201,7 +203,7 @@ class State:
         fresh = {manager: seen.cluster for manager, seen in sightings.items() if seen.seen_at_s >= oldest_s}
         return Snapshot(
             configuration=configuration,
-            advisor=replace(self._advisor, rules=configuration.rules),
+            advisor=replace(self._advisor, rules=configuration.rules, settings=configuration.managers),
             trusted_uids=self._trusted_uids,
             clusters=fresh,
             troubles={

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from gpusage.api import advisor
-from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm import scontrol
 from gpusage_slurm.request import MANAGER
@@ -60,11 +59,12 @@ class NodeState:
         return any(resource.name in SHARES for resource in parse_list(self.gres))
 
 
-def read_cluster(partitions: Iterable[scontrol.Line]) -> Cluster:
+def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -> Cluster:
     """Return the cluster that this host's Slurm commands talk to.
 
     Args:
         partitions: As `scontrol.partitions` returns them.
+        catalogue: By whose names pools are known.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -74,12 +74,12 @@ def read_cluster(partitions: Iterable[scontrol.Line]) -> Cluster:
     return Cluster(
         manager=MANAGER,
         version="{}.{:02}".format(*version),
-        pools=pools_of(nodes, advisor().catalogue),
+        pools=pools_of(nodes, catalogue),
         default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
 
 
-def pools_of(nodes: Iterable[NodeState], catalogue: Catalogue) -> tuple[GpuPool, ...]:
+def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPool, ...]:
     """Return one pool for each GPU type of *nodes*, in the order in which they are met."""
     nodes = tuple(nodes)
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
@@ -117,7 +117,7 @@ def pyslurm_version() -> tuple[int, int] | None:
         return None
 
 
-def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catalogue) -> GpuPool:
+def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
     free = 0
     units: set[int] = set()
     for node, count in members:
@@ -141,13 +141,13 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: Catal
     )
 
 
-def _catalogue_name(site_type: str, features: Iterable[str], catalogue: Catalogue) -> str | None:
+def _catalogue_name(site_type: str, features: Iterable[str], catalogue: GpuCatalogue) -> str | None:
     """Return what the catalogue calls *site_type*; where the type says nothing, what a feature of the nodes says."""
     known = (_found(name, catalogue) for name in (site_type, *sorted(features)))
     return next((name for name in known if name), None)
 
 
-def _found(name: str, catalogue: Catalogue) -> str | None:
+def _found(name: str, catalogue: GpuCatalogue) -> str | None:
     try:
         return catalogue.find(name).name
     except DeviceError:

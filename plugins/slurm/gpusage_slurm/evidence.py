@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpusage.api import advisor
 from gpusage.configuration import Configuration, read_configuration
 from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
@@ -127,7 +128,7 @@ def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
 
 def _cluster() -> Cluster | None:
     try:
-        return read_cluster(scontrol.partitions())
+        return read_cluster(scontrol.partitions(), advisor().catalogue)
     except GpuUsageError:
         return None
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
+from gpusage.configuration import SiteMode, configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import conf, node_side
 from gpusage_slurm.block import with_block, without_block
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
+from gpusage_slurm.settings import SlurmSettings
 
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
@@ -84,11 +85,12 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
     """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
-    configuration = load_configuration() if site.gpusage_toml.exists() else Configuration()
+    configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
+    ours = configuration.of_manager(SlurmSettings)
     settings = LuaSettings(
         socket=configuration.daemon.socket,
-        limit_ms=configuration.slurm.limit_ms,
-        card_limit_s=configuration.slurm.card_limit_s,
+        limit_ms=ours.limit_ms,
+        card_limit_s=ours.card_limit_s,
         command=str(site.command),
     )
     before = conf.read_files(site.slurm_conf)

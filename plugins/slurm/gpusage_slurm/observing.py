@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import node_side, scontrol
 from gpusage_slurm.cluster import read_cluster
@@ -12,14 +13,14 @@ from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partiti
 from gpusage_slurm.preference import without_demands
 
 
-def observe_cluster() -> Cluster:
+def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
     """Return the cluster, with the partitions and other places where GPUs stay whole.
 
     Raises:
         RequestError: slurmctld does not answer.
     """
     settings, partitions = scontrol.configuration(), scontrol.partitions()
-    cluster = without_demands(read_cluster(partitions), settings)
+    cluster = without_demands(read_cluster(partitions, catalogue), settings)
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
     limiting = limiting_qos(scontrol.quality_of_service(settings), units)
     return replace(

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import click
 
 from gpusage_hooks import hookimpl
+from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import Cluster, JobState, MarkedJob
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
+from gpusage_slurm.settings import SLURM
 
 __all__ = [
     "add_commands",
+    "describe_manager",
     "find_jobs",
     "observe_cluster",
     "parse_submission",
@@ -23,7 +26,13 @@ __all__ = [
 
 
 @hookimpl(trylast=True)
-def observe_cluster(manager: str) -> Cluster | None:
+def describe_manager() -> Manager:
+    """Return Slurm."""
+    return SLURM
+
+
+@hookimpl(trylast=True)
+def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """Ask Slurm for its nodes.
 
     Raises:
@@ -33,7 +42,7 @@ def observe_cluster(manager: str) -> Cluster | None:
         return None
     from gpusage_slurm import observing  # noqa: PLC0415 - the daemon and the admin's commands need it
 
-    return observing.observe_cluster()
+    return observing.observe_cluster(context.catalogue)
 
 
 @hookimpl(trylast=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gpusage.configuration import Configuration, DaemonSettings
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+from gpusage_yarn.settings import YarnSettings
 
 SOCKET = "gpusage.daemon.socket"
 """Hadoop's setting of where the ResourceManager asks gpusaged."""
@@ -14,27 +15,27 @@ _RM = "yarn.resourcemanager"
 _PORTS = {"": ("http", "8088"), ".https": ("https", "8090")}
 
 
-def find_addresses(configuration: Configuration, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the addresses that a user *named*, else the configuration's, else those of Hadoop's; none where none is.
+def find_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the addresses that a user *named*, else those of *settings*, else those of Hadoop; none where none is.
 
     Raises:
         RequestError: Hadoop's configuration cannot be read.
     """
-    chosen = named or configuration.yarn.rm_urls
+    chosen = named or settings.rm_urls
     if chosen:
         return tuple(address if "://" in address else f"http://{address}" for address in chosen)
-    return addresses_of(read_settings(conf_folder(configuration.yarn.conf_dir) / SITE))
+    return addresses_of(read_settings(conf_folder(settings.conf_dir) / SITE))
 
 
-def require_addresses(configuration: Configuration, named: Sequence[str] = ()) -> tuple[str, ...]:
+def require_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[str, ...]:
     """Return likewise.
 
     Raises:
         RequestError: There is none.
     """
-    found = find_addresses(configuration, named)
+    found = find_addresses(settings, named)
     if not found:
-        folder = conf_folder(configuration.yarn.conf_dir)
+        folder = conf_folder(settings.conf_dir)
         message = (
             f"ResourceManager must be known; got none from {folder / SITE}. Set HADOOP_CONF_DIR, name it with "
             "--rm http://HOST:8088, or set rm_urls in the section [yarn] of gpusage.toml."

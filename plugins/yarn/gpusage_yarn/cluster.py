@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_yarn.documents import amounts, as_list
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
@@ -123,7 +123,7 @@ def read_view(get: Any, share: str = SHARE, *, brief: bool = False) -> View:  # 
     )
 
 
-def cluster_of(view: View, catalogue: Catalogue) -> Cluster:
+def cluster_of(view: View, catalogue: GpuCatalogue) -> Cluster:
     """Return the cluster that *view* shows."""
     grouped: dict[str, list[NodeState]] = {}
     for node in view.nodes:
@@ -162,7 +162,7 @@ def _size(found: Mapping[str, int], share: str) -> Size:
     return Size(share=found.get(share, 0), memory_mib=found.get("memory-mb", 0), vcores=found.get("vcores", 0))
 
 
-def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: Catalogue) -> GpuPool:
+def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: GpuCatalogue) -> GpuPool:
     names = (name for queue, known in spellings(queues) if queue.opens(label) for name in known)
     return GpuPool(
         gpu=_found(label, catalogue),
@@ -179,7 +179,7 @@ def _count(node: NodeState) -> int:
     return node.total.share // WHOLE_GPU if node.total.share else node.gpus
 
 
-def _found(name: str, catalogue: Catalogue) -> str | None:
+def _found(name: str, catalogue: GpuCatalogue) -> str | None:
     try:
         return catalogue.find(name).name
     except DeviceError:

@@ -141,13 +141,15 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
     from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, ask_nodes, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.rest import ResourceManager  # noqa: PLC0415 - as above
+    from gpusage_yarn.settings import YarnSettings  # noqa: PLC0415 - as above
     from gpusage_yarn.status import describe  # noqa: PLC0415 - as above
 
     configuration, broken = read_configuration()
     if broken:
         click.echo(f"gpusage: {broken}", err=True)
-    manager = ResourceManager(require_addresses(configuration, addresses), patience_s=0)
-    view = read_view(manager.get, configuration.yarn.share_resource)
+    settings = configuration.of_manager(YarnSettings)
+    manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)
+    view = read_view(manager.get, settings.share_resource)
     sharing = [node for node in view.nodes if node.usable and node.total.share]
     view = with_told(view, ask_nodes(sharing[:MOST_NODES], manager.address.partition(":")[0], NODES_LIMIT_S))
     cluster = cluster_of(view, advisor().catalogue)

@@ -10,6 +10,7 @@ from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
 from gpusage_yarn.jmx import Told
 from gpusage_yarn.node_checks import listener, masters, shares, troubles
+from gpusage_yarn.settings import YarnSettings
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
@@ -39,7 +40,7 @@ def _manager(evidence: Evidence) -> Finding:
 
 
 def _resource_type(evidence: Evidence) -> Finding:
-    name, share = "resource type", evidence.configuration.yarn.share_resource
+    name, share = "resource type", evidence.configuration.of_manager(YarnSettings).share_resource
     known = evidence.view.resource_types if evidence.view else {}
     if share not in known:
         found = f"{share} is not among {', '.join(sorted(known)) or 'none'}"

@@ -25,6 +25,7 @@ from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, Told, ask_daemon, ask_no
 from gpusage_yarn.manager_user import ManagerUser, manager_user
 from gpusage_yarn.preflight import configured_classes, load_classes
 from gpusage_yarn.rest import ResourceManager
+from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (
     RULES,
@@ -74,7 +75,7 @@ class Evidence:
 def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evidence:
     """Return all evidence that this host and its cluster give."""
     configuration, configuration_trouble = read_configuration()
-    chosen = conf_folder(folder or configuration.yarn.conf_dir)
+    chosen = conf_folder(folder or configuration.of_manager(YarnSettings).conf_dir)
     loaded, loading_trouble = _loaded(chosen)
     cluster = _of_cluster(chosen, configuration, addresses)
     asked = cluster.get("settings", {}).get(SOCKET)
@@ -100,9 +101,10 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
     """Return what the ResourceManager and its nodes say, by the names of `Evidence`."""
     from gpusage.api import advisor  # noqa: PLC0415 - loads the catalogue
 
+    settings = configuration.of_manager(YarnSettings)
     try:
-        manager = ResourceManager(require_addresses(configuration, addresses), patience_s=0)
-        view = read_view(lambda path: manager.look("GET", path), configuration.yarn.share_resource)
+        manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)
+        view = read_view(lambda path: manager.look("GET", path), settings.share_resource)
         # Of the scheduler's own file the ResourceManager tells nothing; on its host it lies here.
         calculator = read_settings(folder / SCHEDULER).get(CALCULATOR)
         told = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}

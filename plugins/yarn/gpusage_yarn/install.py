@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpusage.configuration import Configuration, SiteMode, configuration_path, load_configuration
+from gpusage.configuration import Configuration, SiteMode, configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.block import with_block, without_block
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+from gpusage_yarn.settings import YarnSettings
 
 Role = Literal["rm", "node", "client"]
 PACKAGE = "org.gpusage.yarn"
@@ -90,7 +91,7 @@ def find_site(
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
     """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
-    configuration = load_configuration() if site.gpusage_toml.exists() else Configuration()
+    configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     edits = []
     for name in FILES:
         path = site.folder / name
@@ -124,7 +125,7 @@ def _ours(
     site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
     """Yield our settings of one file, given what the site has set there itself."""
-    share = configuration.yarn.share_resource
+    share = configuration.of_manager(YarnSettings).share_resource
     if name == RESOURCE_TYPES:
         yield TYPES, with_item(theirs.get(TYPES, ""), share)
         yield f"{TYPES}.{share}.maximum-allocation", str(_WHOLE)

@@ -9,6 +9,7 @@ from gpusage_yarn.cluster import View
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.plan import WHOLE_GPU
 from gpusage_yarn.queues import MASTER_MIB, Queue
+from gpusage_yarn.settings import YarnSettings
 
 _RESOURCE = "yarn.nodemanager.resource-type"
 
@@ -48,8 +49,9 @@ def shares(evidence: Evidence) -> Finding:
         share = offered[node.name].total.share if node.name in offered else 0
         if node.free and share != WHOLE_GPU * len(node.free):
             found = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
+            resource = evidence.configuration.of_manager(YarnSettings).share_resource
             todo = (
-                f"set {_RESOURCE}.{evidence.configuration.yarn.share_resource} to {WHOLE_GPU * len(node.free)}, "
+                f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
                 "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
             )
             return failed(name, found, todo)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import options
+from gpusage_yarn.settings import YarnSettings
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
@@ -88,7 +89,7 @@ def submit(
     wishes = Wishes(**typed)
     configuration = load_configuration()
     wish = options.read_requests([model], run)[0] if model else None
-    manager = ResourceManager(require_addresses(configuration, wishes.addresses))
+    manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), wishes.addresses))
     proposal, application = _prepare(manager, configuration, wish, wishes, line)
     _tell(proposal.line())
     if dry_run:
@@ -152,7 +153,7 @@ def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes
     from gpusage_yarn.jmx import ask_nodes, sample, with_told  # noqa: PLC0415 - as above
     from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view  # noqa: PLC0415 - as above
 
-    share = configuration.yarn.share_resource
+    share = configuration.of_manager(YarnSettings).share_resource
     size = Size(memory_mib=wishes.memory_mib, vcores=wishes.vcores)
     wanted = Wanted(share=share, queue=wishes.queue, label=wishes.gpu, size=size)
     view = settled_view(lambda: read_view(manager.get, share, brief=not wishes.gpu), share, wishes.gpu)
@@ -171,7 +172,7 @@ def _files(
     from gpusage_yarn.hadoop_xml import conf_folder  # noqa: PLC0415 - as above
     from gpusage_yarn.hdfs import find_hdfs  # noqa: PLC0415 - as above
 
-    hdfs, why = find_hdfs(conf_folder(configuration.yarn.conf_dir), user)
+    hdfs, why = find_hdfs(conf_folder(configuration.of_manager(YarnSettings).conf_dir), user)
     if why:
         _tell(f"note: {why}")
     return tuple((path.name, hdfs.keep(path)) for path in wishes.files) if hdfs else application.files
@@ -182,7 +183,7 @@ def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
     from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings  # noqa: PLC0415 - as above
 
     named = "yarn.application.classpath"
-    own = read_settings(conf_folder(configuration.yarn.conf_dir) / SITE).get(named)
+    own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(named)
     return manager.settings(named) or own or DEFAULT_CLASSPATH
 
 

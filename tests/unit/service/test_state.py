@@ -16,8 +16,10 @@ from gpusage.configuration import Configuration, DaemonSettings, load_configurat
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.state import State
 from gpusage_hooks import hookimpl
+from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Cluster
 
+SLURM = Manager(name="slurm", title="Slurm")
 CLUSTER = Cluster(manager="slurm", version="24.11", pools=())
 
 
@@ -27,7 +29,7 @@ def seeing(observe: Callable[[str], Cluster | None], stale_after_s: float = 60) 
     plugin = types.SimpleNamespace(observe_cluster=hookimpl(observe))
     advisor.plugins.register(plugin)
     settings = replace(DaemonSettings(), allowed_users=(), stale_after_s=stale_after_s)
-    return State(replace(Configuration(), daemon=settings), advisor, Path("/none"), managers=("slurm",))
+    return State(replace(Configuration(), daemon=settings), advisor, managers={"slurm": SLURM}, path=Path("/none"))
 
 
 def observe_one(manager: str) -> Cluster | None:
@@ -109,7 +111,7 @@ def test_a_configuration_is_read_when_two_looks_find_it_the_same(tmp_path: Path)
     """Half a file is a valid one, of defaults: the first look may see an editor at work."""
     path = tmp_path / "gpusage.toml"
     path.write_text("mode = 'enforce'")
-    state = State(load_configuration(path), make_advisor(), path, managers=())
+    state = State(load_configuration(path), make_advisor(), managers={}, path=path)
     state.start()
     state.stop()
     path.write_text("")

@@ -8,7 +8,7 @@ from gpusage.api import advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import cluster, scontrol
-from gpusage_slurm.cluster import NodeState, parse_node, pools_of
+from gpusage_slurm.cluster import NodeState, parse_node, pools_of, read_cluster
 from gpusage_slurm.request import read_request
 
 
@@ -163,16 +163,17 @@ def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = [{"name": "c1", "gres": "gpu:v100:4", "gres_used": "", "features": "v100", "state": "idle"}]
+    catalogue = advisor().catalogue
     monkeypatch.setattr(cluster.scontrol, "version", lambda: (24, 11))
     monkeypatch.setattr(cluster.scontrol, "nodes", lambda: commands)
     monkeypatch.setattr(cluster, "pyslurm_version", lambda: (24, 11))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
-    assert [(pool.gpu_count, pool.free_gpu_count) for pool in cluster.read_cluster(()).pools] == [(3, 1)]
+    assert [(pool.gpu_count, pool.free_gpu_count) for pool in read_cluster((), catalogue).pools] == [(3, 1)]
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace())
-    assert [pool.gpu_count for pool in cluster.read_cluster(()).pools] == [4]
+    assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
     monkeypatch.setattr(cluster, "pyslurm_version", lambda: (23, 2))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
-    assert [pool.gpu_count for pool in cluster.read_cluster(()).pools] == [4]
+    assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
 
 
 def test_a_command_that_this_user_may_not_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.configuration import Configuration, YarnSettings
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.address import addresses_of, find_addresses, require_addresses
+from gpusage_yarn.settings import YarnSettings
 
 RM = "yarn.resourcemanager"
 PAIR = {f"{RM}.ha.enabled": "true", f"{RM}.ha.rm-ids": "a, b", f"{RM}.hostname.a": "one", f"{RM}.hostname.b": "two"}
@@ -29,9 +29,9 @@ def test_addresses_are_hadoop_s_own(settings: dict[str, str], addresses: tuple[s
     assert addresses_of(settings) == addresses
 
 
-def site(folder: Path, *properties: str) -> Configuration:
+def site(folder: Path, *properties: str) -> YarnSettings:
     (folder / "yarn-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
-    return Configuration(yarn=YarnSettings(conf_dir=str(folder)))
+    return YarnSettings(conf_dir=str(folder))
 
 
 def entry(name: str, value: str, more: str = "") -> str:
@@ -39,10 +39,8 @@ def entry(name: str, value: str, more: str = "") -> str:
 
 
 def test_variables_are_filled_in(tmp_path: Path) -> None:
-    configuration = site(
-        tmp_path, entry(f"{RM}.hostname", "rm"), entry(f"{RM}.webapp.address", f"${{{RM}.hostname}}:1")
-    )
-    assert find_addresses(configuration) == ("http://rm:1",)
+    settings = site(tmp_path, entry(f"{RM}.hostname", "rm"), entry(f"{RM}.webapp.address", f"${{{RM}.hostname}}:1"))
+    assert find_addresses(settings) == ("http://rm:1",)
 
 
 def test_the_last_value_is_in_force_unless_an_earlier_one_is_final(tmp_path: Path) -> None:
@@ -53,18 +51,18 @@ def test_the_last_value_is_in_force_unless_an_earlier_one_is_final(tmp_path: Pat
 
 
 def test_what_is_named_comes_first(tmp_path: Path) -> None:
-    configuration = site(tmp_path, entry(f"{RM}.hostname", "rm"))
-    assert find_addresses(configuration, ["other:1", "https://x"]) == ("http://other:1", "https://x")
-    set_here = Configuration(yarn=YarnSettings(conf_dir=str(tmp_path), rm_urls=("http://y",)))
+    settings = site(tmp_path, entry(f"{RM}.hostname", "rm"))
+    assert find_addresses(settings, ["other:1", "https://x"]) == ("http://other:1", "https://x")
+    set_here = YarnSettings(conf_dir=str(tmp_path), rm_urls=("http://y",))
     assert find_addresses(set_here) == ("http://y",)
 
 
 def test_none_at_all_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"got none from .*yarn-site\.xml\. Set HADOOP_CONF_DIR"):
-        require_addresses(Configuration(yarn=YarnSettings(conf_dir=str(tmp_path))))
+        require_addresses(YarnSettings(conf_dir=str(tmp_path)))
 
 
 def test_a_file_that_is_no_xml_is_told(tmp_path: Path) -> None:
     (tmp_path / "yarn-site.xml").write_text("<configuration>")
     with pytest.raises(RequestError, match="must be readable XML"):
-        find_addresses(Configuration(yarn=YarnSettings(conf_dir=str(tmp_path))))
+        find_addresses(YarnSettings(conf_dir=str(tmp_path)))

@@ -14,7 +14,7 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage.cli.admin import Finding
-from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.configuration import DaemonSettings, default_configuration
 from gpusage_yarn.cluster import cluster_of, read_view
 from gpusage_yarn.doctor import examine
 from gpusage_yarn.evidence import Evidence
@@ -34,7 +34,7 @@ def healthy() -> Evidence:
     nodes = tuple(Told(name=node.name, version="1", classes=RUNNING) for node in view.nodes)
     return Evidence(
         folder=Path("/etc/hadoop/conf"),
-        configuration=Configuration(),
+        configuration=default_configuration(),
         view=view,
         cluster=cluster_of(view, advisor().catalogue),
         manager=Told(name="ResourceManager", version="1", classes=RUNNING),

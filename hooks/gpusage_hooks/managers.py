@@ -1,0 +1,117 @@
+"""What a plugin says of the workload manager that it adapts, and what the manager's hooks are given.
+
+Invariants:
+
+1. A manager's settings are one frozen dataclass; every field has a default, so that no section is a valid section.
+2. A field is a ``bool``, ``int``, ``float``, ``str``, ``tuple[str, ...]`` or a ``Literal`` of texts; a number may carry
+   a `Range`. No number is below 0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from gpusage_hooks.types import Gpu
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+"""What a manager may be called."""
+
+_PLAIN = (bool, int, float, str, tuple[str, ...])
+_Chosen = TypeVar("_Chosen", bound="ManagerSettings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The least and the greatest value of a setting, both allowed: ``Annotated[float, Range(low=1, high=1000)]``."""
+
+    low: float
+    high: float
+
+
+class ManagerSettings:
+    """Base of a manager's section of gpusage.toml; a subclass is a frozen dataclass with a default for each field."""
+
+    __slots__ = ()
+
+    @property
+    def answer_limit_s(self) -> float:
+        """How long gpusaged may take over a question of this manager that names no limit, in seconds."""
+        return 0.04
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """A workload manager.
+
+    Attributes:
+        name: Lower-case; submissions, clusters and its section of gpusage.toml bear it, for example ``pbs``.
+        title: The same for people, for example ``PBS``.
+        settings: The type of its section of gpusage.toml.
+        directive: What the lines of a job script begin with that are for it, for example ``#PBS``; ``None`` where it
+            has no job scripts.
+        users: Who asks gpusaged on its behalf, beside root; ``daemon.allowed_users`` replaces them.
+    """
+
+    name: str
+    title: str
+    settings: type[ManagerSettings] = ManagerSettings
+    directive: str | None = None
+    users: tuple[str, ...] = ()
+
+    def has_lines_in(self, script: str) -> bool:
+        """Tell whether *script* has a line that is for this manager."""
+        directive = self.directive
+        return directive is not None and any(line.split(None, 1)[:1] == [directive] for line in script.splitlines())
+
+
+class GpuCatalogue(Protocol):
+    """The GPUs that gpusage knows."""
+
+    def find(self, name: str) -> Gpu:
+        """Return the GPU called *name*, whatever its case and separators.
+
+        Raises:
+            DeviceError: There is none of this name.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a manager's hooks are given beside the question.
+
+    Attributes:
+        settings: The manager's section of gpusage.toml; of the type that its plugin named.
+        catalogue: The GPUs that gpusage knows, those of plugins among them.
+    """
+
+    settings: ManagerSettings
+    catalogue: GpuCatalogue
+
+    def settings_of(self, kind: type[_Chosen]) -> _Chosen:
+        """Return the settings as a *kind*; its defaults where they are of another type."""
+        return self.settings if isinstance(self.settings, kind) else kind()
+
+
+def manager_fault(manager: Manager) -> str | None:
+    """Return what is wrong with the description of a manager, one clause, or ``None``."""
+    kind = manager.settings
+    if not NAME.fullmatch(manager.name):
+        return f"its name must be lower-case letters, digits, '-' and '_'; got {manager.name!r:.80}"
+    if kind is ManagerSettings:
+        return None
+    if not (is_dataclass(kind) and "__setattr__" in vars(kind)):  # which dataclass() writes where it is frozen
+        return f"its settings must be a frozen dataclass; got {kind.__name__}"
+    hints = get_type_hints(kind, include_extras=True)
+    faults = (_field_fault(item, hints[item.name]) for item in fields(kind))
+    return next((fault for fault in faults if fault), None)
+
+
+def _field_fault(field: Any, hint: Any) -> str | None:  # noqa: ANN401 - a field, and any annotation
+    if field.default is MISSING and field.default_factory is MISSING:
+        return f"setting {field.name!r} must have a default; got none"
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if plain not in _PLAIN and get_origin(plain) is not Literal:
+        return f"setting {field.name!r} must be a bool, int, float, str, tuple[str, ...] or Literal; got {plain}"
+    return None

@@ -1,0 +1,29 @@
+"""Slurm as gpusage knows it: its section of gpusage.toml, and who asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from gpusage_hooks.managers import Manager, ManagerSettings, Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings(ManagerSettings):
+    """What the Slurm adapter may take, in the controller and on the login node.
+
+    Attributes:
+        limit_ms: Of slurmctld, for one question to gpusaged.
+        card_limit_s: Of sbatch, for the description of a model.
+    """
+
+    limit_ms: Annotated[float, Range(low=1, high=1000)] = 40.0
+    card_limit_s: Annotated[float, Range(low=0.1, high=60)] = 2.0
+
+    @property
+    def answer_limit_s(self) -> float:
+        """How long slurmctld waits, in seconds."""
+        return self.limit_ms / 1000
+
+
+SLURM = Manager(name="slurm", title="Slurm", settings=SlurmSettings, directive="#SBATCH", users=("slurm",))

@@ -1,0 +1,25 @@
+"""YARN as gpusage knows it: its section of gpusage.toml. The ResourceManager says itself how long it waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpusage_hooks.managers import Manager, ManagerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnSettings(ManagerSettings):
+    """Where the YARN adapter finds its ResourceManager, and what it calls things.
+
+    Attributes:
+        rm_urls: For example ``http://rm1:8088``; none means those of Hadoop's own configuration.
+        conf_dir: The folder of that; ``""`` means what HADOOP_CONF_DIR names, else ``/etc/hadoop/conf``.
+        share_resource: The resource type of which one shared GPU has 100.
+    """
+
+    rm_urls: tuple[str, ...] = ()
+    conf_dir: str = ""
+    share_resource: str = "gpusage.io/share"
+
+
+YARN = Manager(name="yarn", title="YARN", settings=YarnSettings)
