@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.advisor import Advisor, make_advisor
+from gpusage.arguments import read_alone, read_share, read_workload
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Alone, Colocation, GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import Colocation, GpuNeed, ModelGraph
 
 
 @cache
@@ -62,13 +63,11 @@ def predict(
         workload: Fields of `gpusage_hooks.types.Workload`: ``batch_size``, ``mode``, ``precision``, ``optimizer``.
 
     Raises:
-        DeviceError: The GPU is not in the catalogue, or the share is not from 1 to 100.
+        DeviceError: The GPU is not in the catalogue.
+        RequestError: Another argument is not what it may be.
     """
-    run, whole = Workload(**workload), advisor().catalogue.find(gpu)
-    if share == WHOLE_PERCENT and step_time_s is None:
-        return advisor().predict(graph, run, [whole])[0]
-    alone = Alone(utilization=utilization, step_time_s=step_time_s)
-    return advisor().predict_shares(graph, run, [whole], [share], alone)[0]
+    run, alone, whole = read_workload(workload), read_alone(utilization, step_time_s), advisor().catalogue.find(gpu)
+    return advisor().predict_shares(graph, run, [whole], [read_share(share)], alone)[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
