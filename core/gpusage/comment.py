@@ -15,18 +15,23 @@ from types import MappingProxyType
 from typing import Any, NoReturn, get_args
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+from gpusage_hooks.types import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
-KEYS = ("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate", "gpusage")
+KEYS = (
+    *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
+    *("slowdown", "utilization", "step_time", "gpusage"),
+)
 
 _MAXIMUM_COUNT = 10**9
+_MAXIMUM_SLOWDOWN = 100
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
 _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
 
@@ -183,7 +188,37 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         shape=shape,
         steps=_converted(values, "steps", lambda text: _count("steps", text)),
         slo=None if slo_s is None else Slo(latency_s=slo_s, rate_per_s=rate_per_s),
+        slowdown=_converted(values, "slowdown", _slowdown),
+        alone=_alone(values),
     )
+
+
+def parse_step_time(text: str) -> tuple[float, str]:
+    """Return the seconds and the GPU of a measured step time such as ``30ms@a100``."""
+    duration, _, gpu = text.partition("@")
+    if not gpu.strip():
+        _refuse("step_time", "must name the GPU that it was measured on", text, "Write 'step_time=30ms@a100'")
+    return parse_duration_s("step_time", duration.strip()), gpu.strip()
+
+
+def _alone(values: Mapping[str, str]) -> Alone:
+    """Return what the user knows of a run alone on a whole GPU."""
+    step_time_s, gpu = _converted(values, "step_time", parse_step_time) or (None, None)
+    return Alone(utilization=_converted(values, "utilization", _utilization), step_time_s=step_time_s, gpu=gpu)
+
+
+def _slowdown(text: str) -> float:
+    slowdown = float(text) if _DECIMAL.fullmatch(text) else math.nan
+    if not 1 <= slowdown <= _MAXIMUM_SLOWDOWN:
+        _refuse("slowdown", f"must be a number from 1 to {_MAXIMUM_SLOWDOWN}", text, "Write 'slowdown=1.25'")
+    return slowdown
+
+
+def _utilization(text: str) -> float:
+    percent = float(text) if _DECIMAL.fullmatch(text) else math.nan
+    if not 0 < percent <= 100:  # noqa: PLR2004 - percent
+        _refuse("utilization", "must be percent above 0, at most 100", text, "Write 'utilization=60'")
+    return percent / 100
 
 
 def _converted(values: Mapping[str, str], key: str, convert: Callable[[str], Any]) -> Any:  # noqa: ANN401 - see below
@@ -199,7 +234,7 @@ def _count(key: str, text: str) -> int:
 
 
 def _rate(text: str) -> float:
-    rate = float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) else math.nan
+    rate = float(text) if _DECIMAL.fullmatch(text) else math.nan
     if not rate > 0:
         _refuse("rate", "must be requests a second above 0", text, "Write 'rate=100'")
     return rate

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from gpusage.managers import installed_managers
 from gpusage.sections import Source, flattened, read_section, require_known, require_table
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.managers import Manager, ManagerSettings, Range
-from gpusage_hooks.types import GenerationRules, Rules, SharingRules, SloRules
+from gpusage_hooks.managers import Manager, ManagerSettings
+from gpusage_hooks.types import GenerationRules, Range, Rules, SharingRules, SloRules
 
 if sys.version_info >= (3, 11):
     import tomllib

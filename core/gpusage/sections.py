@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.managers import Range
+from gpusage_hooks.types import Range
 
 _Section = TypeVar("_Section")
 
@@ -79,10 +79,12 @@ def _checked(name: str, value: Any, hint: Any, source: Source) -> Any:  # noqa: 
     plain, limits = _limits(hint)
     expected, right = _judged(value, plain)
     if right and limits is not None:
-        expected, right = f"a number from {limits.low:g} to {limits.high:g}", limits.low <= value <= limits.high
+        what = "whole numbers, each" if isinstance(value, list) else "a number"
+        within = (limits.low <= number <= limits.high for number in (value if isinstance(value, list) else (value,)))
+        expected, right = f"{what} from {limits.low:g} to {limits.high:g}", all(within)
     if not right:
         source.refuse(name, expected, value)
-    return tuple(value) if plain == tuple[str, ...] else float(value) if plain is float else value
+    return tuple(value) if isinstance(value, list) else float(value) if plain is float else value
 
 
 def _limits(hint: Any) -> tuple[Any, Range | None]:  # noqa: ANN401 - any annotation
@@ -99,6 +101,8 @@ def _judged(value: Any, hint: Any) -> tuple[str, bool]:  # noqa: ANN401 - a TOML
         return f"one of {', '.join(get_args(hint))}", value in get_args(hint)
     if hint == tuple[str, ...]:
         return "a list of texts", isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if hint == tuple[int, ...]:
+        return "a list of whole numbers", isinstance(value, list) and all(type(item) is int for item in value)
     if hint is float:
         return "a number of at least 0", _is_number(value) and 0 <= value < float("inf")
     if hint is int:

@@ -22,14 +22,6 @@ _PLAIN = (bool, int, float, str, tuple[str, ...])
 _Chosen = TypeVar("_Chosen", bound="ManagerSettings")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """The least and the greatest value of a setting, both allowed: ``Annotated[float, Range(low=1, high=1000)]``."""
-
-    low: float
-    high: float
-
-
 class ManagerSettings:
     """Base of a manager's section of gpusage.toml; a subclass is a frozen dataclass with a default for each field."""
 

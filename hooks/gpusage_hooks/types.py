@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 Dim = int
 """One size of a tensor: ``n >= 0`` is fixed, ``-k`` stands for k times the batch size."""
@@ -25,6 +25,8 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
 JobState = Literal["waiting", "running", "ended"]
 ElementType = Literal["float", "int64", "int32", "int8", "bool"]
+SharingRule = Literal["price", "utilization", "activity"]
+Binding = Literal["room", "never", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,29 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What an earlier run showed of a job alone on a whole GPU; a predictor uses the first that is known.
+
+    Attributes:
+        utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
+        step_time_s: Seconds of one step.
+        gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
+    """
+
+    utilization: float | None = None
+    step_time_s: float | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How a model is run."""
+    """How a model is run, and what its user accepts and knows.
+
+    Attributes:
+        slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
+            means the site's.
+        alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
+    """
 
     batch_size: int = 1
     mode: Mode = "train"
@@ -106,6 +129,8 @@ class Workload:
     shape: tuple[tuple[str, tuple[int, ...]], ...] = ()
     steps: int | None = None
     slo: Slo | None = None
+    slowdown: float | None = None
+    alone: Alone = Alone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,21 +183,6 @@ class Activity:
     gpu_utilization: Interval
     sm_activity: Interval
     dram_activity: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """What an earlier run showed of a job alone on a whole GPU; a predictor uses the first that is known.
-
-    Attributes:
-        utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
-        step_time_s: Seconds of one step.
-        gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
-    """
-
-    utilization: float | None = None
-    step_time_s: float | None = None
-    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,10 +249,14 @@ class GpuRequest:
         mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
         memory_cap_bytes: Device memory that the share may use.
         preferred_gpus: Site types to try first, best first; any of the others will do.
+        required_gpus: Site types of which one must run it, best first; none means that any may.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Slurm partitions or YARN queues that may run it; none named means the cluster's default.
         places: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
         node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
+        cpu_count: Cores that it asks of its node.
+        host_memory_bytes: Memory that it asks of its node.
+        bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
     """
 
     gpu_count: int
@@ -250,10 +264,29 @@ class GpuRequest:
     mps_thread_percent: int | None = None
     memory_cap_bytes: int | None = None
     preferred_gpus: tuple[str, ...] = ()
+    required_gpus: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
+    cpu_count: int = 1
+    host_memory_bytes: int = 0
+    bindable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """What the nodes of one kind have beside GPUs, as far as a job may ask for it.
+
+    Attributes:
+        partitions: Those that reach them; none means that all do.
+        features: Every name that a job may ask of them.
+    """
+
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    cpu_count: int = 0
+    host_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +301,8 @@ class GpuPool:
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         partitions: Those that reach it; none means that all do.
         node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
+        node_kinds: Its nodes, each kind once; none means not known.
+        free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
     """
 
     gpu: str | None
@@ -279,6 +314,13 @@ class GpuPool:
     exact_feature: str | None = None
     partitions: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
+    node_kinds: tuple[NodeKind, ...] = ()
+    free_share_percent: int | None = None
+
+    def has_room(self, share_percent: int) -> bool:
+        """Tell whether a share of *share_percent* of one GPU could start here now."""
+        free = self.free_share_percent
+        return self.free_gpu_count > 0 or (free is not None and free >= share_percent)
 
     def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
         """Tell whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
@@ -333,14 +375,33 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The least and the greatest value of a setting, or of each in a list: ``Annotated[float, Range(low=1, high=9)]``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharingRules:
     """When a whole GPU may become a share.
 
     Attributes:
+        rule: What decides: the predicted price of a share, the known utilization, or the predicted SM activity.
+        sizes: By price: the percentages that a share may have, each 1 to 99.
+        maximum_slowdown: By price: how much longer a step may take as expected, beside an average partner.
+        worst_slowdown: By price: the same at the pessimistic end.
+        bind: By price: when a share may confine the job to the GPU types on which its price holds: where one of them
+            has room now, never, or always.
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
     """
 
     enabled: bool = True
+    rule: SharingRule = "activity"
+    sizes: Annotated[tuple[int, ...], Range(low=1, high=99)] = (25, 33, 50, 75)
+    maximum_slowdown: Annotated[float, Range(low=1, high=100)] = 1.25
+    worst_slowdown: Annotated[float, Range(low=1, high=100)] = 1.5
+    bind: Binding = "room"
     maximum_percent: int = 80
     minimum_percent: int = 10
     step_percent: int = 5

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import ModelRequest, Slo, Workload
+from gpusage_hooks.types import Alone, ModelRequest, Slo, Workload
 
 
 @pytest.mark.parametrize(
@@ -127,3 +127,27 @@ def test_a_job_can_opt_out(text: str) -> None:
 def test_a_mistake_gets_a_sentence_that_says_what_to_write(text: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         parse_model(text)
+
+
+def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
+    request = parse_comment("r.onnx,slowdown=1.5,utilization=60,step_time=30ms@a100")
+    assert request is not None
+    assert request.workload.slowdown == 1.5
+    assert request.workload.alone == Alone(utilization=0.6, step_time_s=0.03, gpu="a100")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("slowdown=0.9", "Key 'slowdown' must be a number from 1 to 100; got '0.9'. Write 'slowdown=1.25'."),
+        ("slowdown=101", "must be a number from 1 to 100"),
+        ("slowdown=nan", "must be a number from 1 to 100"),
+        ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),
+        ("utilization=101", "at most 100"),
+        ("step_time=30ms", "must name the GPU that it was measured on; got '30ms'. Write 'step_time=30ms@a100'."),
+        ("step_time=30@a100", "must be a time above 0"),
+    ],
+)
+def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(sentence)):
+        parse_comment(f"r.onnx,{words}")

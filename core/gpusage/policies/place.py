@@ -15,17 +15,23 @@ from dataclasses import dataclass
 from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interval
 from gpusage_hooks.units import MIB
 
+LIMITING = (7, 0)
+"""The first compute capability whose MPS holds a client to its thread percentage: Volta.
+
+Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
+"""
 WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not tell a half from a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One pool that may run the job."""
+    """One pool that may run the job; ``shares`` has what the job needs on each size of a share of its GPU."""
 
     pool: GpuPool
     need: GpuNeed
     gpu: Gpu
+    shares: tuple[GpuNeed, ...] = ()
 
     @property
     def name(self) -> str:

@@ -13,15 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies.place import Place, doubt, memory_cap_bytes, names, not_understood, places
+from gpusage.policies import by_price
+from gpusage.policies.place import LIMITING, Place, doubt, memory_cap_bytes, names, not_understood, places
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Case, Decision, SharingRules
-
-LIMITING = (7, 0)
-"""The first compute capability whose MPS holds a client to its thread percentage: Volta.
-
-Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
-"""
 
 
 @hookimpl(trylast=True)
@@ -30,6 +25,8 @@ def decide_sharing(case: Case, draft: Decision) -> Decision | None:
     rules = case.rules.sharing
     if not rules.enabled or draft.request.gpu_count != 1:
         return None
+    if rules.rule == "price":
+        return by_price.decide(case, draft)
     where = [place for place in places(case) if place.pool.mps_per_gpu]
     obstacle = _obstacle(case, where)
     if obstacle:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from gpusage_hooks.managers import Manager, ManagerSettings, Range
+from gpusage_hooks.managers import Manager, ManagerSettings
+from gpusage_hooks.types import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,128 @@
+"""The rule ``price``: the share with the least GPU time whose predicted slowdown stays within what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
+from gpusage.policies.place import names, not_understood, places
+from gpusage.policies.price import AVERAGE_PARTNER, Limits, Offer, holds, limits, offers, sizes, trouble
+from gpusage.wording import cost, part_of, percent
+from gpusage_hooks.types import Case, Decision
+
+
+def decide(case: Case, draft: Decision) -> Decision:
+    """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
+    within = limits(case.rules.sharing, case.workload.slowdown)
+    obstacle = _obstacle(case, within)
+    if obstacle:
+        return whole(draft, obstacle)
+    offered = offered_shares(case)
+    reach = _reach(case, draft)
+    choice = choose(offered, reach, within, case.rules.sharing.bind)
+    if choice is None:
+        return whole(draft, _why_not(offered, reach, within, case))
+    return _shared(draft, choice, within, case)
+
+
+def offered_shares(case: Case) -> tuple[Offer, ...]:
+    """Return every share of a size of the site's, on each place that can be shared."""
+    return tuple(offers((place for place in places(case) if place.pool.mps_per_gpu), case.rules.sharing))
+
+
+def whole(draft: Decision, reason: str) -> Decision:
+    """Return *draft* with the reason why a whole GPU is kept."""
+    return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+
+
+def _obstacle(case: Case, within: Limits) -> str | None:
+    """Return why no share can be asked for, whatever it costs."""
+    if case.cluster.unshared:
+        return "; ".join(dict.fromkeys(case.cluster.unshared.values()))
+    if within.expected < AVERAGE_PARTNER:
+        return f"any share costs more than the accepted {percent(within.expected)}"
+    if not sizes(case.rules.sharing):
+        return "the site's rules allow no size of a share"
+    if not any(place.pool.mps_per_gpu for place in places(case)):
+        return "no GPU that it may use can be shared"
+    return None
+
+
+def _reach(case: Case, draft: Decision) -> Reach:
+    """Return where the job may run, and how fast it would run there without a share."""
+    where = places(case)
+    default = case.cluster.default_partition
+    wished = [place for place in where if place.name in draft.request.preferred_gpus]
+    usual = wished or [place for place in where if place.need.fits] or where
+    return Reach(
+        request=case.request,
+        partitions=case.request.partitions or ((default,) if default else ()),
+        places=where,
+        closed=not any(pool.mps_per_gpu for pool in not_understood(case)),
+        usual_s=max(place.need.step_time_s.value for place in usual),
+    )
+
+
+def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Decision:
+    dearest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    where = [offer.place for offer in choice.offers]
+    request = replace(
+        draft.request,
+        gpu_count=0,
+        mps_thread_percent=choice.share_percent,
+        memory_cap_bytes=choice.cap_bytes,
+        preferred_gpus=() if choice.binding else draft.request.preferred_gpus,
+        required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
+    )
+    reasons = [] if choice.binding else [*draft.reasons]
+    reasons += [f"beside a partner {cost(dearest.slowdown)}, at most {percent(within.expected)} is accepted"]
+    reasons += [known] if (known := _known(case)) else []
+    reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=dearest.need)
+
+
+def _known(case: Case) -> str:
+    """Say what the user told of a run alone, where that counted."""
+    alone = case.workload.alone
+    if alone.utilization is not None:
+        return f"by the GPU utilization that you gave, {100 * alone.utilization:.0f} %"
+    if alone.step_time_s is not None:
+        return f"by the step time that you gave, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"
+    return ""
+
+
+def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Case) -> str:
+    """Return why none of the shares is taken, by the one that came closest."""
+    if not offered:
+        return "what a share would cost is not known"
+    holding = [offer for offer in offered if holds(offer, within)]
+    if not holding:
+        nearest = min(offered, key=lambda offer: _distance(offer, within))
+        return f"{_named(nearest)} {trouble(nearest, within)}"
+    best = min(holding, key=lambda offer: offer.gpu_time)
+    return f"{_named(best)} would be enough, {_unbound(best, reach, within, case)}"
+
+
+def _unbound(best: Offer, reach: Reach, within: Limits, case: Case) -> str:
+    """Return what keeps the job from being confined to the place of its best offer, and why it would have to be."""
+    others = [place for place in reach.places if place.name != best.place.name]
+    why = f"but it does not hold on {names(others)}" if others else "but it could land elsewhere"
+    if case.rules.sharing.bind == "never":
+        return f"{why}, and the site binds no job to a GPU type"
+    if not is_fast(best, reach, within):
+        return f"{why}, which is faster"
+    if not can_bind(best.place, reach):
+        return f"{why}, and the job cannot be bound to {best.place.name}"
+    return f"{why}, and {best.place.name} has no room now"
+
+
+def _named(offer: Offer) -> str:
+    return part_of(offer.need.share_percent, offer.place.name)
+
+
+def _distance(offer: Offer, within: Limits) -> tuple[bool, float]:
+    """Order shares that were refused: those that are too dear first, the least dear of them before the others."""
+    too_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
+    fits = 100 * offer.need.memory_bytes.high <= offer.need.share_percent * offer.place.gpu.memory_bytes
+    return not (too_dear and fits), offer.slowdown.value

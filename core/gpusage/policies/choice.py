@@ -1,0 +1,126 @@
+"""Which share to take of those whose price holds, and whether it confines the job to some GPU types.
+
+Invariants:
+
+1. A share that does not confine the job holds on every GPU type that it may land on.
+2. A job is confined only to GPU types on one of whose nodes it could run, as far as the cluster was seen.
+3. On any GPU type that the job may land on, its memory cap is within its share of the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusage.policies.place import Place
+from gpusage.policies.price import Limits, Offer, booked_bytes, holds
+from gpusage_hooks.types import Binding, GpuRequest, NodeKind
+from gpusage_hooks.units import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A share, and the GPU types on which it is offered.
+
+    Attributes:
+        offers: One for each place that the job may land on; all of one size.
+        binding: Whether the job is confined to these places.
+    """
+
+    offers: tuple[Offer, ...]
+    binding: bool
+
+    @property
+    def share_percent(self) -> int:
+        """Return the size of the share."""
+        return self.offers[0].need.share_percent
+
+    @property
+    def gpu_time(self) -> float:
+        """Return the GPU time of a step, against that of the whole GPU, where it is largest."""
+        return max(offer.gpu_time for offer in self.offers)
+
+    @property
+    def cap_bytes(self) -> int:
+        """Return the memory that the job may take, in whole MiB."""
+        return _cap_bytes(self.offers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a job may run.
+
+    Attributes:
+        request: What it asks for.
+        partitions: Those that may run it; none means that any may.
+        places: All that may run it, those included that cannot be shared.
+        closed: Whether a share is enough only where all of ``places`` take it: no GPU that is not among them could
+            take a share.
+        usual_s: How long a step takes on the GPU that the job would have without a share.
+    """
+
+    request: GpuRequest
+    partitions: tuple[str, ...]
+    places: Sequence[Place]
+    closed: bool
+    usual_s: float
+
+
+def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
+    """Return the share with the least GPU time; of equals, one that does not confine the job."""
+    holding = [offer for offer in offers if holds(offer, within)]
+    return min(_choices(holding, reach, within, bind), key=_preference, default=None)
+
+
+def can_bind(place: Place, reach: Reach) -> bool:
+    """Tell whether a job can be confined to *place*: that has a name to ask for, and a node that could run the job.
+
+    Where its nodes are not known, that it is among the places of the job has to do.
+    """
+    kinds = place.pool.node_kinds
+    has_node = not kinds or any(_could_run(kind, reach) for kind in kinds)
+    return place.pool.exact_feature is not None and reach.request.bindable and has_node
+
+
+def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
+    """Tell whether the job is not slower here than its limit lets it be, against the GPU that it would have had."""
+    step_s = offer.place.need.step_time_s.value * offer.slowdown.value
+    return step_s <= reach.usual_s * within.expected
+
+
+def may_bind(offers: Sequence[Offer], bind: Binding) -> bool:
+    """Tell whether the site lets a share confine a job to the places of *offers*."""
+    has_room = any(offer.place.pool.has_room(offer.need.share_percent) for offer in offers)
+    return bind == "always" or (bind == "room" and has_room)
+
+
+def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Iterator[Choice]:
+    for size in sorted({offer.need.share_percent for offer in holding}):
+        alike = [offer for offer in holding if offer.need.share_percent == size]
+        alike = [offer for offer in alike if _within_memory(offer, _cap_bytes(alike))]
+        if alike and reach.closed and len(alike) == len(reach.places):
+            yield Choice(offers=tuple(alike), binding=False)
+        bound = tuple(offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within))
+        if bound and may_bind(bound, bind):
+            yield Choice(offers=bound, binding=True)
+
+
+def _preference(choice: Choice) -> tuple[float, bool]:
+    return choice.gpu_time, choice.binding
+
+
+def _within_memory(offer: Offer, cap_bytes: int) -> bool:
+    return 100 * cap_bytes <= offer.need.share_percent * offer.place.gpu.memory_bytes
+
+
+def _cap_bytes(offers: Sequence[Offer]) -> int:
+    return math.ceil(max(booked_bytes(offer.need) for offer in offers) / MIB) * MIB
+
+
+def _could_run(kind: NodeKind, reach: Reach) -> bool:
+    request = reach.request
+    reached = not kind.partitions or not reach.partitions or bool({*kind.partitions} & {*reach.partitions})
+    featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
+    large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
+    return reached and featured and large

@@ -1,0 +1,132 @@
+"""What a share of a GPU would cost a job, and whether that is little enough to be promised.
+
+Invariants (docs/decisions/0023):
+
+1. What is promised holds beside an average partner: with percentages that add up to 100, who comes hardly matters.
+2. Both ends count: the expected slowdown, and the pessimistic one.
+3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpusage.policies.place import LIMITING, Place
+from gpusage.wording import percent
+from gpusage_hooks.types import GpuNeed, Interval, SharingRules
+from gpusage_hooks.units import gib
+
+AVERAGE_PARTNER = 1.08
+"""How many times as long a step takes beside a partner, each held to its own part of the threads.
+
+Source: inference of three networks on halves of a V100, measured: 1.05 to 1.12 times the step time alone on the half.
+"""
+MOST_GPU_TIME = 0.8
+"""Of the whole GPU's time for a step: a share that takes more of it saves too little to be worth a slowdown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many times as long a step may take on a share: as expected, and at the pessimistic end."""
+
+    expected: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One share of the GPU at one place.
+
+    Attributes:
+        need: What the job needs on it.
+        slowdown: The step time against that on the whole GPU, beside an average partner.
+    """
+
+    place: Place
+    need: GpuNeed
+    slowdown: Interval
+
+    @property
+    def gpu_time(self) -> float:
+        """Return the GPU time of a step, against that of the whole GPU."""
+        return self.need.share_percent / 100 * self.slowdown.value
+
+
+def limits(rules: SharingRules, accepted: float | None) -> Limits:
+    """Return how much slower a job may become.
+
+    What its user accepts takes the place of the site's expected limit; the pessimistic one is as many times further
+    away from 1 as the site's.
+
+    Args:
+        rules: The site's.
+        accepted: What the user wrote as ``slowdown``, at least 1; ``None`` where nothing.
+    """
+    if accepted is None:
+        return Limits(expected=rules.maximum_slowdown, worst=rules.worst_slowdown)
+    expected_excess, worst_excess = rules.maximum_slowdown - 1, rules.worst_slowdown - 1
+    times = worst_excess / expected_excess if worst_excess > expected_excess > 0 else 1.0
+    return Limits(expected=accepted, worst=1 + (accepted - 1) * times)
+
+
+def sizes(rules: SharingRules) -> tuple[int, ...]:
+    """Return the percentages that a share may have under the site's *rules*, smallest first."""
+    least, most = max(rules.minimum_percent, 1), min(rules.maximum_percent, 99)
+    allowed = (size for size in rules.sizes if least <= size <= most and 100 // size <= rules.maximum_partners)
+    return tuple(sorted({*allowed}))
+
+
+def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
+    """Yield the shares at each place that have a size of the site's."""
+    allowed = sizes(rules)
+    for place in where:
+        for need in place.shares:
+            if need.share_percent in allowed:
+                yield Offer(place=place, need=need, slowdown=beside_partner(need.slowdown))
+
+
+def beside_partner(slowdown: Interval) -> Interval:
+    """Return the slowdown beside an average partner of a job whose *slowdown* is that of the share alone."""
+    return Interval(
+        value=slowdown.value * AVERAGE_PARTNER,
+        low=slowdown.low * AVERAGE_PARTNER,
+        high=slowdown.high * AVERAGE_PARTNER,
+    )
+
+
+def booked_bytes(need: GpuNeed) -> float:
+    """Return the memory that a share has to have, for it is also the most that the job may take."""
+    return need.memory_bytes.high
+
+
+def holds(offer: Offer, within: Limits) -> bool:
+    """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
+    return (
+        offer.place.gpu.compute_capability >= LIMITING
+        and offer.need.familiar
+        and 100 * booked_bytes(offer.need) <= offer.need.share_percent * offer.place.gpu.memory_bytes
+        and offer.slowdown.value <= within.expected
+        and offer.slowdown.high <= within.worst
+        and offer.gpu_time <= MOST_GPU_TIME
+    )
+
+
+def trouble(offer: Offer, within: Limits) -> str:
+    """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
+    if holds(offer, within):
+        return ""
+    slowdown, memory = offer.slowdown, booked_bytes(offer.need)
+    if offer.place.gpu.compute_capability < LIMITING:
+        return "MPS cannot hold a job to its share there (older than Volta)"
+    if not offer.need.familiar:
+        return "the workload is unlike those that the prediction was fitted on"
+    if not 100 * memory <= offer.need.share_percent * offer.place.gpu.memory_bytes:
+        return f"may need up to {gib(memory)}, more than its part of the memory"
+    if not slowdown.value <= within.expected:
+        return f"would cost {percent(slowdown.value)} beside a partner, more than {percent(within.expected)}"
+    if not slowdown.high <= within.worst:
+        return f"may cost up to {percent(slowdown.high)} beside a partner, more than {percent(within.worst)}"
+    return (
+        f"would save too little: a step takes {100 * offer.gpu_time:.0f} % of the GPU time that it takes on a whole GPU"
+    )

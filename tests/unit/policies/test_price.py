@@ -1,0 +1,198 @@
+"""What a share costs, whether that can be promised, and which share is taken; needs and pools are made here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.policies.choice import Choice, Reach, choose
+from gpusage.policies.place import Place
+from gpusage.policies.price import Limits, Offer, holds, limits, offers, sizes, trouble
+from gpusage_hooks import samples
+from gpusage_hooks.types import Binding, Gpu, GpuNeed, GpuPool, GpuRequest, Interval, NodeKind, SharingRules
+from gpusage_hooks.units import GIB
+
+OLD, SMALL, FAST = samples.gpus()
+SITE = Limits(expected=1.25, worst=1.5)
+
+
+def cost(value: float, spread: float = 0.05) -> Interval:
+    return Interval(value=value, low=max(value - spread, 1.0), high=value + spread)
+
+
+def on_share(gpu: Gpu, percent: int, value: float, spread: float = 0.05, gib: float = 2.0) -> GpuNeed:
+    need = samples.need(gpu, memory_gib=gib)
+    return replace(need, share_percent=percent, slowdown=cost(value, spread))
+
+
+def place(gpu: Gpu, *shares: GpuNeed, **pool: object) -> Place:
+    there = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
+    there = replace(there, exact_feature=gpu.name, **pool)  # type: ignore[arg-type]
+    return Place(pool=there, need=samples.need(gpu, memory_gib=2.0), gpu=gpu, shares=shares)
+
+
+def offer(gpu: Gpu = FAST, percent: int = 50, value: float = 1.1, spread: float = 0.05, gib: float = 2.0) -> Offer:
+    (found,) = offers([place(gpu, on_share(gpu, percent, value, spread, gib))], SharingRules())
+    return found
+
+
+def taken(*where: Place, bind: Binding = "room", closed: bool = True, **request: object) -> Choice | None:
+    asked = replace(GpuRequest(gpu_count=1), **request)  # type: ignore[arg-type]
+    usual_s = max(one.need.step_time_s.value for one in where)
+    reach = Reach(request=asked, partitions=asked.partitions, places=where, closed=closed, usual_s=usual_s)
+    return choose([*offers(where, SharingRules())], reach, SITE, bind)
+
+
+def test_without_a_word_of_the_user_the_sites_limits_hold() -> None:
+    assert limits(SharingRules(), None) == SITE
+
+
+@pytest.mark.parametrize(("accepted", "worst"), [(1.1, 1.2), (1.5, 2.0), (2.0, 3.0), (1.0, 1.0)])
+def test_what_the_user_accepts_moves_both_limits(accepted: float, worst: float) -> None:
+    """The site's pessimistic limit is twice as far from 1 as its expected one: 0.5 and 0.25."""
+    within = limits(SharingRules(), accepted)
+    assert (within.expected, within.worst) == (accepted, pytest.approx(worst))
+
+
+def test_a_site_that_allows_no_doubt_gets_none() -> None:
+    assert limits(SharingRules(maximum_slowdown=1.2, worst_slowdown=1.2), 1.5) == Limits(expected=1.5, worst=1.5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (SharingRules(maximum_partners=4), (25, 33, 50, 75)),
+        (SharingRules(maximum_partners=3), (33, 50, 75)),
+        (SharingRules(sizes=(50, 20, 50), maximum_partners=5), (20, 50)),
+        (SharingRules(maximum_percent=60, maximum_partners=4), (25, 33, 50)),
+        (SharingRules(sizes=()), ()),
+    ],
+)
+def test_sizes_are_the_sites(rules: SharingRules, expected: tuple[int, ...]) -> None:
+    assert sizes(rules) == expected
+
+
+def test_an_average_partner_counts() -> None:
+    """1.1 x 1.08 = 1.188 times as long, on half a GPU: 59 % of its time."""
+    found = offer(value=1.1)
+    assert found.slowdown.value == pytest.approx(1.188)
+    assert found.gpu_time == pytest.approx(0.594)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (offer(), ""),
+        (offer(value=1.2), "would cost 30 % beside a partner, more than 25 %"),
+        (offer(value=1.15, spread=0.3), "may cost up to 57 % beside a partner, more than 50 %"),
+        (offer(percent=75, value=1.0), "would save too little: a step takes 81 % of the GPU time"),
+        (offer(OLD, gib=8.0), "may need up to 8.8 GiB, more than its part of the memory"),
+        (offer(value=float("nan")), "would cost unknown %"),
+    ],
+)
+def test_a_share_that_cannot_be_promised_says_why(found: Offer, reason: str) -> None:
+    assert trouble(found, SITE).startswith(reason)
+    assert holds(found, SITE) is (reason == "")
+
+
+def test_an_unfamiliar_model_and_an_old_gpu_are_promised_nothing() -> None:
+    found = offer()
+    strange = replace(found, need=replace(found.need, familiar=False))
+    assert "unlike those" in trouble(strange, SITE)
+    pascal = replace(found.place.gpu, compute_capability=(6, 0))
+    assert "older than Volta" in trouble(replace(found, place=replace(found.place, gpu=pascal)), SITE)
+
+
+def test_the_share_with_the_least_gpu_time_is_taken() -> None:
+    """50 % at 1.05 take 57 % of the GPU's time, 33 % at 1.12 take 40 %; 25 % are too dear."""
+    shares = on_share(FAST, 25, 1.3), on_share(FAST, 33, 1.12), on_share(FAST, 50, 1.05)
+    choice = taken(place(FAST, *shares))
+    assert choice is not None
+    assert (choice.share_percent, choice.binding) == (33, False)
+    assert choice.cap_bytes == 2253 << 20  # 2 GiB x 1.1 = 2252.8 MiB
+
+
+def test_a_share_that_holds_everywhere_confines_nothing() -> None:
+    choice = taken(place(OLD, on_share(OLD, 50, 1.1)), place(FAST, on_share(FAST, 50, 1.1)))
+    assert choice is not None
+    assert not choice.binding
+
+
+def test_one_that_holds_on_some_confines_the_job_to_all_of_those() -> None:
+    where = (
+        place(OLD, on_share(OLD, 50, 1.4)),
+        place(SMALL, on_share(SMALL, 50, 1.1)),
+        place(FAST, on_share(FAST, 50, 1.1)),
+    )
+    choice = taken(*where)
+    assert choice is not None
+    assert choice.binding
+    assert [one.place.name for one in choice.offers] == [SMALL.name, FAST.name]
+
+
+def test_no_share_where_nothing_may_confine_it() -> None:
+    dear, cheap = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1))
+    assert taken(dear, cheap) is not None
+    assert taken(dear, cheap, bind="never") is None
+    assert taken(dear, cheap, bindable=False) is None
+    assert taken(dear, replace(cheap, pool=replace(cheap.pool, exact_feature=None))) is None
+
+
+def test_a_place_without_room_confines_nobody_unless_the_site_says_so() -> None:
+    dear, full = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1), free_gpu_count=0)
+    assert taken(dear, full) is None
+    assert taken(dear, full, bind="always") is not None
+    half_free = replace(full, pool=replace(full.pool, free_share_percent=50))
+    assert taken(dear, half_free) is not None
+    assert taken(dear, replace(full, pool=replace(full.pool, free_share_percent=49))) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound"),
+    [
+        ({}, True),
+        ({"cpu_count": 16, "host_memory_bytes": 64 * GIB}, True),
+        ({"cpu_count": 17}, False),
+        ({"host_memory_bytes": 65 * GIB}, False),
+        ({"partitions": ("gpu",)}, True),
+        ({"partitions": ("debug",)}, False),
+        ({"node_features": (("ib",), ("opa",))}, True),
+        ({"node_features": (("nvme",),)}, False),
+    ],
+)
+def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(asked: dict[str, object], *, bound: bool) -> None:
+    kind = NodeKind(partitions=("gpu",), features=("ib",), cpu_count=16, host_memory_bytes=64 * GIB)
+    other = NodeKind(partitions=("gpu",), features=("nvme",), cpu_count=1, host_memory_bytes=GIB)
+    dear = place(OLD, on_share(OLD, 50, 1.4))
+    cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(kind, other))
+    asked = {"cpu_count": 2, **asked}
+    assert (taken(dear, cheap, **asked) is not None) is bound
+
+
+def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_accepts() -> None:
+    """Preferred are FAST's 0.025 s; half of OLD would take 0.1 x 1.188 s."""
+    slow, fast = place(OLD, on_share(OLD, 50, 1.1)), place(FAST, on_share(FAST, 50, 1.4))
+    reach = Reach(
+        request=GpuRequest(gpu_count=1),
+        partitions=(),
+        places=(slow, fast),
+        closed=True,
+        usual_s=fast.need.step_time_s.value,
+    )
+    assert choose([*offers((slow, fast), SharingRules())], reach, SITE, "always") is None
+
+
+def test_a_gpu_that_nobody_knows_stops_a_share_that_confines_nothing() -> None:
+    choice = taken(place(FAST, on_share(FAST, 50, 1.1)), closed=False)
+    assert choice is not None
+    assert choice.binding
+    assert taken(place(FAST, on_share(FAST, 50, 1.1)), closed=False, bind="never") is None
+
+
+def test_the_largest_memory_of_all_places_has_to_fit_the_share_of_each() -> None:
+    """6.6 GiB on FAST are its cap everywhere; a third of SMALL's 8 GiB is 2.6."""
+    where = place(SMALL, on_share(SMALL, 33, 1.1)), place(FAST, on_share(FAST, 33, 1.1, gib=6.0))
+    choice = taken(*where)
+    assert choice is not None
+    assert [one.place.name for one in choice.offers] == [FAST.name]
