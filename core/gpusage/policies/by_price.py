@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
 from gpusage.policies.place import names, not_understood, places
-from gpusage.policies.price import AVERAGE_PARTNER, Limits, Offer, holds, limits, offers, sizes, trouble
+from gpusage.policies.price import AVERAGE_PARTNER, Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.wording import cost, part_of, percent
 from gpusage_hooks.types import Case, Decision
 
@@ -79,7 +79,7 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
     reasons += [f"beside a partner {cost(dearest.slowdown)}, at most {percent(within.expected)} is accepted"]
     reasons += [known] if (known := _known(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
-    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=dearest.need)
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(dearest))
 
 
 def _known(case: Case) -> str:
@@ -118,11 +118,10 @@ def _unbound(best: Offer, reach: Reach, within: Limits, case: Case) -> str:
 
 
 def _named(offer: Offer) -> str:
-    return part_of(offer.need.share_percent, offer.place.name)
+    return part_of(offer.share_percent, offer.place.name)
 
 
 def _distance(offer: Offer, within: Limits) -> tuple[bool, float]:
     """Order shares that were refused: those that are too dear first, the least dear of them before the others."""
     too_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
-    fits = 100 * offer.need.memory_bytes.high <= offer.need.share_percent * offer.place.gpu.memory_bytes
-    return not (too_dear and fits), offer.slowdown.value
+    return not (too_dear and offer.has_memory(offer.booked_bytes)), offer.slowdown.value

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusage.policies.place import Place
-from gpusage.policies.price import Limits, Offer, booked_bytes, holds
+from gpusage.policies.price import Limits, Offer, holds
 from gpusage_hooks.types import Binding, GpuRequest, NodeKind
 from gpusage_hooks.units import MIB
 
@@ -34,7 +34,7 @@ class Choice:
     @property
     def share_percent(self) -> int:
         """Return the size of the share."""
-        return self.offers[0].need.share_percent
+        return self.offers[0].share_percent
 
     @property
     def gpu_time(self) -> float:
@@ -91,14 +91,14 @@ def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
 
 def may_bind(offers: Sequence[Offer], bind: Binding) -> bool:
     """Tell whether the site lets a share confine a job to the places of *offers*."""
-    has_room = any(offer.place.pool.has_room(offer.need.share_percent) for offer in offers)
+    has_room = any(offer.place.pool.has_room(offer.share_percent) for offer in offers)
     return bind == "always" or (bind == "room" and has_room)
 
 
 def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Iterator[Choice]:
-    for size in sorted({offer.need.share_percent for offer in holding}):
-        alike = [offer for offer in holding if offer.need.share_percent == size]
-        alike = [offer for offer in alike if _within_memory(offer, _cap_bytes(alike))]
+    for size in sorted({offer.share_percent for offer in holding}):
+        alike = [offer for offer in holding if offer.share_percent == size]
+        alike = [offer for offer in alike if offer.has_memory(_cap_bytes(alike))]
         if alike and reach.closed and len(alike) == len(reach.places):
             yield Choice(offers=tuple(alike), binding=False)
         bound = tuple(offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within))
@@ -110,12 +110,8 @@ def _preference(choice: Choice) -> tuple[float, bool]:
     return choice.gpu_time, choice.binding
 
 
-def _within_memory(offer: Offer, cap_bytes: int) -> bool:
-    return 100 * cap_bytes <= offer.need.share_percent * offer.place.gpu.memory_bytes
-
-
 def _cap_bytes(offers: Sequence[Offer]) -> int:
-    return math.ceil(max(booked_bytes(offer.need) for offer in offers) / MIB) * MIB
+    return math.ceil(max(offer.booked_bytes for offer in offers) / MIB) * MIB
 
 
 def _could_run(kind: NodeKind, reach: Reach) -> bool:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interval
+from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interval, Price
 from gpusage_hooks.units import MIB
 
 LIMITING = (7, 0)
@@ -26,12 +26,12 @@ WIDEST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One pool that may run the job; ``shares`` has what the job needs on each size of a share of its GPU."""
+    """One pool that may run the job; ``shares`` has what each size of a share of its GPU costs the job."""
 
     pool: GpuPool
     need: GpuNeed
     gpu: Gpu
-    shares: tuple[GpuNeed, ...] = ()
+    shares: tuple[Price, ...] = ()
 
     @property
     def name(self) -> str:

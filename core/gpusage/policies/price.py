@@ -10,11 +10,12 @@ Invariants (docs/decisions/0023):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpusage.policies.place import LIMITING, Place
+from gpusage.predictors.intervals import product, ratio
 from gpusage.wording import percent
-from gpusage_hooks.types import GpuNeed, Interval, SharingRules
+from gpusage_hooks.types import GpuNeed, Interval, Price, SharingRules
 from gpusage_hooks.units import gib
 
 AVERAGE_PARTNER = 1.08
@@ -39,18 +40,32 @@ class Offer:
     """One share of the GPU at one place.
 
     Attributes:
-        need: What the job needs on it.
+        price: What it costs the job alone there.
         slowdown: The step time against that on the whole GPU, beside an average partner.
     """
 
     place: Place
-    need: GpuNeed
+    price: Price
     slowdown: Interval
+
+    @property
+    def share_percent(self) -> int:
+        """Return the size of the share."""
+        return self.price.share_percent
 
     @property
     def gpu_time(self) -> float:
         """Return the GPU time of a step, against that of the whole GPU."""
-        return self.need.share_percent / 100 * self.slowdown.value
+        return self.share_percent / 100 * self.slowdown.value
+
+    @property
+    def booked_bytes(self) -> float:
+        """Return the memory that the share has to have, for it is also the most that the job may take."""
+        return self.place.need.memory_bytes.high
+
+    def has_memory(self, booked_bytes: float) -> bool:
+        """Tell whether *booked_bytes* are within the share's part of the GPU's memory."""
+        return 100 * booked_bytes <= self.share_percent * self.place.gpu.memory_bytes
 
 
 def limits(rules: SharingRules, accepted: float | None) -> Limits:
@@ -81,9 +96,9 @@ def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
     """Yield the shares at each place that have a size of the site's."""
     allowed = sizes(rules)
     for place in where:
-        for need in place.shares:
-            if need.share_percent in allowed:
-                yield Offer(place=place, need=need, slowdown=beside_partner(need.slowdown))
+        for price in place.shares:
+            if price.share_percent in allowed:
+                yield Offer(place=place, price=price, slowdown=beside_partner(price.slowdown))
 
 
 def beside_partner(slowdown: Interval) -> Interval:
@@ -95,17 +110,27 @@ def beside_partner(slowdown: Interval) -> Interval:
     )
 
 
-def booked_bytes(need: GpuNeed) -> float:
-    """Return the memory that a share has to have, for it is also the most that the job may take."""
-    return need.memory_bytes.high
+def need_on(offer: Offer) -> GpuNeed:
+    """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
+    whole, slowdown, part = offer.place.need, offer.price.slowdown, offer.share_percent / 100
+    return replace(
+        whole,
+        step_time_s=product(whole.step_time_s, slowdown),
+        throughput_samples_per_s=ratio(whole.throughput_samples_per_s, slowdown),
+        sm_activity=_at_most_one(whole.sm_activity, 1 / (part * slowdown.value)),
+        dram_activity=_at_most_one(whole.dram_activity, 1 / slowdown.value),
+        fits=offer.has_memory(offer.booked_bytes),
+        share_percent=offer.share_percent,
+        slowdown=slowdown,
+    )
 
 
 def holds(offer: Offer, within: Limits) -> bool:
     """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
     return (
         offer.place.gpu.compute_capability >= LIMITING
-        and offer.need.familiar
-        and 100 * booked_bytes(offer.need) <= offer.need.share_percent * offer.place.gpu.memory_bytes
+        and offer.place.need.familiar
+        and offer.has_memory(offer.booked_bytes)
         and offer.slowdown.value <= within.expected
         and offer.slowdown.high <= within.worst
         and offer.gpu_time <= MOST_GPU_TIME
@@ -116,13 +141,13 @@ def trouble(offer: Offer, within: Limits) -> str:
     """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
     if holds(offer, within):
         return ""
-    slowdown, memory = offer.slowdown, booked_bytes(offer.need)
+    slowdown = offer.slowdown
     if offer.place.gpu.compute_capability < LIMITING:
         return "MPS cannot hold a job to its share there (older than Volta)"
-    if not offer.need.familiar:
+    if not offer.place.need.familiar:
         return "the workload is unlike those that the prediction was fitted on"
-    if not 100 * memory <= offer.need.share_percent * offer.place.gpu.memory_bytes:
-        return f"may need up to {gib(memory)}, more than its part of the memory"
+    if not offer.has_memory(offer.booked_bytes):
+        return f"may need up to {gib(offer.booked_bytes)}, more than its part of the memory"
     if not slowdown.value <= within.expected:
         return f"would cost {percent(slowdown.value)} beside a partner, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
@@ -130,3 +155,8 @@ def trouble(offer: Offer, within: Limits) -> str:
     return (
         f"would save too little: a step takes {100 * offer.gpu_time:.0f} % of the GPU time that it takes on a whole GPU"
     )
+
+
+def _at_most_one(activity: Interval, times: float) -> Interval:
+    value, low, high = (min(end * times, 1.0) for end in (activity.value, activity.low, activity.high))
+    return Interval(value=value, low=low, high=high)

@@ -10,7 +10,7 @@ from gpusage.policies.choice import Choice, Reach, choose
 from gpusage.policies.place import Place
 from gpusage.policies.price import Limits, Offer, holds, limits, offers, sizes, trouble
 from gpusage_hooks import samples
-from gpusage_hooks.types import Binding, Gpu, GpuNeed, GpuPool, GpuRequest, Interval, NodeKind, SharingRules
+from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Price, SharingRules
 from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
@@ -21,19 +21,18 @@ def cost(value: float, spread: float = 0.05) -> Interval:
     return Interval(value=value, low=max(value - spread, 1.0), high=value + spread)
 
 
-def on_share(gpu: Gpu, percent: int, value: float, spread: float = 0.05, gib: float = 2.0) -> GpuNeed:
-    need = samples.need(gpu, memory_gib=gib)
-    return replace(need, share_percent=percent, slowdown=cost(value, spread))
+def on_share(gpu: Gpu, percent: int, value: float, spread: float = 0.05) -> Price:
+    return Price(gpu=gpu.name, share_percent=percent, slowdown=cost(value, spread))
 
 
-def place(gpu: Gpu, *shares: GpuNeed, **pool: object) -> Place:
+def place(gpu: Gpu, *shares: Price, gib: float = 2.0, **pool: object) -> Place:
     there = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
     there = replace(there, exact_feature=gpu.name, **pool)  # type: ignore[arg-type]
-    return Place(pool=there, need=samples.need(gpu, memory_gib=2.0), gpu=gpu, shares=shares)
+    return Place(pool=there, need=samples.need(gpu, memory_gib=gib), gpu=gpu, shares=shares)
 
 
 def offer(gpu: Gpu = FAST, percent: int = 50, value: float = 1.1, spread: float = 0.05, gib: float = 2.0) -> Offer:
-    (found,) = offers([place(gpu, on_share(gpu, percent, value, spread, gib))], SharingRules())
+    (found,) = offers([place(gpu, on_share(gpu, percent, value, spread), gib=gib)], SharingRules())
     return found
 
 
@@ -98,7 +97,7 @@ def test_a_share_that_cannot_be_promised_says_why(found: Offer, reason: str) -> 
 
 def test_an_unfamiliar_model_and_an_old_gpu_are_promised_nothing() -> None:
     found = offer()
-    strange = replace(found, need=replace(found.need, familiar=False))
+    strange = replace(found, place=replace(found.place, need=replace(found.place.need, familiar=False)))
     assert "unlike those" in trouble(strange, SITE)
     pascal = replace(found.place.gpu, compute_capability=(6, 0))
     assert "older than Volta" in trouble(replace(found, place=replace(found.place, gpu=pascal)), SITE)
@@ -192,7 +191,7 @@ def test_a_gpu_that_nobody_knows_stops_a_share_that_confines_nothing() -> None:
 
 def test_the_largest_memory_of_all_places_has_to_fit_the_share_of_each() -> None:
     """6.6 GiB on FAST are its cap everywhere; a third of SMALL's 8 GiB is 2.6."""
-    where = place(SMALL, on_share(SMALL, 33, 1.1)), place(FAST, on_share(FAST, 33, 1.1, gib=6.0))
+    where = place(SMALL, on_share(SMALL, 33, 1.1)), place(FAST, on_share(FAST, 33, 1.1), gib=6.0)
     choice = taken(*where)
     assert choice is not None
     assert [one.place.name for one in choice.offers] == [FAST.name]
