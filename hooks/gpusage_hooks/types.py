@@ -376,7 +376,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The least and the greatest value of a setting, or of each in a list: ``Annotated[float, Range(low=1, high=9)]``."""
+    """The least and the most of a setting, or of each in a list: ``Annotated[float, Range(low=1, high=9)]``."""
 
     low: float
     high: float
