@@ -153,7 +153,7 @@ class Gpu:
 
     Attributes:
         name: Lower-case, model-form-memory where it matters, for example ``v100-sxm2-16gb``.
-        aliases: Other names: short form, Slurm type names, NVML names (lower-case).
+        aliases: Other names: short form, workload managers' type names, NVML names (lower-case).
         generation: Nvidia's name of the architecture, for example ``volta``.
         compute_capability: Major and minor, for example ``(7, 0)``.
         peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
@@ -251,7 +251,7 @@ class GpuRequest:
         preferred_gpus: Site types to try first, best first; any of the others will do.
         required_gpus: Site types of which one must run it, best first; none means that any may.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
-        partitions: Slurm partitions or YARN queues that may run it; none named means the cluster's default.
+        partitions: Partitions or queues that may run it; none named means the cluster's default.
         places: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
         node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
         cpu_count: Cores that it asks of its node.
@@ -295,9 +295,9 @@ class GpuPool:
 
     Attributes:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
-        site_type: The site's own name of the type (Slurm GRES type, YARN node label).
+        site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
-        feature: What a job must ask for to be sent here (a Slurm feature), ``None`` where there is none.
+        feature: What a job must ask for to be sent here, ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         partitions: Those that reach it; none means that all do.
         node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
@@ -440,7 +440,7 @@ class Submission:
     """What one workload manager handed over, untouched.
 
     Attributes:
-        manager: ``slurm`` or ``yarn``.
+        manager: The workload manager's name, as in `Manager`.
         fields: The job's fields in the manager's own words.
         script: The job script's text, where that is all there is (offline validation).
         origin: For people: a script's path, or ``uid 1000``.

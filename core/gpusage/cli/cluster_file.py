@@ -3,8 +3,8 @@
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature``,
 ``exact_feature``, ``partitions`` and ``node_features``; a table ``unshared`` has the places whose GPUs stay whole,
-``partition=gpu``, ``reservation=course`` or ``qos=short``, each with why. What `gpusage slurm status --json` prints is
-such a file, too.
+``partition=gpu``, ``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a
+file, too.
 """
 
 from __future__ import annotations
@@ -187,7 +187,5 @@ def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:
 
 
 def _refuse(origin: str, key: str, rule: str, found: object) -> NoReturn:
-    message = (
-        f"Key {key!r} of cluster {origin!r} must be {rule}; got {found!r}. 'gpusage slurm status --json' writes one."
-    )
+    message = f"Key {key!r} of cluster {origin!r} must be {rule}; got {found!r}. 'gpusage status --json' writes one."
     raise RequestError(message)

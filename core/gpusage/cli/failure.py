@@ -12,9 +12,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.metadata import requires
 from typing import Any
 
 import click
@@ -23,8 +26,7 @@ from gpusage.cli.tables import harmless
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
-EXTRAS = {"requests": "yarn"}
-"""Which extra of ours brings a library that a whole group of commands needs."""
+_OF_AN_EXTRA = re.compile(r"([\w.-]+)[^;]*;\s*extra == ['\"]([\w-]+)['\"]")
 REPORT = "This is a bug of gpusage; please report it with the lines above, as CONTRIBUTING.md says"
 
 
@@ -57,14 +59,22 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-        return lacking(missing, arguments) if missing in EXTRAS else bug(error, arguments)
+        extra = extra_with(missing)
+        return lacking(missing, extra, arguments) if extra else bug(error, arguments)
     return status if isinstance(status, int) else 0
 
 
-def lacking(library: str, arguments: Sequence[str]) -> int:
-    """Tell that a library is not installed, and how it comes."""
+def extra_with(library: str) -> str | None:
+    """Return the smallest extra of ours that brings *library*, ``None`` where none does."""
+    pairs = [each.groups() for line in requires("gpusage") or () if (each := _OF_AN_EXTRA.match(line))]
+    sizes = Counter(extra for _, extra in pairs)
+    return min((extra for name, extra in pairs if name == library), key=sizes.__getitem__, default=None)
+
+
+def lacking(library: str, extra: str, arguments: Sequence[str]) -> int:
+    """Tell that a library is not installed, and which extra of ours brings it."""
     rule = f"Library {library} must be there for this command; got: not installed."
-    return tell("input", f"{rule} Install gpusage with its extra [{EXTRAS[library]}].", INPUT, arguments)
+    return tell("input", f"{rule} Install gpusage with its extra [{extra}].", INPUT, arguments)
 
 
 def bug(error: Exception, arguments: Sequence[str]) -> int:

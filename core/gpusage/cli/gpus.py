@@ -46,7 +46,7 @@ LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed 
 def command(*, local: bool, as_json: bool) -> None:
     """List the GPUs that predictions can be made for, and where each row is from.
 
-    GPU names are understood in other spellings, too: Slurm's type names, NVML's names, and the short forms.
+    GPU names are understood in other spellings, too: workload managers' type names, NVML's names, and the short forms.
     """
     from gpusage.api import advisor  # noqa: PLC0415 - start-up time
 

@@ -23,6 +23,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "card": "gpusage.cli.card:command",
         "gpus": "gpusage.cli.gpus:command",
         "decisions": "gpusage.cli.decisions:command",
+        "status": "gpusage.cli.status:command",
         "job-card": "gpusage.cli.job_card:job_card",
     }
 )
@@ -87,7 +88,7 @@ class LazyGroup(click.Group):
 
 
 def namesake_command(ctx: click.Context, name: str) -> click.Command | None:
-    """Return the command *name* of the plugin *name*, so that `gpusage yarn` need not wait for Slurm's commands.
+    """Return the command *name* of the plugin *name*, so that nobody waits for the commands of other plugins.
 
     Raises:
         PluginError: A plugin cannot be loaded.

@@ -28,7 +28,7 @@ _SEPARATORS = re.compile(r"[\s_-]+")
 
 
 class Catalogue:
-    """GPUs by name, alias, Slurm type name and NVML name."""
+    """GPUs by name, alias, a workload manager's type name and NVML name."""
 
     def __init__(self, rows: Sequence[Gpu]) -> None:
         """Index *rows*; a later row replaces an earlier one of the same name."""

@@ -79,7 +79,7 @@ def find(mark: str, folder: Path, programs: Path) -> list[int]:
 def _stands_in(pid: int, folder: Path, programs: Path) -> bool:
     """Say whether *pid* is a program below *programs*, working in *folder*.
 
-    Some are known only by this: a slurmstepd writes its title over the environment that it began with.
+    Some are known only by this, because they write a title over the environment that they began with.
     """
     process = Path("/proc") / str(pid)
     try:

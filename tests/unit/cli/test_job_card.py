@@ -260,7 +260,7 @@ def slow(tmp_path: Path) -> Iterator[Slow]:
 def test_a_model_that_takes_too_long_is_read_on_and_the_second_submission_has_its_card(slow: Slow) -> None:
     start_s = time.monotonic()
     assert slow.card("r") == (
-        "describing the model takes longer than 0.3 s (slurm.card_limit_s); it goes on in the background, "
+        "describing the model takes longer than 0.3 s, this site's limit; it goes on in the background, "
         "so submit again in a moment"
     )
     assert time.monotonic() - start_s < 10
