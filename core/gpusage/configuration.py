@@ -86,6 +86,10 @@ class Configuration:
         """Return what policies act on."""
         return Rules(sharing=self.sharing, generation=self.generation, slo=self.slo)
 
+    def mode_or(self, unset: SiteMode) -> SiteMode:
+        """Return the mode that the site has set, or *unset* where it has set none."""
+        return self.mode if "mode" in self.origins else unset
+
     def of_manager(self, kind: type[_Settings]) -> _Settings:
         """Return the settings of the workload manager that has them as a *kind*; its defaults where there is none."""
         return next((each for each in self.managers.values() if isinstance(each, kind)), kind())

@@ -99,5 +99,6 @@ def parse_mark(text: str) -> Mark | None:
 
 def _plain(text: str) -> str:
     """Return *text* in printable ASCII, a question mark for any other letter, and no longer than a mark may be."""
-    ascii_only = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+    is_plain = text.isascii() and text.isprintable()
+    ascii_only = text if is_plain else "".join(letter if " " <= letter <= "~" else "?" for letter in text)
     return ascii_only if len(ascii_only) <= REST_LIMIT_BYTES else f"{ascii_only[: REST_LIMIT_BYTES - 3]}..."

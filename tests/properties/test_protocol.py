@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.service.precedents import Precedents, Traced
-from gpusage.service.protocol import Ask, Ping, ProtocolError, StatusQuery, answer_line, json_line, parse_line
+from gpusage.service.protocol import Answer, Ask, Ping, ProtocolError, StatusQuery, json_line, parse_line
+from gpusage_hooks.types import Code
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -68,7 +69,7 @@ def test_fields_arrive_as_they_were_sent(fields: dict[str, str]) -> None:
 )
 def test_an_answer_is_one_flat_line_of_texts(message: str, settings: dict[str, str]) -> None:
     """Whatever a user wrote and a plugin gave, surrogates included."""
-    line = answer_line("KEEP", message, settings)
+    line = Answer(code=Code.KEEP, message=message, settings=settings).line()
     assert line.count(b"\n") == 1
     answer = json.loads(line)
     assert all(isinstance(value, str) for value in answer.values())

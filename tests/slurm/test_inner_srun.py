@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.edits import make_edits
-from gpusage.service.protocol import Ask, answer_line, parse_line
+from gpusage.service.protocol import Answer, Ask, parse_line
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
 from gpusage_slurm.install import Site, plan_installation
 from gpusage_slurm.render import render_decision
@@ -70,16 +70,15 @@ class Handler(socketserver.StreamRequestHandler):
         job = parse_submission(Submission(manager="slurm", fields=ask.fields))
         assert job is not None
         if job.model_request is None or job.request.gpu_count != 1 or job.request.obstacles:
-            self.wfile.write(answer_line("KEEP", "; ".join(job.request.obstacles)))
+            self.wfile.write(Answer(code=Code.KEEP, message="; ".join(job.request.obstacles)).line())
             return
         request = replace(job.request, mps_thread_percent=40, memory_cap_bytes=2**30)
         decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
         rendered = render_decision(job, decision, CLUSTER)
         assert rendered is not None
-        code = "REWRITE" if rendered.fields else "KEEP"
-        self.wfile.write(
-            answer_line(code, rendered.trouble or f"{rendered.before} -> {rendered.after}", rendered.fields)
-        )
+        code = Code.REWRITE if rendered.fields else Code.KEEP
+        message = rendered.trouble or f"{rendered.before} -> {rendered.after}"
+        self.wfile.write(Answer(code=code, message=message, settings=rendered.fields).line())
 
 
 @pytest.fixture(scope="module")

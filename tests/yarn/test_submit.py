@@ -322,7 +322,7 @@ def test_a_site_that_only_observes_gets_whole_gpus(cluster: Sandbox, tmp_path: P
     )  # fmt: skip
     document = json.loads(done.stdout)
     assert (document["plan"]["share"], document["plan"]["memory_cap_mib"]) == (100, 0)
-    assert "advice only, for the site's mode is advise: yarn.io/gpu: 1 -> gpusage.io/share" in done.stderr
+    assert "advice only in mode advise: yarn.io/gpu: 1 -> gpusage.io/share" in done.stderr
 
 
 def test_plain_yarn_is_told_what_it_lacks(new_cluster: Any) -> None:  # noqa: ANN401 - NewCluster of conftest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ import click
 
 from gpusage.cli import documents, options, tables
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
+from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, ModelRequest, Rendered, Submission
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
+    from gpusage.verdict import Premises, Verdict
 
 EXAMPLE = """\b
 Examples:
@@ -24,7 +25,7 @@ Examples:
 """
 SCHEMA = "gpusage.validate/1"
 MANAGER = "slurm"
-MODE_NOTE = "Mode: shown is what 'enforce' would do; the configuration here says '{}', which changes nothing."
+MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
     "file": "Cluster of the file",
     "local": "This machine's cluster",
@@ -34,14 +35,18 @@ MAXIMUM_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What becomes of one script: a decision in the manager's words with notes, or an error of the script."""
+class Validation:
+    """What becomes of one script: a verdict, or an error of the script."""
 
     script: str
-    decision: Decision | None = None
-    rendered: Rendered | None = None
+    verdict: Verdict | None = None
     error: GpuUsageError | None = None
-    notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the decision rests on and the script does not say."""
+        job = self.verdict.job if self.verdict else None
+        return tuple(_notes(job)) if job else ()
 
 
 @click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
@@ -63,33 +68,42 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
     from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
     from gpusage.cli.cluster_file import find_cluster  # noqa: PLC0415 - as above
     from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
+    from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - as above
+    from gpusage.verdict import Premises, held_back  # noqa: PLC0415 - as above
 
     configuration = load_configuration()
     advisor = make_advisor(configuration.rules)
     advisor = replace(advisor, settings=configuration.managers)
     cluster, origin = find_cluster(advisor, MANAGER, cluster_file)
-    verdicts = [judge(advisor, str(path), cluster) for path in scripts]
+    premises = Premises(advisor=advisor, mode="enforce")
+    validations = [validate(str(path), cluster, premises) for path in scripts]
     if as_json:
-        tables.print_json(_document(verdicts, cluster, origin, configuration.mode))
+        tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
-        _show_premises(cluster, origin, configuration.mode)
-    for verdict in verdicts:
-        if verdict.error is not None:
-            click.echo(tables.harmless(f"gpusage: error: {verdict.script}: {verdict.error}"), err=True)
+        _show_premises(cluster, origin, held_back(configuration.mode, kill_reason(configuration.kill_switch)))
+    for validation in validations:
+        if validation.error is not None:
+            click.echo(tables.harmless(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
         elif not as_json:
-            _show(verdict)
-    context.exit(1 if any(verdict.error for verdict in verdicts) else 0)
+            _show(validation)
+    context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def judge(advisor: Advisor, script: str, cluster: Cluster) -> Verdict:
+def validate(script: str, cluster: Cluster, premises: Premises) -> Validation:
     """Return what becomes of the job script at the path *script* on *cluster*."""
+    from gpusage.verdict import judge, require_job  # noqa: PLC0415 - start-up time
+
     try:
-        job = _job(advisor, script)
-        decision = advisor.decide(job, _graph(advisor, job), cluster)
-        decision, rendered = advisor.render(job, decision, cluster)
+        submission = Submission(manager=MANAGER, script=read_script(script), origin=script)
+        job = require_job(submission, premises.advisor)
+        return Validation(script=script, verdict=judge(job, cluster, premises, _reader(premises.advisor)))
     except GpuUsageError as error:
-        return Verdict(script=script, error=error)
-    return Verdict(script=script, decision=decision, rendered=rendered, notes=tuple(_notes(job)))
+        return Validation(script=script, error=error)
+
+
+def _reader(advisor: Advisor) -> Callable[[Job, ModelRequest], ModelGraph | None]:
+    """Return what reads a job's model where sbatch would be called: in this folder."""
+    return lambda _, wish: advisor.read(wish.model, dict(wish.workload.shape))
 
 
 def _notes(job: Job) -> Iterator[str]:
@@ -100,15 +114,6 @@ def _notes(job: Job) -> Iterator[str]:
             yield f"assumed {', '.join(wish.assumed)}"
         if job.caveat:
             yield job.caveat
-
-
-def _job(advisor: Advisor, script: str) -> Job:
-    submission = Submission(manager=MANAGER, script=read_script(script), origin=script)
-    job: Job | None = advisor.plugins.hook.parse_submission(submission=submission)
-    if job is None:
-        message = f"Script {script!r} must be one that a plugin understands; got no answer. Install the Slurm plugin."
-        raise RequestError(message)
-    return job
 
 
 def read_script(path: str) -> str:
@@ -129,26 +134,20 @@ def read_script(path: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _graph(advisor: Advisor, job: Job) -> ModelGraph | None:
-    """Return the graph of the job's model, read where sbatch would be called: in this folder."""
-    wish = job.model_request
-    return advisor.read(wish.model, dict(wish.workload.shape)) if wish is not None and wish.enabled else None
-
-
-def _document(verdicts: Sequence[Verdict], cluster: Cluster, origin: str, mode: str) -> dict[str, Any]:
+def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, mode: str) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "mode": mode,
         "cluster": documents.cluster(cluster, origin),
         "decisions": [
-            documents.decision(verdict.script, verdict.decision, verdict.rendered) | {"notes": list(verdict.notes)}
-            for verdict in verdicts
-            if verdict.decision and verdict.rendered
+            documents.decision(each.script, each.verdict.decision, each.verdict.rendered) | {"notes": list(each.notes)}
+            for each in validations
+            if each.verdict
         ],
         "errors": [
-            {"script": verdict.script, "code": verdict.error.code, "message": str(verdict.error)}
-            for verdict in verdicts
-            if verdict.error
+            {"script": each.script, "code": each.error.code, "message": str(each.error)}
+            for each in validations
+            if each.error
         ],
     }
     if document["errors"]:
@@ -157,19 +156,21 @@ def _document(verdicts: Sequence[Verdict], cluster: Cluster, origin: str, mode: 
     return document
 
 
-def _show_premises(cluster: Cluster, origin: str, mode: str) -> None:
+def _show_premises(cluster: Cluster, origin: str, why_nothing: str) -> None:
     types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
     notes = (*cluster.notes, *cluster.unshared.values())
     tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in notes))
-    if mode != "enforce":
-        tables.show(MODE_NOTE.format(mode))
+    if why_nothing:
+        tables.show(MODE_NOTE.format(why_nothing))
 
 
-def _show(verdict: Verdict) -> None:
-    if verdict.decision and verdict.rendered:
+def _show(validation: Validation) -> None:
+    verdict = validation.verdict
+    if verdict:
         tables.show("")
-        tables.show_title(verdict.script)
-        tables.show(*_lines(verdict.decision, verdict.rendered), *(f"  note: {text}" for text in verdict.notes))
+        tables.show_title(validation.script)
+        notes = (f"  note: {text}" for text in validation.notes)
+        tables.show(*_lines(verdict.decision, verdict.rendered), *notes)
 
 
 def _lines(decision: Decision, rendered: Rendered) -> list[str]:

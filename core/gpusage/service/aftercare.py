@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from gpusage.service.state import State
+from gpusage.verdict import held_back
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import MarkedJob
 
@@ -31,10 +32,14 @@ class Aftercare:
 
     Args:
         state: Whose jobs to look at, and what may be done.
+
+    Attributes:
+        due: Set where there may be something to look at: a job was rewritten, or one waits.
     """
 
     def __init__(self, state: State) -> None:
-        self.rewrote = True  # before this daemon was started, perhaps
+        self.due = threading.Event()
+        self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
         self._since_s: dict[_Key, float] = {}
         self._again_s: dict[_Key, float] = {}
@@ -58,7 +63,7 @@ class Aftercare:
 
     def look(self) -> None:
         """Look once; whatever goes wrong, the next look may succeed."""
-        self.rewrote = False
+        self.due.clear()
         snapshot, waiting = self._state.snapshot, dict[_Key, MarkedJob]()
         try:
             for manager in snapshot.clusters:
@@ -68,7 +73,7 @@ class Aftercare:
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._fail(error)
         if waiting or self._error or not snapshot.clusters:
-            self.rewrote = True  # there is something to look at next time
+            self.due.set()  # there is something to look at next time
         self._act(waiting, time.monotonic())
 
     def _act(self, waiting: dict[_Key, MarkedJob], now_s: float) -> None:
@@ -84,8 +89,9 @@ class Aftercare:
     def _help(self, key: _Key, job: MarkedJob, now_s: float) -> None:
         """Turn *job* back, or remember why not, and when to try again."""
         snapshot = self._state.snapshot
-        if snapshot.killed is not None or snapshot.configuration.mode != "enforce":
-            self._tell(key, job, snapshot.killed or f"nothing is changed in mode {snapshot.configuration.mode}")
+        why_not = held_back(snapshot.configuration.mode, snapshot.killed)
+        if why_not:
+            self._tell(key, job, why_not)
             return
         try:
             done = snapshot.advisor.plugins.hook.turn_back(job=job, reason=job.stuck)
@@ -115,7 +121,7 @@ class Aftercare:
 
     def _run(self) -> None:
         while not self._stop.wait(max(1.0, self._state.snapshot.configuration.daemon.refresh_s)):
-            if self.rewrote:
+            if self.due.is_set():
                 self.look()
 
 

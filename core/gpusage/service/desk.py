@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
 from gpusage.service.aftercare import Aftercare
-from gpusage.service.answer import Judge, Verdict, origin
-from gpusage.service.case import Case, overdue, time_left_s
+from gpusage.service.exchange import Exchange, overdue, time_left_s
+from gpusage.service.judge import Ruling, origin
+from gpusage.service.judge_thread import JudgeThread
 from gpusage.service.memo import Memo
 from gpusage.service.protocol import (
     ALIVE,
@@ -50,8 +47,6 @@ JUDGE_SHARE = 0.7
 STATUS_AGE_S = 1.0
 COMPLAINT_S = 60.0
 REMEMBERED_COMPLAINTS = 1000
-LATE_LIMIT = 256
-"""Jobs that were answered in the judge's place and are still to be judged, for their records and for the next alike."""
 
 _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
@@ -71,6 +66,11 @@ class Counts:
     spent: int = 0
     refused: int = 0
     malformed: int = 0
+
+    def add(self, code: Code) -> None:
+        """Count one decision."""
+        name = code.value.lower()
+        setattr(self, name, getattr(self, name) + 1)
 
 
 class Desk:
@@ -93,17 +93,17 @@ class Desk:
         self._version = version("gpusage")
         self._started_s = time.monotonic()
         self._numbers = Numbers()
-        self._cases: queue.SimpleQueue[Case | None] = queue.SimpleQueue()
+        self._judge = JudgeThread(loop, self._judged)
         self._status = 0.0, b""
         self._complaints: Memo[int, int] = Memo(REMEMBERED_COMPLAINTS)
 
     def start(self) -> None:
         """Begin to judge."""
-        threading.Thread(target=self._judge, name="judge", daemon=True).start()
+        self._judge.start()
 
     def stop(self) -> None:
-        """End the judge's thread."""
-        self._cases.put(None)
+        """Judge no more."""
+        self._judge.stop()
 
     def trusts(self, uid: int) -> bool:
         """Tell whether *uid* may ask for verdicts."""
@@ -126,11 +126,11 @@ class Desk:
         try:
             question = self._parsed(line, uid)
         except ProtocolError:
-            return KEPT
+            return KEPT.line()
         if isinstance(question, Ask):
             self.counts.refused += 1
             self._complain(uid, f"uid {uid} asks where only the status is told")
-            return KEPT
+            return KEPT.line()
         return self._told(question, uid)
 
     def refuse(self, uid: int) -> None:
@@ -179,17 +179,18 @@ class Desk:
 
     def _ask(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         self.counts.asked += 1
-        case = Case(ask=ask, snapshot=snapshot, reply=reply)
-        left_s = time_left_s(case)
+        left_s = time_left_s(ask, snapshot.configuration.answer_limit_s(ask.manager))
+        ruling: Ruling | None = None
         if left_s > 0:  # else the client hears no answer, and tells the next time
             self._count_missed(ask)
-        verdict: Verdict | None = snapshot.precedents.find(ask) if left_s > 0 else None
-        if verdict is not None:
+            ruling = snapshot.precedents.find(ask)
+        if ruling is not None:
             self.counts.remembered += 1
-            self._settle(verdict, ask, reply)
+            self._settle(ruling, ask, reply)
             return
-        case.timer = self._loop.call_later(max(left_s, 0) * JUDGE_SHARE, self._overdue, case)
-        self._cases.put(case)
+        exchange = Exchange(ask=ask, snapshot=snapshot, reply=reply)
+        exchange.timer = self._loop.call_later(max(left_s, 0) * JUDGE_SHARE, self._overdue, exchange)
+        self._judge.hand_over(exchange)
 
     def _count_missed(self, ask: Ask) -> None:
         for why, count in ask.missed.items():
@@ -198,78 +199,58 @@ class Desk:
             told = ", ".join(f"{why} {count}" for why, count in ask.missed.items())
             _log.warning("%s: jobs before this one got no answer: %s", ask.manager, told)
 
-    def _overdue(self, case: Case) -> None:
+    def _overdue(self, exchange: Exchange) -> None:
         """Answer in the judge's place; the record tells what the job really got.
 
         Where the job is not understood yet, its record waits for the judge, its user cannot be told, and its mark,
         which the client leaves, has no number.
         """
-        case.answered = True
+        exchange.answered = True
         self.counts.overdue += 1
-        wish = case.job.model_request if case.job else None
+        wish = exchange.job.model_request if exchange.job else None
         if wish is None or not wish.enabled:
-            case.reply(LATE)
+            exchange.reply(LATE.line())
             return
-        case.recorded = True
-        self._settle(overdue(case), case.ask, case.reply)
+        exchange.recorded = True
+        self._settle(overdue(exchange), exchange.ask, exchange.reply)
 
-    def _judged(self, case: Case, verdict: Verdict) -> None:
-        if case.timer is not None:
-            case.timer.cancel()
-        self.counts.spent += verdict.spent
-        if verdict.failed:
+    def _judged(self, exchange: Exchange, ruling: Ruling | None) -> None:
+        """Send and record *ruling*, or what the job got that was answered in the judge's place."""
+        if ruling is not None:
+            self._remember(exchange, ruling)
+        if ruling is not None and not exchange.answered:
+            exchange.answered = exchange.recorded = True
+            self._settle(ruling, exchange.ask, exchange.reply)
+        elif not exchange.recorded:
+            exchange.recorded = True
+            given = ruling is not None and (ruling.verdict is None or ruling.verdict.decision.code is not Code.REWRITE)
+            self._settle(ruling if ruling and given else overdue(exchange), exchange.ask, _unheard)
+
+    def _remember(self, exchange: Exchange, ruling: Ruling) -> None:
+        """Let *ruling* hold for all that agree in what was looked at, unless it came about by a fault."""
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        self.counts.spent += ruling.spent
+        if ruling.failed:
             self.counts.failed += 1
         else:
-            case.snapshot.precedents.add(case.ask, verdict.seen, verdict)
-        if not case.answered:
-            case.answered = case.recorded = True
-            self._settle(verdict, case.ask, case.reply)
-        elif not case.recorded:
-            self._record_late(case, verdict)
+            exchange.snapshot.precedents.add(exchange.ask, ruling.seen, ruling)
 
-    def _record_late(self, case: Case, verdict: Verdict | None) -> None:
-        """Have recorded what a job got that was answered in the judge's place: no more than *verdict* gives it."""
-        case.recorded = True
-        unchanged = verdict is not None and not (verdict.record and verdict.record.decision.code is Code.REWRITE)
-        self._settle(verdict if verdict and unchanged else overdue(case), case.ask, _unheard)
-
-    def _settle(self, verdict: Verdict, ask: Ask, reply: Reply) -> None:
-        """Have *verdict* recorded, then send it."""
-        if verdict.record is None:
+    def _settle(self, ruling: Ruling, ask: Ask, reply: Reply) -> None:
+        """Have *ruling* recorded, then send it."""
+        if ruling.verdict is None:
             self.counts.decline += 1
-            reply(verdict.line)
+            reply(ruling.answer.line())
             return
-        code = verdict.record.decision.code.value.lower()
-        setattr(self.counts, code, getattr(self.counts, code) + 1)
-        if verdict.record.decision.code is Code.REWRITE:
-            self._aftercare.rewrote = True
+        code = ruling.verdict.decision.code
+        self.counts.add(code)
+        if code is Code.REWRITE:
+            self._aftercare.due.set()
         now_s = time.time()
         number = self._numbers.take(now_s)
-        line = verdict.line if verdict.marked is None else number.encode().join(verdict.marked)
-        record = replace(verdict.record, decided_at_s=now_s, origin=origin(ask), number=number)
+        line = ruling.answer.line(number)
+        record = ruling.verdict.record(origin=origin(ask), number=number, decided_at_s=now_s)
         self._recorder.keep(record, lambda: reply(line))
-
-    def _judge(self) -> None:
-        """Judge case after case, in the judge's thread; those that nobody waits for any more come last."""
-        judge = Judge()
-        late: deque[Case] = deque()
-        while (case := self._next(late)) is not None:
-            if not case.answered or self._cases.empty():
-                verdict = judge.verdict(case.ask, case.snapshot, case.understood)
-                self._call(self._judged, case, verdict)
-            elif len(late) < LATE_LIMIT:
-                late.append(case)
-            else:
-                self._call(self._record_late, case, None)
-
-    def _next(self, late: deque[Case]) -> Case | None:
-        with suppress(queue.Empty):
-            return self._cases.get(block=not late)
-        return late.popleft()
-
-    def _call(self, act: Callable[[Case, Any], None], case: Case, verdict: Verdict | None) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(act, case, verdict)
 
 
 def _unheard(_: bytes) -> None:

@@ -13,13 +13,16 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+
+from gpusage.mark import Mark
+from gpusage_hooks.types import Code
 
 VERSION = "1"
 LINE_LIMIT_BYTES = 128 * 1024
-MOST_LIMIT_MS = 2000
-"""The longest that an adapter may tell us to take for its question."""
 MAXIMUM_COUNT = 10**9
 MISSED = ("silent", "rest", "unreachable", "strange")
 """Why a client left a job alone: no answer within its limit; not asked in the rest after that; nobody listened; an
@@ -37,14 +40,12 @@ class Ask:
 
     Attributes:
         fields: The job's fields in the manager's own words.
-        limit_s: How long the adapter waits for the answer; ``None`` where it goes by the configuration.
-        until_s: When the client gives up, by the clock of this host; ``None`` where it does not say.
+        until_s: When the client gives up, in seconds since 1970; ``None`` where it does not say.
         missed: How many jobs before this one got no answer, by one of `MISSED`.
     """
 
     manager: str
     fields: Mapping[str, str]
-    limit_s: float | None = None
     until_s: float | None = None
     missed: Mapping[str, int] = field(default_factory=dict)
 
@@ -60,6 +61,43 @@ class StatusQuery:
 
 
 Question = Ask | Ping | StatusQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an ask is answered.
+
+    Attributes:
+        code: What is done to the job.
+        message: For its user.
+        settings: ``set.X`` and ``env.X`` keys with what to set in the job.
+        mark: What the job is to carry, with no number yet; ``None`` for nothing.
+        overdue: Deciding took too long: who asks again may get a better answer.
+    """
+
+    code: Code
+    message: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    mark: Mark | None = None
+    overdue: bool = False
+
+    def line(self, number: str = "") -> bytes:
+        """Return it as one line, with *number*, its record's, in the mark.
+
+        Of the message line breaks become spaces, other control characters question marks; what is no setting is left
+        out.
+        """
+        message = {"v": VERSION, "code": self.code.value, "message": printable(" ".join(self.message.split()))}
+        message |= {key: value for key, value in self.settings.items() if _is_setting(key, value)}
+        if self.mark is not None:
+            message["mark"] = str(replace(self.mark, number=number))
+        if self.overdue:
+            message["overdue"] = "1"
+        return json_line(message)
+
+
+def _is_setting(key: str, value: object) -> bool:
+    return key.startswith(("set.", "env.")) and isinstance(value, str)
 
 
 def parse_line(line: bytes) -> Question:
@@ -99,51 +137,15 @@ def _ask(message: Mapping[str, Any]) -> Ask:
     return Ask(
         manager=manager,
         fields=fields,
-        limit_s=_limit_s(message.get("limit_ms")),
         until_s=until_s if isinstance(until_s, float) and math.isfinite(until_s) else None,
         missed=_counts(message.get("missed")),
     )
-
-
-def _limit_s(limit_ms: object) -> float | None:
-    """Return the limit that an adapter names, in seconds; an adapter that names none in its range has none."""
-    if type(limit_ms) is not int or not 1 <= limit_ms <= MOST_LIMIT_MS:
-        return None
-    return limit_ms / 1000
 
 
 def _counts(missed: object) -> dict[str, int]:
     """Return the counts that an adapter tells; what is none is left out."""
     told = missed if isinstance(missed, dict) else {}
     return {why: told[why] for why in MISSED if type(told.get(why)) is int and 0 < told[why] < MAXIMUM_COUNT}
-
-
-def answer_line(code: str, message: str = "", settings: Mapping[str, str] | None = None) -> bytes:
-    """Return an answer to an ask as one line.
-
-    Args:
-        code: ``REWRITE``, ``KEEP`` or ``DECLINE``.
-        message: For the user; line breaks become spaces, other control characters question marks.
-        settings: ``set.X`` and ``env.X`` keys; anything else in it is left out.
-    """
-    shown = printable(" ".join(message.split()))
-    allowed = {
-        key: value
-        for key, value in (settings or {}).items()
-        if key.startswith(("set.", "env.")) and isinstance(value, str)
-    }
-    return json_line({"v": VERSION, "code": code, "message": shown, **allowed})
-
-
-def with_mark(line: bytes, start: str, rest: str) -> tuple[bytes, bytes]:
-    """Return the answer *line* with one key more, the mark, in two parts: between them goes the record's number."""
-    head = line[: line.rindex(b"}")] + b',"mark":' + json.dumps(start).encode()[:-1]
-    return head, json.dumps(rest).encode()[1:] + b"}\n"
-
-
-def late(line: bytes) -> bytes:
-    """Return the answer *line*, or its beginning, where deciding took too long: who asks again may get a better one."""
-    return b'{"overdue":"1",' + line[1:]
 
 
 def printable(text: str) -> str:
@@ -153,10 +155,13 @@ def printable(text: str) -> str:
 
 def json_line(message: Mapping[str, Any]) -> bytes:
     """Return *message* as one line of UTF-8, its newline included; what UTF-8 cannot hold becomes a question mark."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
-KEPT = answer_line("KEEP")
-LATE = late(KEPT)
-DECLINED = answer_line("DECLINE")
+KEPT = Answer(code=Code.KEEP)
+LATE = replace(KEPT, overdue=True)
+DECLINED = Answer(code=Code.DECLINE)
 ALIVE = json_line({"v": VERSION, "code": "OK"})

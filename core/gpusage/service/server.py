@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
         self._searched = 0
         self._ended = True
-        self._transport.write(KEPT)
+        self._transport.write(KEPT.line())
 
     def _line(self) -> bytes | None:
         """Return the next whole line, or ``None``; ends a connection whose line is too long."""

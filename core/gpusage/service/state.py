@@ -25,6 +25,7 @@ from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
 from gpusage.service.warmth import warm
+from gpusage.verdict import Premises
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 
@@ -61,6 +62,11 @@ class Snapshot:
     troubles: Mapping[str, str] = field(default_factory=dict)
     killed: str | None = None
     precedents: Precedents[Any] = field(default_factory=Precedents, compare=False)
+
+    @property
+    def premises(self) -> Premises:
+        """What a verdict rests on beside its cluster."""
+        return Premises(advisor=self.advisor, mode=self.configuration.mode, killed=self.killed)
 
 
 class State:

@@ -10,84 +10,74 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from gpusage.advisor import Advisor
+from gpusage.predictors.speedups import speedup
+from gpusage.store.numbers import Numbers
+from gpusage.store.opening import open_store
+from gpusage.verdict import Premises, Verdict, judge
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import Cluster, Code, Decision, DecisionRecord, GpuNeed, GpuPool, Job, ModelGraph, Rendered
+from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, Rendered
 from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
 from gpusage_yarn.plan import WHOLE_GPU, Plan
 from gpusage_yarn.queues import find_queue
 from gpusage_yarn.render import FALLBACK_AFTER_S, describe_plan, plan_labels
-from gpusage_yarn.request import MANAGER
-
-if TYPE_CHECKING:
-    from gpusage.advisor import Advisor
-    from gpusage.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A decision, and the plan that carries it out.
+    """A verdict, its request in the plan's own words, and the plan that carries it out.
 
-    Attributes:
-        held_back: Why the plan is for a whole GPU although the decision is another; ``""`` where it is not.
+    The plan is for a whole GPU where the verdict is held back.
     """
 
-    job: Job
-    decision: Decision
-    rendered: Rendered
+    verdict: Verdict
     plan: Plan
-    mode: str
-    held_back: str = ""
 
     def line(self) -> str:
         """Return the one line that the user sees."""
-        from gpusage.advice import explain  # noqa: PLC0415 - only where somebody reads it
-
-        wish, after = self.job.model_request, self.rendered.after
-        if self.decision.code is Code.DECLINE:
-            return f"{after} | {'; '.join(self.decision.reasons)}"
-        kept = self.decision.code is Code.KEEP
-        rendered = replace(self.rendered, before=f"{after}: a whole GPU") if kept else self.rendered
-        told = explain(self.decision, rendered, wish.assumed if wish else ())
-        return f"advice only, for {self.held_back}: {told}" if self.held_back else told
+        decision, after = self.verdict.decision, self.verdict.rendered.after
+        if decision.code is Code.DECLINE:
+            return f"{after} | {'; '.join(decision.reasons)}"
+        if decision.code is Code.REWRITE:
+            return self.verdict.line
+        return replace(self.verdict, rendered=replace(self.verdict.rendered, before=f"{after}: a whole GPU")).line
 
 
-def propose(
-    advisor: Advisor, job: Job, graph: ModelGraph | None, view: View, configuration: Configuration, size: Size
-) -> Proposal:
+def propose(premises: Premises, job: Job, graph: ModelGraph | None, view: View, size: Size) -> Proposal:
     """Return what to ask for; *view* tells which generations have room for a container of *size* at once."""
-    from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - start-up time of those who only list commands
-
     queue = find_queue(view.queues, job.submission.fields.get("queue", ""))
-    cluster = _usable(cluster_of(view, advisor.catalogue), known=queue is not None)
-    decision = advisor.decide(job, graph, cluster)
-    cluster = modest_first(advisor, job, graph, cluster)
-    decision, rendered = advisor.render(job, decision, cluster)
-    mode = configuration.mode if "mode" in configuration.origins else "enforce"
-    held_back = ""
-    if decision.code is Code.REWRITE:
-        held_back = kill_reason(configuration.kill_switch) or (
-            "" if mode == "enforce" else f"the site's mode is {mode}"
-        )
-    carried = replace(decision, request=job.request) if held_back else decision
-    percent = carried.request.mps_thread_percent
-    size = replace(size, share=percent or WHOLE_GPU)
-    labels = plan_labels(carried, cluster.within(job.request.partitions).pools)
-    labels = tuple(sorted(labels, key=lambda label: not view.fits(label, size)))
-    plan = Plan(
+    cluster = _usable(cluster_of(view, premises.advisor.catalogue), known=queue is not None)
+    verdict = judge(job, cluster, premises, lambda _job, _wish: graph)
+    pools = modest_first(premises.advisor, job, graph, cluster).within(job.request.partitions).pools
+    wanted = _asking(verdict.decision, pools, view, size)
+    verdict = replace(verdict, rendered=_in_words_of(verdict.rendered, wanted))
+    if verdict.held_back:
+        whole = replace(verdict.decision, request=job.request)
+        return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size))
+    cap_mib = int(verdict.rendered.fields.get("set.memory_cap_mib", "0"))
+    return Proposal(verdict=verdict, plan=replace(wanted, memory_cap_mib=cap_mib))
+
+
+def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size) -> Plan:
+    """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
+    size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
+    labels = tuple(sorted(plan_labels(decision, pools), key=lambda label: not view.fits(label, size)))
+    return Plan(
         share=size.share,
-        memory_cap_mib=0 if held_back else int(rendered.fields.get("set.memory_cap_mib", "0")),
         labels=labels,
         fallback_after_s=FALLBACK_AFTER_S if len(labels) > 1 else 0,
         memory_mib=size.memory_mib,
         vcores=size.vcores,
     )
-    if not held_back:
-        rendered = replace(rendered, after=describe_plan(plan.share, labels))
-    return Proposal(job=job, decision=decision, rendered=rendered, plan=plan, mode=mode, held_back=held_back)
+
+
+def _in_words_of(rendered: Rendered, plan: Plan) -> Rendered:
+    """Return *rendered* with the labels in the plan's own order."""
+    fields = rendered.fields and {**rendered.fields, "set.labels": ",".join(plan.labels)}
+    return replace(rendered, after=describe_plan(plan.share, plan.labels), fields=fields)
 
 
 def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Cluster:
@@ -95,8 +85,6 @@ def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: 
 
     Where nothing is predicted the order stays as it is: an old GPU may be too small for a job that nobody knows.
     """
-    from gpusage.predictors.speedups import speedup  # noqa: PLC0415 - start-up time of those who only list commands
-
     known = {pool.site_type: advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu}
     needs: dict[str, GpuNeed] = {}
     if graph and job.model_request:
@@ -144,31 +132,15 @@ def _usable(cluster: Cluster, *, known: bool) -> Cluster:
     return replace(cluster, pools=pools if known else tuple(replace(pool, partitions=()) for pool in pools))
 
 
-def record(advisor: Advisor, proposal: Proposal, configuration: Configuration) -> str:
+def record(proposal: Proposal, advisor: Advisor, store_url: str) -> str:
     """Let plugins and the store know of a decision; return why the store could not keep it, else ``""``."""
-    from gpusage.store.numbers import Numbers  # noqa: PLC0415 - as above
-    from gpusage.store.opening import open_store  # noqa: PLC0415 - as above
-
-    wish, now_s = proposal.job.model_request, time.time()
-    made = DecisionRecord(
-        decided_at_s=now_s,
-        manager=MANAGER,
-        origin=proposal.job.submission.origin,
-        mode=proposal.mode,
-        decision=proposal.decision,
-        rendered=proposal.rendered,
-        model=wish.model if wish else None,
-        workload=wish.workload if wish else None,
-        number=Numbers().take(now_s),
-    )
+    now_s, verdict = time.time(), proposal.verdict
+    decided = verdict.record(origin=verdict.submission.origin, number=Numbers().take(now_s), decided_at_s=now_s)
     with suppress(Exception):  # a plugin that only listens may fail in any way
-        advisor.plugins.hook.decision_made(record=made)
+        advisor.plugins.hook.decision_made(record=decided)
     try:
-        store = open_store(configuration.store.url)
-        try:
-            store.record(made)
-        finally:
-            store.close()
+        with closing(open_store(store_url)) as store:
+            store.record(decided)
     except (GpuUsageError, OSError) as error:
         return str(error)
     return ""

@@ -15,6 +15,7 @@ from gpusage_yarn.settings import YarnSettings
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
     from gpusage.configuration import Configuration
+    from gpusage.verdict import Premises
     from gpusage_hooks.types import ModelRequest
     from gpusage_yarn.application import Application
     from gpusage_yarn.cluster import View
@@ -127,10 +128,10 @@ def _prepare(
         _tell(f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it")
     view, notes = _look(manager, configuration, wishes)
     advised = replace(advisor(), rules=configuration.rules)
-    proposal = _decide(advised, configuration, wish, wishes, manager.user, view)
+    proposal = _decide(site_premises(advised, configuration), wish, wishes, manager.user, view)
     for note in notes:
         _tell(f"note: {note}")
-    trouble = record(advised, proposal, configuration)
+    trouble = record(proposal, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
     plan = replace(proposal.plan, containers=wishes.containers)
@@ -187,29 +188,32 @@ def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
     return manager.settings(named) or own or DEFAULT_CLASSPATH
 
 
-def _decide(
-    advisor: Advisor,
-    configuration: Configuration,
-    wish: ModelRequest | None,
-    wishes: Wishes,
-    user: str,
-    view: View,
-) -> Proposal:
+def site_premises(advisor: Advisor, configuration: Configuration) -> Premises:
+    """Return what the verdict rests on: who calls `submit` wants a share, so where no mode is set it is ``enforce``."""
+    from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - as above
+    from gpusage.verdict import Premises  # noqa: PLC0415 - as above
+
+    killed = kill_reason(configuration.kill_switch)
+    return Premises(advisor=advisor, mode=configuration.mode_or("enforce"), killed=killed)
+
+
+def _decide(premises: Premises, wish: ModelRequest | None, wishes: Wishes, user: str, view: View) -> Proposal:
     """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
     from gpusage.cli.job_card import card_of  # noqa: PLC0415 - as above
     from gpusage.cli.remembered import remembering  # noqa: PLC0415 - as above
     from gpusage.graphs.card.text import decode  # noqa: PLC0415 - as above
+    from gpusage.verdict import require_job  # noqa: PLC0415 - as above
     from gpusage_hooks.types import Submission  # noqa: PLC0415 - as above
     from gpusage_yarn.cluster import Size  # noqa: PLC0415 - as above
     from gpusage_yarn.proposal import propose  # noqa: PLC0415 - as above
 
     fields = {"user": user, "queue": wishes.queue, "label": wishes.gpu, "name": wishes.name}
     submission = Submission(manager=MANAGER, fields=fields, origin=user)
-    job = replace(advisor.plugins.hook.parse_submission(submission=submission), model_request=wish)
+    job = replace(require_job(submission, premises.advisor), model_request=wish)
     card = card_of(wish) if wish else ""
-    advisor = remembering(advisor, card)
+    premises = replace(premises, advisor=remembering(premises.advisor, card))
     size = Size(memory_mib=wishes.memory_mib, vcores=wishes.vcores)
-    return propose(advisor, job, decode(card) if card else None, view, configuration, size)
+    return propose(premises, job, decode(card) if card else None, view, size)
 
 
 def _follow(manager: ResourceManager, identity: str) -> Outcome:
@@ -249,8 +253,8 @@ def print_document(proposal: Proposal, application: Application, identity: str, 
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "application": identity or None,
-        **documents.decision(application.command, proposal.decision, proposal.rendered),
-        "mode": proposal.mode,
+        **documents.decision(application.command, proposal.verdict.decision, proposal.verdict.rendered),
+        "mode": proposal.verdict.mode,
         "plan": asdict(proposal.plan),
     }
     del document["script"]

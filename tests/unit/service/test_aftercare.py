@@ -150,16 +150,16 @@ def test_where_nothing_may_be_changed_jobs_are_only_told_of(
 
 
 def test_nothing_is_asked_while_nothing_was_rewritten_and_nothing_waits(clock: list[float]) -> None:
-    """The thread looks where `rewrote` holds; a daemon that was just started looks once."""
+    """The thread looks where `due` is set; a daemon that was just started looks once."""
     assert clock
     manager = Manager()
     care = looking_after(manager)
-    assert care.rewrote
+    assert care.due.is_set()
     care.look()
-    assert not care.rewrote
+    assert not care.due.is_set()
     manager.jobs = (JOB,)
     care.look()
-    assert care.rewrote
+    assert care.due.is_set()
 
 
 def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[float]) -> None:
@@ -169,7 +169,7 @@ def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[fl
     good = manager.shared_jobs
     manager.shared_jobs = lambda manager, states: 1 / 0  # type: ignore[assignment,return-value,misc] # noqa: ARG005
     care.look()
-    assert care.rewrote
+    assert care.due.is_set()
     assert "ZeroDivisionError" in care.status()["error"]
     manager.shared_jobs = good  # type: ignore[method-assign]
     care.look()

@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.mark import Mark
 from gpusage.service import client
 from gpusage.service.peer import allowed_uids, peer_uid
 from gpusage.service.protocol import (
     ALIVE,
     DECLINED,
     KEPT,
+    Answer,
     Ask,
     Ping,
     ProtocolError,
     StatusQuery,
-    answer_line,
     json_line,
     parse_line,
 )
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Code
 
 
 def test_an_ask_carries_manager_and_fields() -> None:
@@ -72,7 +74,8 @@ def test_anything_else_is_refused_with_one_sentence(line: bytes) -> None:
 
 def test_an_answer_is_flat_texts_on_one_line() -> None:
     """What the Lua side can read; line breaks and control characters of a user's text do not get through."""
-    line = answer_line("REWRITE", "one\ntwo\x1b[31m\x00", {"set.gres": "mps:40", "env.A": 'quote " and \u00e9'})
+    settings = {"set.gres": "mps:40", "env.A": 'quote " and \u00e9'}
+    line = Answer(code=Code.REWRITE, message="one\ntwo\x1b[31m\x00", settings=settings).line()
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
@@ -87,7 +90,7 @@ def test_an_answer_is_flat_texts_on_one_line() -> None:
 def test_an_answer_sets_fields_and_variables_and_nothing_else() -> None:
     """A plugin cannot put another code or message past us, nor anything but texts."""
     settings = {"code": "DECLINE", "message": "x", "gres": "x", "v": "2", "set.gres": "mps:40", "set.nice": 7}
-    answer = json.loads(answer_line("REWRITE", "", settings))  # type: ignore[arg-type]
+    answer = json.loads(Answer(code=Code.REWRITE, settings=settings).line())  # type: ignore[arg-type]
     assert answer == {"v": "1", "code": "REWRITE", "message": "", "set.gres": "mps:40"}
 
 
@@ -98,8 +101,8 @@ def test_what_utf_8_cannot_hold_becomes_a_question_mark() -> None:
 
 def test_the_ready_made_answers_are_of_the_protocol() -> None:
     """They are what everyone gets whom we cannot answer."""
-    assert json.loads(KEPT) == {"v": "1", "code": "KEEP", "message": ""}
-    assert json.loads(DECLINED) == {"v": "1", "code": "DECLINE", "message": ""}
+    assert json.loads(KEPT.line()) == {"v": "1", "code": "KEEP", "message": ""}
+    assert json.loads(DECLINED.line()) == {"v": "1", "code": "DECLINE", "message": ""}
     assert json.loads(ALIVE) == {"v": "1", "code": "OK"}
 
 
@@ -159,8 +162,20 @@ def test_the_client_says_where_no_daemon_listens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "limit_s"), [("200", 0.2), ("2000", 2.0), ("0", None), ("2001", None), ("true", None), ('"9"', None)]
+    ("named", "until_s"), [("1763812345.678", 1763812345.678), ("1763812345", None), ("1e999", None), ('"9.5"', None)]
 )
-def test_an_adapter_may_name_its_limit_within_bounds(named: str, limit_s: float | None) -> None:
-    question = parse_line(f'{{"v":1,"manager":"yarn","fields":{{}},"limit_ms":{named}}}'.encode())
-    assert question == Ask(manager="yarn", fields={}, limit_s=limit_s)
+def test_a_client_may_say_until_when_it_waits(named: str, until_s: float | None) -> None:
+    question = parse_line(f'{{"v":1,"manager":"yarn","fields":{{}},"until_s":{named}}}'.encode())
+    assert question == Ask(manager="yarn", fields={}, until_s=until_s)
+
+
+def test_the_mark_in_an_answer_has_the_record_s_number() -> None:
+    mark = Mark(number="", code="KEEP", mode="enforce", before="gres/gpu:1", after="gres/gpu:1", reasons='a "reason" }')
+    answer = Answer(code=Code.KEEP, mark=mark, overdue=True)
+    assert json.loads(answer.line("69215f4a0c3e")) == {
+        "v": "1",
+        "code": "KEEP",
+        "message": "",
+        "mark": 'gpusage 69215f4a0c3e KEEP gres/gpu:1 | a "reason" }',
+        "overdue": "1",
+    }

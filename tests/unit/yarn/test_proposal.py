@@ -20,6 +20,7 @@ from gpusage_yarn.jmx import Told, with_told
 from gpusage_yarn.plan import SHARE
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
+from gpusage_yarn.submit import site_premises
 
 ROOT = Path(__file__).parents[3]
 VIEW = read_view(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
@@ -49,7 +50,7 @@ def proposed(
 ) -> Proposal:
     job = advisor.plugins.hook.parse_submission(submission=Submission(manager="yarn", fields=fields, origin="alice"))
     job = replace(job, model_request=wish if graph else None)
-    return propose(advisor, job, graph, view, configuration or Configuration(), SIZE)
+    return propose(site_premises(advisor, configuration or Configuration()), job, graph, view, SIZE)
 
 
 def with_room(**free_shares: int) -> View:
@@ -62,12 +63,12 @@ def with_room(**free_shares: int) -> View:
 
 def test_a_small_model_gets_a_share_everywhere(advisor: Advisor, graph: ModelGraph) -> None:
     made = proposed(advisor, graph)
-    assert made.decision.code is Code.REWRITE
+    assert made.verdict.decision.code is Code.REWRITE
     assert 0 < made.plan.share < 100
     assert made.plan.memory_cap_mib > 0
     assert sorted(made.plan.labels) == ["a100", "h100", "v100"]
-    assert made.rendered.after == f"{SHARE}: {made.plan.share} on {', then '.join(made.plan.labels)}"
-    assert made.line().startswith(f"yarn.io/gpu: 1 -> {made.rendered.after} | on ")
+    assert made.verdict.rendered.after == f"{SHARE}: {made.plan.share} on {', then '.join(made.plan.labels)}"
+    assert made.line().startswith(f"yarn.io/gpu: 1 -> {made.verdict.rendered.after} | on ")
 
 
 def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -> None:
@@ -159,7 +160,7 @@ def test_a_small_model_that_keeps_its_gpu_takes_an_old_one(advisor: Advisor) -> 
     model = str(ROOT / "examples/models/mobilenet_v3_large.onnx")
     wish = ModelRequest(model=model, workload=Workload(batch_size=8, mode="infer"))
     made = proposed(advisor, advisor.read(model), wish=wish)
-    assert made.decision.code is Code.KEEP
+    assert made.verdict.decision.code is Code.KEEP
     assert made.plan.labels == ("v100", "a100", "h100")
     assert made.line().startswith("gpusage.io/share: 100 on v100, then a100, then h100: a whole GPU kept | ")
 
@@ -180,7 +181,7 @@ def test_a_named_gpu_is_the_only_one(advisor: Advisor, graph: ModelGraph) -> Non
 def test_a_mode_that_the_site_has_set_is_kept_to(advisor: Advisor, graph: ModelGraph, mode: Any) -> None:  # noqa: ANN401
     made = proposed(advisor, graph, configuration=Configuration(mode=mode, origins={"mode": "file"}))
     assert (made.plan.share, made.plan.memory_cap_mib) == (100, 0)
-    assert made.line().startswith(f"advice only, for the site's mode is {mode}: yarn.io/gpu: 1 -> {SHARE}")
+    assert made.line().startswith(f"advice only in mode {mode}: yarn.io/gpu: 1 -> {SHARE}")
 
 
 def test_the_kill_switch_gives_whole_gpus(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
@@ -193,18 +194,23 @@ def test_the_kill_switch_gives_whole_gpus(advisor: Advisor, graph: ModelGraph, t
 def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     made = proposed(advisor, graph)
-    assert record(advisor, made, configuration) == ""
+    assert record(made, advisor, configuration.store.url) == ""
     store = open_store(configuration.store.url)
     (kept,) = store.latest(5)
     assert store.find(kept.number) == kept
     store.close()
     assert int(kept.number, 16) >> 16 == int(kept.decided_at_s)  # as gpusaged numbers its own
-    assert (kept.manager, kept.origin, kept.model, kept.rendered.after) == ("yarn", "alice", MODEL, made.rendered.after)
+    assert (kept.manager, kept.origin, kept.model, kept.rendered.after) == (
+        "yarn",
+        "alice",
+        MODEL,
+        made.verdict.rendered.after,
+    )
 
 
 def test_a_store_that_cannot_be_written_costs_no_job(advisor: Advisor, graph: ModelGraph) -> None:
     configuration = Configuration(store=StoreSettings(url="sqlite:////proc/none/d.db"))
-    assert record(advisor, proposed(advisor, graph), configuration) != ""
+    assert record(proposed(advisor, graph), advisor, configuration.store.url) != ""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Method;
+import java.math.BigDecimal;
 import java.net.ProtocolFamily;
 import java.net.SocketAddress;
 import java.net.StandardProtocolFamily;
@@ -44,7 +45,8 @@ final class DaemonClient {
   }
 
   Map<String, String> askAtOnce(Map<String, String> fields) throws IOException {
-    String line = "{\"v\":1,\"manager\":\"yarn\",\"limit_ms\":" + limitMs + ",\"fields\":" + Texts.write(fields) + "}\n";
+    BigDecimal untilS = BigDecimal.valueOf(System.currentTimeMillis() + limitMs, 3);
+    String line = "{\"v\":1,\"manager\":\"yarn\",\"until_s\":" + untilS + ",\"fields\":" + Texts.write(fields) + "}\n";
     Map<String, String> answer = exchange(line);
     if (answer.containsKey("overdue")) {
       throw new IOException("gpusaged could not decide within the limit of " + limitMs + " ms");

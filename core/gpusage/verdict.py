@@ -1,0 +1,174 @@
+"""The one way from a submission to a verdict: understand it, read its model, decide, put that in the manager's words.
+
+gpusaged, `gpusage validate` and `gpusage yarn submit` all come this way. They hand over what they differ in: how a
+model is read, what the cluster is, and the mode.
+
+Invariants:
+
+1. Nothing is read, asked or kept here, but through what is handed over.
+2. With the kill switch on nothing is read or predicted, and every job stays as it is.
+3. Only the mode ``enforce`` carries out a rewrite; in the other modes it is held back, and the record tells both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpusage.advice import explain
+from gpusage.advisor import Advisor
+from gpusage.configuration import SiteMode
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    Decision,
+    DecisionRecord,
+    GpuRequest,
+    Job,
+    ModelGraph,
+    ModelRequest,
+    Rendered,
+    Submission,
+)
+
+ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
+"""Returns the graph of a job's model; ``None`` where no description of it came with the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What every verdict of the moment rests on.
+
+    Attributes:
+        advisor: Its rules are the site's.
+        mode: The site's.
+        killed: Why nothing may be rewritten, where the kill switch is on.
+    """
+
+    advisor: Advisor
+    mode: SiteMode
+    killed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a submission.
+
+    Attributes:
+        job: What was understood of it; ``None`` where nothing was.
+        decision: As it would be carried out in the mode ``enforce``.
+        rendered: The same in the manager's own words.
+        mode: The site's.
+    """
+
+    submission: Submission
+    job: Job | None
+    decision: Decision
+    rendered: Rendered
+    mode: SiteMode
+
+    @property
+    def wish(self) -> ModelRequest | None:
+        """What the job says of its model."""
+        return self.job.model_request if self.job else None
+
+    @property
+    def held_back(self) -> str:
+        """Why the request stays as it is although a rewrite was decided on; ``""`` where that is not so."""
+        return held_back(self.mode, None) if self.decision.code is Code.REWRITE else ""
+
+    @property
+    def carried_out(self) -> Code:
+        """What is done to the job."""
+        return Code.KEEP if self.held_back else self.decision.code
+
+    @property
+    def line(self) -> str:
+        """The verdict for its user, on one line; empty where the job is not ours."""
+        line = explain(self.decision, self.rendered, self.wish.assumed if self.wish else ())
+        return f"advice only in mode {self.mode}: {line}" if self.held_back else line
+
+    def record(self, *, origin: str, number: str, decided_at_s: float) -> DecisionRecord:
+        """Return what is recorded of it.
+
+        Args:
+            origin: Who submitted, for people.
+            number: As `gpusage.store.numbers` gives them; ``""`` for none.
+            decided_at_s: Seconds since 1970.
+        """
+        return DecisionRecord(
+            decided_at_s=decided_at_s,
+            manager=self.submission.manager,
+            origin=origin,
+            mode=self.mode,
+            decision=self.decision,
+            rendered=self.rendered,
+            model=self.wish.model if self.wish else None,
+            workload=self.wish.workload if self.wish else None,
+            number=number,
+        )
+
+
+def find_job(submission: Submission, advisor: Advisor) -> Job | None:
+    """Return what a plugin understands of *submission*; ``None`` where none knows its manager.
+
+    Raises:
+        GpuUsageError: It is malformed where it is addressed to us, or a plugin is at fault.
+    """
+    job: Job | None = advisor.plugins.hook.parse_submission(submission=submission)
+    return job
+
+
+def require_job(submission: Submission, advisor: Advisor) -> Job:
+    """Return likewise.
+
+    Raises:
+        GpuUsageError: As `find_job`, or no plugin knows its manager.
+    """
+    job = find_job(submission, advisor)
+    if job is None:
+        message = (
+            f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
+            f"Install the plugin for {submission.manager}."
+        )
+        raise RequestError(message)
+    return job
+
+
+def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel) -> Verdict:
+    """Return what becomes of *job* on *cluster*.
+
+    Raises:
+        GpuUsageError: Its model cannot be read, or a plugin is at fault.
+    """
+    if premises.killed is not None:
+        return leave_alone(job.submission, premises, premises.killed, job)
+    wish = job.model_request
+    graph = read_model(job, wish) if wish is not None and wish.enabled else None
+    decision = premises.advisor.decide(job, graph, cluster)
+    decision, rendered = premises.advisor.render(job, decision, cluster)
+    return Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=premises.mode)
+
+
+def leave_alone(submission: Submission, premises: Premises, reason: str, job: Job | None = None) -> Verdict:
+    """Return the verdict that *submission* stays as it is for *reason*; *job* is what was understood of it."""
+    request = job.request if job else GpuRequest(gpu_count=0)
+    text = job.request_text if job else ""
+    return Verdict(
+        submission=submission,
+        job=job,
+        decision=Decision(code=Code.KEEP, request=request, reasons=(reason,), plugin=__name__),
+        rendered=Rendered(before=text, after=text, fields={}),
+        mode=premises.mode,
+    )
+
+
+def held_back(mode: SiteMode, killed: str | None) -> str:
+    """Return why no rewrite is carried out, one clause; ``""`` where it is.
+
+    Args:
+        mode: The site's.
+        killed: As in `Premises`.
+    """
+    return killed or ("" if mode == "enforce" else f"nothing is changed in mode {mode}")

@@ -1,0 +1,134 @@
+"""One way from a submission to a verdict, whoever asks: gpusaged, `gpusage validate`, `gpusage yarn submit`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.cli.validate import validate
+from gpusage.configuration import Configuration, SiteMode
+from gpusage.graphs.card.text import decode, encode
+from gpusage.service.judge import Judge, Ruling
+from gpusage.service.protocol import Ask
+from gpusage.service.state import Snapshot
+from gpusage.verdict import Premises, Verdict, require_job
+from gpusage_hooks.types import Cluster, Code, DecisionRecord, GpuPool, ModelGraph, Submission
+from gpusage_yarn.cluster import Size, View, cluster_of, read_view
+from gpusage_yarn.proposal import Proposal, propose
+from gpusage_yarn.submit import site_premises
+
+ROOT = Path(__file__).parents[2]
+MODEL = str(ROOT / "examples/models/dlrm.onnx")
+COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none"
+SLURM = Cluster(
+    manager="slurm",
+    version="24.11.5",
+    pools=(GpuPool(gpu="v100", site_type="v100", gpu_count=4, free_gpu_count=4, mps_per_gpu=100),),
+)
+VIEW = read_view(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
+VOLTA = replace(VIEW, nodes=tuple(node for node in VIEW.nodes if node.label == "v100"))
+SIZE = Size(memory_mib=4096, vcores=1)
+
+
+@pytest.fixture(scope="module")
+def advisor() -> Advisor:
+    return make_advisor()
+
+
+@pytest.fixture(scope="module")
+def card(advisor: Advisor) -> str:
+    return encode(advisor.read(MODEL))
+
+
+def ruled(
+    advisor: Advisor, manager: str, mode: SiteMode = "enforce", killed: str | None = None, **fields: str
+) -> Ruling:
+    """Return what gpusaged rules."""
+    snapshot = Snapshot(
+        configuration=replace(Configuration(), mode=mode),
+        advisor=advisor,
+        trusted_uids=frozenset(),
+        clusters={"slurm": SLURM, "yarn": cluster_of(VOLTA, advisor.catalogue)},
+        killed=killed,
+    )
+    return Judge().rule(Ask(manager=manager, fields=fields), snapshot, lambda _: None)
+
+
+def proposed(premises: Premises, graph: ModelGraph, view: View = VOLTA, **fields: str) -> Proposal:
+    """Return what `gpusage yarn submit` proposes."""
+    job = require_job(Submission(manager="yarn", fields=fields, origin="ada"), premises.advisor)
+    return propose(premises, job, graph, view, SIZE)
+
+
+def of_slurm_daemon(advisor: Advisor, card: str) -> Verdict | None:
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "script": "1", "het": "0", "card": card}
+    return ruled(advisor, "slurm", **fields).verdict
+
+
+def of_validate(advisor: Advisor, folder: Path) -> Verdict | None:
+    script = folder / "job.sbatch"
+    script.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --comment={COMMENT}\nsrun serve\n")
+    return validate(str(script), SLURM, Premises(advisor=advisor, mode="enforce")).verdict
+
+
+def recorded(verdict: Verdict | None) -> DecisionRecord:
+    assert verdict is not None
+    return verdict.record(origin="ada", number="69215f4a0c3e", decided_at_s=1.0)
+
+
+def test_gpusaged_and_validate_agree_on_decision_reasons_and_record(
+    advisor: Advisor, card: str, tmp_path: Path
+) -> None:
+    record = recorded(of_slurm_daemon(advisor, card))
+    assert record.decision.code is Code.REWRITE
+    assert record == recorded(of_validate(advisor, tmp_path))
+
+
+def test_gpusaged_and_yarn_submit_agree_on_decision_reasons_and_record(advisor: Advisor, card: str) -> None:
+    record = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).verdict)
+    assert record.decision.code is Code.REWRITE
+    premises = site_premises(advisor, Configuration(kill_switch=""))
+    assert record == recorded(proposed(premises, decode(card), comment=COMMENT).verdict)
+
+
+def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
+    slurm = recorded(of_slurm_daemon(advisor, card))
+    yarn = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).verdict)
+    assert slurm.decision == yarn.decision
+    assert (slurm.model, slurm.workload) == (yarn.model, yarn.workload)
+    assert slurm.rendered.after != yarn.rendered.after
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: str, mode: SiteMode) -> None:
+    ruling = ruled(advisor, "yarn", mode, comment=COMMENT, card=card)
+    premises = site_premises(advisor, Configuration(kill_switch="", mode=mode, origins={"mode": "gpusage.toml"}))
+    proposal = proposed(premises, decode(card), comment=COMMENT)
+    assert recorded(ruling.verdict) == recorded(proposal.verdict)
+    assert ruling.verdict is not None
+    assert ruling.verdict.carried_out is Code.KEEP
+    assert proposal.line() == ruling.verdict.line
+    assert proposal.line().startswith(f"advice only in mode {mode}: yarn.io/gpu: 1 -> gpusage.io/share: ")
+    assert ruling.answer.message == ("" if mode == "observe" else proposal.line())
+    assert proposal.plan.share == 100
+
+
+def test_with_the_kill_switch_on_nobody_reads_or_predicts(advisor: Advisor, card: str, tmp_path: Path) -> None:
+    switch = tmp_path / "off"
+    switch.touch()
+    reason = f"the kill switch is on ({switch})"
+    verdict = ruled(advisor, "yarn", killed=reason, comment=COMMENT, card=card).verdict
+    proposal = proposed(site_premises(advisor, Configuration(kill_switch=str(switch))), decode(card), comment=COMMENT)
+    assert verdict is not None
+    assert verdict.decision.reasons == proposal.verdict.decision.reasons == (reason,)
+    assert proposal.verdict.decision.need is None
+    assert proposal.plan.share == 100
+
+
+def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor: Advisor) -> None:
+    assert Configuration().mode == "observe"
+    assert site_premises(advisor, Configuration()).mode == "enforce"
