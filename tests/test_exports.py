@@ -28,7 +28,7 @@ HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvi
 
 LIGHT = (
     "gpusage",
-    "gpusage.comment",
+    "gpusage_hooks.comment",
     "gpusage.configuration",
     "gpusage.advisor",
     "gpusage.graphs.card.text",

@@ -18,7 +18,7 @@ __all__ = ["predict", "predict_colocation", "read_model"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds
-    """Import the API only when it is used: `import gpusage.comment` must stay light."""
+    """Import the API only when it is used: `import gpusage.configuration` must stay light."""
     if name not in __all__:
         message = f"module 'gpusage' has no attribute {name!r}"
         raise AttributeError(message)

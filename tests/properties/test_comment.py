@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.comment import parse_comment, parse_model
+from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 
 WORDS = st.text() | st.lists(

@@ -17,8 +17,8 @@ import click
 
 from gpusage.cli.keeping import keep, keep_for_all, kept_card, user_cache
 from gpusage.cli.reading import read_within
-from gpusage.comment import parse_comment, parse_model
 from gpusage.graphs.card.trouble import encode_trouble
+from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelRequest
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage.comment import MODEL_SUFFIXES, parse_model, parse_shape
+from gpusage_hooks.comment import MODEL_SUFFIXES, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
 

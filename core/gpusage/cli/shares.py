@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from gpusage.comment import parse_duration_s
+from gpusage_hooks.comment import parse_duration_s
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Workload
 

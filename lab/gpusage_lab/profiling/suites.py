@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, combinations_with_replacement, product
 
-from gpusage.comment import parse_model
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.profiling.items import Item, Job, Kind, Load, Side
 

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpusage.comment import MODEL_PREFIXES, parse_comment
 from gpusage.graphs.card.trouble import MARK
 from gpusage_hooks import hookimpl
+from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_slurm.cause import CAVEAT, exports_all, no_card
 from gpusage_slurm.constraint import alternatives

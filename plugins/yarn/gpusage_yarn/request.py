@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpusage.comment import parse_comment
 from gpusage_hooks import hookimpl
+from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.types import GpuRequest, Job, Submission
 from gpusage_yarn.plan import SHARE, Plan, parse_plan
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from gpusage.cli import job_card as subject
 from gpusage.cli import main
 from gpusage.cli.job_card import cache_folder, cache_key, card_of, job_card
-from gpusage.comment import parse_model
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.card.trouble import decode_trouble
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import ModelGraph, Node
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpusage.comment import parse_comment, parse_model
+from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, ModelRequest, Slo, Workload
 
