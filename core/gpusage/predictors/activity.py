@@ -8,17 +8,17 @@ as far as its node times say, so that the utilization's interval reaches up to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.activity_features import features_with
+from gpusage.predictors.activity_features import NAMES, features_with
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import ActivityParameters, RegionParameters, pretrained
 from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
-from gpusage.predictors.lowering import FloatArray
-from gpusage.predictors.pretrained import load
 from gpusage.predictors.timing import Timing, timing_of
 from gpusage.predictors.trees import Trees, read_trees
 from gpusage_hooks import hookimpl
@@ -73,7 +73,7 @@ def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu])
 def _activities(
     timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload
 ) -> tuple[Activity, ...]:
-    timing, graph, learned = timing_key.value, graph_key.value, _learned()
+    timing, graph, learned = timing_key.value, graph_key.value, _learned(pretrained().activity)
     rows = features_with(timing, graph, workload)
     values, deviations = np.empty((len(rows), 3)), np.full((len(rows), 3), DRAM_DEVIATION)
     values[:, :2] = shares(learned.shares, rows)
@@ -136,20 +136,25 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
     return found
 
 
-@lru_cache(maxsize=1)
-def _learned() -> Learned:
-    parameters = load("activity")["parameters"]
+@lru_cache(maxsize=4)
+def _learned(parameters: ActivityParameters) -> Learned:
     return Learned(
-        shares=read_trees(parameters["gpu_utilization"], parameters["sm_activity"]),
-        regions=read_regions(parameters["regions"]),
-        far=np.array(parameters["far"]),
+        shares=read_trees(parameters.gpu_utilization, parameters.sm_activity),
+        regions=regions_of(parameters.regions),
+        far=shaped("far", parameters.far, _FIGURES),
     )
 
 
-def read_regions(parameters: Sequence[Mapping[str, Any]]) -> Regions:
-    """Return the regions that an artifact's *parameters* describe, one entry a kind of network."""
-    return Regions(*(np.array([kind[name] for kind in parameters]) for name in _REGION))
+def regions_of(parameters: Sequence[RegionParameters]) -> Regions:
+    """Return the regions that an artifact's *parameters* describe, one entry per kind of network."""
+    kinds, features = len(parameters), len(NAMES)
+    return Regions(
+        means=shaped("mean", [kind.mean for kind in parameters], kinds, features),
+        precisions=shaped("precision", [kind.precision for kind in parameters], kinds, features, features),
+        reaches=shaped("reach", [kind.reach for kind in parameters], kinds),
+        deviations=shaped("deviations", [kind.deviations for kind in parameters], kinds, _FIGURES),
+    )
 
 
-_REGION = ("mean", "precision", "reach", "deviations")
-"""What an artifact calls the fields of `Regions`."""
+_FIGURES = 2
+"""Utilization and SM activity."""

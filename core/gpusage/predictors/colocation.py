@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, exp, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import ColocationParameters, pretrained
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage.predictors.pretrained import load
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval
-
-FloatArray = npt.NDArray[np.float64]
 
 INTERFERENCE = 0.25
 """Slowdown of a job for each unit of the others' DRAM activity, as much as it uses the memory itself."""
@@ -74,7 +72,7 @@ class Learned(NamedTuple):
 def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     """Predict what jobs, each given by its need on *gpu*, do to each other under MPS."""
     percents = _thread_percents(needs)
-    learned = _learned()
+    learned = learned_from(pretrained().colocation)
     rows = features_of(needs)
     deviations = deviations_of(learned, rows)
     models = [need.parameter_count for need in needs]
@@ -188,22 +186,19 @@ def _interval(value: float, highest: float, deviation: float) -> Interval:
     return Interval(value=value, low=value / factor, high=max(value, min(highest, value * factor)))
 
 
-@lru_cache(maxsize=1)
-def _learned() -> Learned:
-    return read(load("colocation")["parameters"])
-
-
-def read(parameters: dict[str, Any]) -> Learned:
-    """Return what an artifact's *parameters* say."""
+@lru_cache(maxsize=4)
+def learned_from(parameters: ColocationParameters) -> Learned:
+    """Return the arrays of the artifact ``colocation``, made once for each."""
+    jobs, features = len(parameters.jobs), len(parameters.mean)
     return Learned(
-        mean=np.array(parameters["mean"]),
-        scale=np.array(parameters["scale"]),
-        jobs=np.array(parameters["jobs"]).reshape(-1, len(parameters["mean"])),
-        sensitivity=np.array(parameters["sensitivity"]),
-        pressure=np.array(parameters["pressure"]),
-        average=float(parameters["average"]),
-        near=float(parameters["near"]),
-        known=Deviations(*parameters["known"]),
-        partly=Deviations(*parameters["partly"]),
-        unknown=Deviations(*parameters["unknown"]),
+        mean=shaped("mean", parameters.mean, features),
+        scale=shaped("scale", parameters.scale, features),
+        jobs=shaped("jobs", parameters.jobs, jobs, features),
+        sensitivity=shaped("sensitivity", parameters.sensitivity, jobs),
+        pressure=shaped("pressure", parameters.pressure, jobs),
+        average=float(parameters.average),
+        near=float(parameters.near),
+        known=Deviations(*parameters.known),
+        partly=Deviations(*parameters.partly),
+        unknown=Deviations(*parameters.unknown),
     )

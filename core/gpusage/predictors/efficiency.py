@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity
-from gpusage.predictors.pretrained import load
+from gpusage.predictors.arrays import FloatArray, IntArray, shaped
+from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters, pretrained
+from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 FEATURES = (
     "inner",
@@ -37,11 +34,13 @@ FEATURES = (
     "ridge",
 )
 """What a network reads, in this order; lengths and ratios as logarithms."""
+HOST_TERMS = 4
+"""What the host does: see `gpusage.predictors.kernels.Kernels.host_counts`."""
 OVERLAP = 4.0
 """Host and GPU work side by side: a step takes this norm of the two times, near their maximum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Efficiency:
     """What was learned.
 
@@ -53,8 +52,7 @@ class Efficiency:
         latency_s: What a kernel takes on the GPU however small it is.
         host_s: Seconds of the host, in the order of `Kernels.host_counts`.
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
-        deviations: 90 % of the truths lie within so much on the logarithmic scale, each campaign of measurements
-            counting alike: on a measured GPU of known models, and what an unseen GPU and short kernels add.
+        deviations: How far the truths lie from the point.
         residual: What whole steps take beyond the sum of their kernels.
     """
 
@@ -65,7 +63,7 @@ class Efficiency:
     latency_s: float
     host_s: FloatArray
     gpu_log_factors: Mapping[str, float]
-    deviations: Mapping[str, float]
+    deviations: StepTimeDeviations
     residual: Residual = NO_RESIDUAL
 
     def logarithms(self, operator_class: IntArray, features: FloatArray) -> FloatArray:
@@ -76,45 +74,45 @@ class Efficiency:
             features: In the order of `FEATURES`, and then a 1: shape (features + 1, kernels, GPUs); their precision is
                 the network's.
         """
-        first, second = _layers(Identity(self), features.dtype)
+        first, second = self._layers[features.dtype]
         hidden = np.matmul(first[operator_class], features.transpose(1, 0, 2))
         outputs: FloatArray = np.matmul(second[operator_class], np.tanh(hidden, out=hidden))
         return outputs
 
-
-@lru_cache(maxsize=8)
-def _layers(efficiency: Identity[Efficiency], precision: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
-    """Return both layers, shape (classes, out, in), the biases being the weights of a last input that is 1."""
-    found = efficiency.value
-    classes, features, hidden = found.first.shape
-    first = np.zeros((classes, hidden + 1, features + 1))
-    first[:, :-1, :-1] = found.first.transpose(0, 2, 1)
-    first[:, :-1, -1] = found.first_bias
-    first[:, -1, -1] = _SATURATED
-    second = np.concatenate([found.second, found.second_bias[:, np.newaxis]], axis=1)
-    return first.astype(precision), np.ascontiguousarray(second.transpose(0, 2, 1), dtype=precision)
+    @cached_property
+    def _layers(self) -> Mapping[np.dtype[Any], tuple[FloatArray, FloatArray]]:
+        """By precision, both layers, shape (classes, out, in); the biases are the weights of a last input that is 1."""
+        classes, features, hidden = self.first.shape
+        first = np.zeros((classes, hidden + 1, features + 1))
+        first[:, :-1, :-1] = self.first.transpose(0, 2, 1)
+        first[:, :-1, -1] = self.first_bias
+        first[:, -1, -1] = _SATURATED
+        second = np.concatenate([self.second, self.second_bias[:, np.newaxis]], axis=1).transpose(0, 2, 1)
+        precisions = map(np.dtype, (np.float64, np.float32))
+        return {each: (first.astype(each), np.ascontiguousarray(second, dtype=each)) for each in precisions}
 
 
 _SATURATED = 50.0
 """The hyperbolic tangent of this is 1, to the last digit."""
 
 
-def efficiency_of(parameters: Mapping[str, Any]) -> Efficiency:
-    """Return the arrays of an artifact's *parameters*."""
+@lru_cache(maxsize=4)
+def efficiency_of(parameters: StepTimeParameters) -> Efficiency:
+    """Return the arrays of the artifact ``step_time``, made once for each."""
+    classes, features, hidden = len(OperatorClass), len(FEATURES), len(parameters.first_bias[0])
     return Efficiency(
-        first=np.array(parameters["first"]),
-        first_bias=np.array(parameters["first_bias"]),
-        second=np.array(parameters["second"]),
-        second_bias=np.array(parameters["second_bias"]),
-        latency_s=float(parameters["latency_s"]),
-        host_s=np.array(parameters["host_s"]),
-        gpu_log_factors=parameters["gpu_log_factors"],
-        deviations=parameters["deviations"],
-        residual=residual_of(parameters["residual"]),
+        first=shaped("first", parameters.first, classes, features, hidden),
+        first_bias=shaped("first_bias", parameters.first_bias, classes, hidden),
+        second=shaped("second", parameters.second, classes, hidden, 2),
+        second_bias=shaped("second_bias", parameters.second_bias, classes, 2),
+        latency_s=float(parameters.latency_s),
+        host_s=shaped("host_s", parameters.host_s, HOST_TERMS),
+        gpu_log_factors=parameters.gpu_log_factors,
+        deviations=parameters.deviations,
+        residual=residual_of(parameters.residual),
     )
 
 
-@lru_cache(maxsize=1)
 def shipped() -> Efficiency:
-    """Return what gpusage comes with."""
-    return efficiency_of(load("step_time")["parameters"])
+    """Return the efficiencies of the artifact in use."""
+    return efficiency_of(pretrained().step_time)

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from gpusage.predictors.artifacts import Card, pretrained
 from gpusage.predictors.identity import Identity, remembered
-from gpusage.predictors.pretrained import load
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
@@ -29,7 +29,7 @@ _SHOWN_OPERATORS = 3
 
 def doubts(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     """Return, a GPU, one sentence for each reason not to trust its figures as usual."""
-    limits = _limits()
+    limits = _limits(pretrained().step_time_card)
     of_run = _run_notes(Identity(graph), workload, Identity(limits))
     return [(*of_run, *_gpu_doubts(gpu, limits)) for gpu in gpus]
 
@@ -47,10 +47,9 @@ def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = 
     return dict(shares)
 
 
-@lru_cache(maxsize=1)
-def _limits() -> Mapping[str, Any]:
-    card = load("step_time")["card"]
-    return {**card["ranges"], **{name: frozenset(names) for name, names in card.get("known", {}).items()}}
+@lru_cache(maxsize=4)
+def _limits(card: Card) -> Mapping[str, Any]:
+    return {**card.ranges, **{name: frozenset(names) for name, names in card.known.items()}}
 
 
 @remembered

@@ -12,12 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import MemoryParameters, pretrained
 from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.intervals import spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, Walk, terms, walk
-from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
+from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, TRAINING_TERMS, Walk, terms, walk
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.pretrained import load
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -93,7 +94,7 @@ def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload
     """Return what a process takes beside the context."""
     lowering = key.value
     tensors = walk(graph.value, lowering, workload.batch_size)
-    library_bytes = float(_learned()[1][1]) if _has_convolutions(lowering) else 0.0
+    library_bytes = float(_learned(pretrained().memory)[1][1]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     uncertain = spread(INFERENCE_DEVIATION, graph.value)
     if not lowering.train:
@@ -120,18 +121,21 @@ def _unmeasured_bytes(workload: Workload) -> float:
 
 def _weighted_sums(lowering: Lowering, found: FloatArray) -> tuple[float, float, float]:
     """Return low end, point and high end of a training step that momentum updates in fp32, context left out."""
-    weights, constants = _learned()
+    weights, constants = _learned(pretrained().memory)
     sums = weights @ found
     low, value, high = (sums + constants if _has_convolutions(lowering) else sums).tolist()
     return low, value, high
 
 
-@lru_cache(maxsize=1)
-def _learned() -> tuple[FloatArray, FloatArray]:
+@lru_cache(maxsize=4)
+def _learned(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
     """Return the weights, one row for each of low, value and high, and what cuDNN's kernels add to the context."""
-    parameters = load("memory")["parameters"]
-    constants = np.array(parameters["constant_bytes"]) - CONTEXT_BYTES["ampere"]
-    return np.array(parameters["weights"]), constants
+    constants = shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"]
+    return shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)), constants
+
+
+_ENDS = 3
+"""Low end, point, high end."""
 
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:

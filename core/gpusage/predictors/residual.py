@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import ResidualParameters
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
-
-FloatArray = npt.NDArray[np.float64]
 
 FEATURES = (
     "compute_bound",
@@ -78,18 +75,16 @@ class Residual:
         if self.by_gpu.keys().isdisjoint(gpus):
             return np.zeros(len(gpus))
         familiar = np.maximum(np.minimum(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 1.0), 0.0)
-        heights = _heights(Identity(self), tuple(gpus))
+        heights = self._heights(gpus)
         near = bells(standard(rows, self.means, self.scales), self.anchors)
         near *= heights[:, :-1]
         factors: FloatArray = (near.sum(axis=1) + heights[:, -1]) * familiar
         return factors
 
-
-@lru_cache(maxsize=64)
-def _heights(residual: Identity[Residual], gpus: tuple[str, ...]) -> FloatArray:
-    """Return the bells' heights and the constant, one row a GPU."""
-    nothing = np.zeros(len(residual.value.anchors) + 1)
-    return np.array([residual.value.by_gpu.get(name, nothing) for name in gpus])
+    def _heights(self, gpus: Sequence[str]) -> FloatArray:
+        """Return the bells' heights and the constant, one row per GPU."""
+        nothing = np.zeros(len(self.anchors) + 1)
+        return np.array([self.by_gpu.get(name, nothing) for name in gpus])
 
 
 NO_RESIDUAL = Residual(
@@ -145,12 +140,13 @@ _WEIGHTED = 4
 """Rows of `features_of`'s weights: so many lengths, and so many with the backward passes; the classes' follow."""
 
 
-def residual_of(parameters: Mapping[str, Any]) -> Residual:
+def residual_of(parameters: ResidualParameters) -> Residual:
     """Return the arrays of an artifact's *parameters*."""
+    anchors = shaped("anchors", parameters.anchors, None, len(FEATURES))
     return Residual(
-        means=np.array(parameters["means"]),
-        scales=np.array(parameters["scales"]),
-        anchors=np.array(parameters["anchors"]),
-        by_gpu={name: np.array(weights) for name, weights in parameters["by_gpu"].items()},
-        least_count=float(parameters["least_count"]),
+        means=shaped("means", parameters.means, len(FEATURES)),
+        scales=shaped("scales", parameters.scales, len(FEATURES)),
+        anchors=anchors,
+        by_gpu={name: shaped(name, heights, len(anchors) + 1) for name, heights in parameters.by_gpu.items()},
+        least_count=float(parameters.least_count),
     )

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from gpusage.predictors.lowering import FloatArray
-from gpusage.predictors.pretrained import load
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.timing import Timing, kernels_on, timing_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Alone, Gpu, Interval, ModelGraph, Workload
@@ -108,7 +107,9 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
     return joined
 
 
-@lru_cache(maxsize=1)
 def _shipped() -> Deviations:
-    """Return the deviations that gpusage comes with."""
-    return Deviations(**load("slowdown")["parameters"])
+    """Return the deviations of the artifact in use."""
+    parameters = pretrained().slowdown
+    working = {told_from: parameters.working[told_from] for told_from in get_args(ToldFrom)}
+    ends = {told_from: (float(down), float(up)) for told_from, (down, up) in working.items()}
+    return Deviations(growth=parameters.growth, noise=parameters.noise, working=ends)

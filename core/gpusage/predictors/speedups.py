@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.intervals import ratio
-from gpusage.predictors.pretrained import load
 from gpusage_hooks.types import GpuNeed, Interval
 
 
@@ -13,6 +13,7 @@ def speedup(of: GpuNeed, over: GpuNeed) -> Interval:
     Both predictions miss alike by what is the model's own. How much that is was seen on models held out: more between
     GPUs on which many models were measured, which have a part of their own in `gpusage.predictors.residual`.
     """
-    parameters = load("step_time")["parameters"]
-    own = {of.gpu, over.gpu} <= parameters["residual"]["by_gpu"].keys()
-    return ratio(over.step_time_s, of.step_time_s, parameters["deviations"]["shared_own" if own else "shared"])
+    parameters = pretrained().step_time
+    own = {of.gpu, over.gpu} <= parameters.residual.by_gpu.keys()
+    deviations = parameters.deviations
+    return ratio(over.step_time_s, of.step_time_s, deviations.shared_own if own else deviations.shared)

@@ -15,15 +15,15 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from gpusage.predictors.arrays import FloatArray, IntArray, shaped
+from gpusage.predictors.artifacts import ForestParameters
 
 MAXIMUM_LEAVES = 16
 _QUESTIONS = MAXIMUM_LEAVES - 1
@@ -62,14 +62,19 @@ class Trees:
         return found
 
 
-def read_trees(*forests: Mapping[str, Any]) -> Trees:
+def read_trees(*forests: ForestParameters) -> Trees:
     """Return the trees that the parameters of each of *forests* describe.
 
-    Their nodes are in depth-first order, left ones first, and a leaf is its own left child; so the leaves to the left
-    of a question are those between its left child and its right one.
+    The leaves to the left of a question are those between its left child and its right one.
+
+    Raises:
+        ValueError: A forest's columns have different lengths.
     """
-    counts = [len(parameters["roots"]) for parameters in forests]
-    roots, left, right = (_joined(forests, name) for name in ("roots", "left", "right"))
+    counts = [len(forest.roots) for forest in forests]
+    starts = np.cumsum([0, *(len(forest.left) for forest in forests)])[:-1]
+    roots = _joined([forest.roots for forest in forests], starts)
+    left = _joined([forest.left for forest in forests], starts)
+    right = _joined([forest.right for forest in forests], starts)
     nodes = np.arange(len(left))
     tree = np.searchsorted(roots, nodes, side="right") - 1
     is_leaf = left == nodes
@@ -81,13 +86,13 @@ def read_trees(*forests: Mapping[str, Any]) -> Trees:
     threshold = np.full(feature.shape, np.inf)
     ruled_out = np.zeros(feature.shape, dtype=np.uint16)
     values = np.zeros((len(roots), MAXIMUM_LEAVES))
-    feature[at] = _columns(forests, "feature")[asking]
-    threshold[at] = _columns(forests, "threshold")[asking]
+    feature[at] = _column(forests, "feature")[asking]
+    threshold[at] = _column(forests, "threshold")[asking]
     ruled_out[at] = 2 ** leaf[right[asking]] - 2 ** leaf[left[asking]]
-    values[tree[leaves], leaf[leaves]] = _columns(forests, "value")[leaves]
+    values[tree[leaves], leaf[leaves]] = _column(forests, "value")[leaves]
     sets = np.arange(2**MAXIMUM_LEAVES)
     return Trees(
-        starts=np.array([parameters["start"] for parameters in forests], dtype=np.float64),
+        starts=np.array([forest.start for forest in forests], dtype=np.float64),
         firsts=np.cumsum([0, *counts[:-1]]),
         feature=feature.ravel(),
         threshold=threshold.ravel(),
@@ -98,12 +103,12 @@ def read_trees(*forests: Mapping[str, Any]) -> Trees:
     )
 
 
-def _columns(forests: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
-    return np.concatenate([np.array(parameters[name], dtype=np.float64) for parameters in forests])
+def _column(forests: Sequence[ForestParameters], name: Literal["feature", "threshold", "value"]) -> FloatArray:
+    """Return what *name* holds for the nodes of all forests."""
+    return np.concatenate([shaped(name, getattr(forest, name), len(forest.left)) for forest in forests])
 
 
-def _joined(forests: Sequence[Mapping[str, Any]], name: str) -> IntArray:
-    """Return the numbers of nodes that *name* holds, counted over all forests."""
-    starts = np.cumsum([0, *(len(parameters["left"]) for parameters in forests)])
-    parts = [np.array(parameters[name], dtype=np.int64) for parameters in forests]
-    return np.concatenate([part + start for part, start in zip(parts, starts, strict=False)])
+def _joined(forests: Sequence[Sequence[int]], starts: IntArray) -> IntArray:
+    """Return the numbers of nodes that *forests* hold, counted over all of them; *starts* is each one's first node."""
+    parts = [np.array(numbers, dtype=np.int64) for numbers in forests]
+    return np.concatenate([part + start for part, start in zip(parts, starts, strict=True)])

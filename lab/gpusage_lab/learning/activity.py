@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, read_regions, shares
+from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, regions_of, shares
 from gpusage.predictors.activity_features import NAMES
+from gpusage.predictors.artifacts import ActivityParameters, Card, RegionParameters
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.trees import read_trees
 from gpusage_lab.learning import activity_tests, boosting, random_networks
 from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import rmsle
 from gpusage_lab.learning.splits import Fold, check_enough, leave_one_out, random_rows
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
@@ -36,13 +37,13 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     rows = _rows(data)
     held_out = _out_of_fold(rows, _unseen(rows), _ours)
     far = _odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours))
-    parameters = {
-        "features": NAMES,
-        "gpu_utilization": boosting.fit_trees(rows.features, np.log1p(rows.measured[:, UTILIZATION])),
-        "sm_activity": boosting.fit_trees(rows.features, np.log1p(rows.measured[:, SM])),
-        "regions": _regions(rows, _odds_errors(rows, held_out), np.arange(len(rows.kinds))),
-        "far": _deviations(far),
-    }
+    parameters = ActivityParameters(
+        features=NAMES,
+        gpu_utilization=boosting.fit_trees(rows.features, np.log1p(rows.measured[:, UTILIZATION])),
+        sm_activity=boosting.fit_trees(rows.features, np.log1p(rows.measured[:, SM])),
+        regions=_regions(rows, _odds_errors(rows, held_out), np.arange(len(rows.kinds))),
+        far=_deviations(far).tolist(),
+    )
     spans = {name: (float(c.min()), float(c.max())) for name, c in zip(NAMES, rows.features.T, strict=True)}
     card = Card(
         purpose="GPU utilization (NVML) and SM activity of a workload alone on a GPU, from its node times.",
@@ -172,7 +173,7 @@ def _deviations(errors: FloatArray) -> FloatArray:
     return np.asarray(np.quantile(errors, 0.9, axis=0)) / NINETY_PERCENT
 
 
-def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> list[RegionParameters]:
     """Return where each kind of network lies, and how far held-out ones of it were missed."""
     kinds, regions = np.array(rows.kinds), []
     for kind in sorted(set(rows.kinds)):
@@ -184,8 +185,14 @@ def _regions(rows: Rows, errors: FloatArray, taught: npt.NDArray[np.int64]) -> l
         precision = np.linalg.inv(spread + RIDGE * np.diag(np.diag(spread) + RIDGE))
         away = features - features.mean(axis=0)
         reach = float(np.quantile(((away @ precision) * away).sum(axis=1), 0.99))
-        regions.append({"mean": features.mean(axis=0), "precision": precision, "reach": reach})
-        regions[-1]["deviations"] = _deviations(errors[chosen])
+        regions.append(
+            RegionParameters(
+                mean=features.mean(axis=0).tolist(),
+                precision=precision.tolist(),
+                reach=reach,
+                deviations=_deviations(errors[chosen]).tolist(),
+            )
+        )
     return regions
 
 
@@ -200,7 +207,7 @@ def _ends(rows: Rows, folds: Sequence[Fold], held_out: FloatArray) -> tuple[Floa
     far = _deviations(_odds_errors(rows, _out_of_fold(rows, leave_one_out(rows.kinds, "kind"), _ours)))
     reach = np.zeros_like(errors)
     for fold in folds:
-        regions = read_regions(_regions(rows, errors, fold.train))
+        regions = regions_of(_regions(rows, errors, fold.train))
         reach[fold.test] = NINETY_PERCENT * deviations_of(regions, far, rows.features[fold.test])
     low, high = (100.0 / (1.0 + np.exp(-(_odds(held_out) + way * reach))) for way in (-1.0, 1.0))
     busy = held_out[:, UTILIZATION] >= 100.0 * NEARLY_BUSY

@@ -3,55 +3,34 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusage.predictors import pretrained
+import gpusage.predictors.pretrained
+from gpusage.predictors.artifacts import IN_USE, Card, Parameters, Pretrained, pretrained
+from gpusage.predictors.identity import forget
 from gpusage_hooks.errors import RequestError
 
-FOLDER = Path(pretrained.__file__).parent
+FOLDER = Path(gpusage.predictors.pretrained.__file__).parent
 SIGNIFICANT_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """What a reader must know of an artifact.
-
-    Attributes:
-        fitted_on: One line a source: file, rows used, what was left out and why.
-        licences: Of the sources.
-        ranges: What the fitted rows span, by quantity: least and greatest.
-        known: What occurs in the fitted rows, by kind.
-        errors: What evaluation gave, by split.
-        notes: Anything else.
-    """
-
-    purpose: str
-    fitted_on: tuple[str, ...]
-    licences: tuple[str, ...]
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    errors: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One file of `FOLDER`; *parameters* is anything that JSON can say."""
+    """One file of `FOLDER`."""
 
     name: str
     card: Card
-    parameters: Mapping[str, Any]
+    parameters: Parameters
 
 
 def rendered(artifact: Artifact) -> str:
     """Return the file's text, the same for the same figures."""
-    document = {"card": rounded(asdict(artifact.card)), "parameters": rounded(artifact.parameters)}
+    document = {"card": rounded(asdict(artifact.card)), "parameters": rounded(asdict(artifact.parameters))}
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -108,25 +87,13 @@ def _check(path: Path) -> None:
 @contextmanager
 def reading(paths: Mapping[str, Path]) -> Iterator[None]:
     """Let the predictors read the artifacts *paths*, by name, instead of those that are shipped."""
-    before = pretrained.INSTEAD.set({**pretrained.INSTEAD.get(), **paths})
-    _forget_what_was_read()
+    before = IN_USE.set(Pretrained({**pretrained().instead, **paths}))
+    forget()
     try:
         yield
     finally:
-        pretrained.INSTEAD.reset(before)
-        _forget_what_was_read()
-
-
-def _forget_what_was_read() -> None:
-    """Empty the predictors' caches: they hold what was made of the artifacts."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("gpusage.predictors."):
-            for value in vars(module).values():
-                getattr(value, "cache_clear", _nothing)()
-
-
-def _nothing() -> None:
-    return None
+        IN_USE.reset(before)
+        forget()
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and numpy's numbers

@@ -16,9 +16,9 @@ from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins import load_plugins
 from gpusage.predictors.activity import predict_activity
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.memory import predict_memory
-from gpusage.predictors.pretrained import load
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage.predictors.speedups import speedup
 from gpusage.predictors.step_time import predict_step_time
@@ -128,7 +128,7 @@ def _is_seen(name: str, source: str, figure: str) -> bool:
 
 def _cited(name: str) -> set[str]:
     """Return what stands before the colon of each line of "fitted on"; of several files, each."""
-    lines = [line for line in load(name)["card"]["fitted_on"] if not line.startswith("left out")]
+    lines = [line for line in pretrained().card(name).fitted_on if not line.startswith("left out")]
     heads = {line.partition(": ")[0] for line in lines}
     return heads | {part for head in heads for part in head.split(", ") if part.endswith(".csv")}
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.artifacts import ForestParameters
 from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
 
 FloatArray = npt.NDArray[np.float64]
 MAXIMUM_DEPTH = 6
 
 
-def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> dict[str, Any]:
+def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> ForestParameters:
     """Return the parameters of *trees* trees that tell *target* from *rows*; the same rows give the same trees."""
     from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
         HistGradientBoostingRegressor,
@@ -33,22 +34,28 @@ def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> dict
     return _flat(stages, float(model._baseline_prediction.ravel()[0]))  # noqa: SLF001 - as above
 
 
-def predict(parameters: dict[str, Any], rows: FloatArray) -> FloatArray:
+def predict(parameters: ForestParameters, rows: FloatArray) -> FloatArray:
     """Return what the trees say, by the very code that predicts."""
     return np.asarray(read_trees(parameters).predict(rows)[:, 0])
 
 
-def _flat(trees: list[Any], start: float) -> dict[str, Any]:
-    columns: dict[str, list[float]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
-    roots = []
+def _flat(trees: list[Any], start: float) -> ForestParameters:
+    roots: list[int] = []
+    left: list[int] = []
+    right: list[int] = []
+    feature: list[int] = []
+    threshold: list[float] = []
+    value: list[float] = []
     for nodes in trees:
-        first = len(columns["value"])
+        first = len(value)
         roots.append(first)
         for index, node in enumerate(nodes):
             is_leaf = bool(node["is_leaf"])
-            columns["feature"].append(0 if is_leaf else int(node["feature_idx"]))
-            columns["threshold"].append(0.0 if is_leaf else float(node["num_threshold"]))
-            columns["left"].append(first + (index if is_leaf else int(node["left"])))
-            columns["right"].append(first + (index if is_leaf else int(node["right"])))
-            columns["value"].append(float(node["value"]) if is_leaf else 0.0)
-    return {**columns, "start": start, "roots": roots}
+            feature.append(0 if is_leaf else int(node["feature_idx"]))
+            threshold.append(0.0 if is_leaf else float(node["num_threshold"]))
+            left.append(first + (index if is_leaf else int(node["left"])))
+            right.append(first + (index if is_leaf else int(node["right"])))
+            value.append(float(node["value"]) if is_leaf else 0.0)
+    return ForestParameters(
+        roots=roots, left=left, right=right, feature=feature, threshold=threshold, value=value, start=start
+    )

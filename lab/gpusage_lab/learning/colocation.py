@@ -7,15 +7,17 @@ no better than to know the partner; so what is learned is each measured job's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.colocation import WORTHWHILE_SUM, Learned, beside, predict_colocation, read
+from gpusage.predictors.artifacts import Card, ColocationParameters
+from gpusage.predictors.colocation import WORTHWHILE_SUM, Learned, beside, learned_from, predict_colocation
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, scores
 from gpusage_lab.learning.partners import GUESSING, RANKING, unacquainted
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
@@ -39,7 +41,10 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     pairs = joined([gavel(data), *own.values()])
     everything = np.full(len(pairs.jobs), fill_value=True)
     parameters = _fitted(pairs, ~np.isnan(pairs.parts), everything)
-    parameters |= {split.name: _deviations(pairs, split.found(pairs)) for split in _SPLITS}
+    deviations = {split.name: _deviations(pairs, split.found(pairs)) for split in _SPLITS}
+    parameters = replace(
+        parameters, known=deviations["known"], partly=deviations["partly"], unknown=deviations["unknown"]
+    )
     ours, apart = scores(pairs, refitted), scores(pairs, unacquainted(refitted))
     card = Card(
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
@@ -132,7 +137,7 @@ def _other_models_factors(pairs: Pairs, said: FloatArray) -> FloatArray:
 def refitted(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
     """Return what ours says of each job as the target's partner, fitted on those that teach alone."""
     chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
-    return np.asarray(_sums(_read(_fitted(pairs, chosen, teaches)), pairs)[target])
+    return np.asarray(_sums(learned_from(_fitted(pairs, chosen, teaches)), pairs)[target])
 
 
 def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
@@ -141,7 +146,7 @@ def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
 
 def shipped(source: Pairs) -> Policy:
     """Return ours as it is fitted on all of *source*, whoever may teach."""
-    learned = _read(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
+    learned = learned_from(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
 
     def policy(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
         return np.asarray(_sums(learned, pairs)[target])
@@ -158,7 +163,7 @@ def _beside(learned: Learned, pairs: Pairs) -> FloatArray:
     return beside(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
 
 
-def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> dict[str, Any]:
+def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationParameters:
     """Return the parameters from the *chosen* ordered pairs: throughput = average + victim's part + partner's part.
 
     The parts are drawn to 0 as their variance against the noise demands (ridge regression).
@@ -173,20 +178,16 @@ def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> dict[str, An
     effects = np.linalg.solve(design.T @ design + penalty, design.T @ (throughput - average))
     features = pairs.features
     mean, scale = features[teaches].mean(axis=0), np.maximum(features[teaches].std(axis=0), 1e-6)
-    return {
-        "features": FEATURES,
-        "mean": mean,
-        "scale": scale,
-        "jobs": ((features - mean) / scale)[teaches],
-        "sensitivity": effects[:count][teaches],
-        "pressure": effects[count:][teaches],
-        "average": average,
-        "near": NEAR,
-    }
-
-
-def _read(parameters: dict[str, Any]) -> Learned:
-    return read({"known": (0.0, 0.0), "partly": (0.0, 0.0), "unknown": (0.0, 0.0), **parameters})
+    return ColocationParameters(
+        features=FEATURES,
+        mean=mean.tolist(),
+        scale=scale.tolist(),
+        jobs=((features - mean) / scale)[teaches].tolist(),
+        sensitivity=effects[:count][teaches].tolist(),
+        pressure=effects[count:][teaches].tolist(),
+        average=float(average),
+        near=NEAR,
+    )
 
 
 def _held_out_models(pairs: Pairs) -> FloatArray:
@@ -195,7 +196,7 @@ def _held_out_models(pairs: Pairs) -> FloatArray:
     measured = ~np.isnan(pairs.parts)
     for model in sorted(set(pairs.models)):
         teaches = pairs.models != model
-        said = _beside(_read(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
+        said = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
         asked = measured & ~teaches[:, np.newaxis]
         found[asked] = said[asked]
     return found
@@ -207,7 +208,7 @@ def _held_out_both(pairs: Pairs) -> FloatArray:
     measured = ~np.isnan(pairs.parts)
     for first, second in combinations_with_replacement(sorted(set(pairs.models)), 2):
         teaches = (pairs.models != first) & (pairs.models != second)
-        said = _beside(_read(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
+        said = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
         one, other = pairs.models == first, pairs.models == second
         asked = measured & (np.outer(one, other) | np.outer(other, one))
         found[asked] = said[asked]
@@ -223,7 +224,7 @@ def _held_out_pairs(pairs: Pairs) -> FloatArray:
     everything = np.full(len(pairs.jobs), fill_value=True)
     for fold in range(PAIR_FOLDS):
         asked = measured & (numbers % PAIR_FOLDS == fold)
-        said = _beside(_read(_fitted(pairs, measured & ~asked, everything)), pairs)
+        said = _beside(learned_from(_fitted(pairs, measured & ~asked, everything)), pairs)
         found[asked] = said[asked]
     return found
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.artifacts import Card, MemoryParameters
 from gpusage.predictors.liveness import TRAINING_TERMS
 from gpusage_hooks.units import GIB
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import FloatArray, IntArray, MemoryFit, fit_memory
 from gpusage_lab.learning.memory_rows import PEAKS, BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
@@ -76,11 +77,9 @@ def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
             },
             notes=("One GPU (A100 of 40 GB), fp32, momentum; other states and precisions are added by rule.",),
         ),
-        parameters={
-            "terms": list(TRAINING_TERMS),
-            "weights": fitted.weights,
-            "constant_bytes": fitted.constants,
-        },
+        parameters=MemoryParameters(
+            terms=TRAINING_TERMS, weights=fitted.weights.tolist(), constant_bytes=fitted.constants.tolist()
+        ),
     )
 
 

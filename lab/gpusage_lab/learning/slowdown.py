@@ -12,9 +12,10 @@ from itertools import product
 
 import numpy as np
 
-from gpusage.predictors.lowering import FloatArray
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import Card, SlowdownParameters
 from gpusage.predictors.slowdown import Deviations, ToldFrom, around, slowdowns
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import IntArray, by_group, check_enough
@@ -200,5 +201,5 @@ def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[To
             errors=errors,
             notes=("The point has nothing of its own to learn: it is a ratio of two predicted step times.",),
         ),
-        parameters={"growth": fitted.growth, "noise": fitted.noise, "working": dict(fitted.working)},
+        parameters=SlowdownParameters(growth=fitted.growth, noise=fitted.noise, working=dict(fitted.working)),
     )

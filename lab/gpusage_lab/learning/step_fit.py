@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpusage.predictors.artifacts import StepTimeDeviations
 from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency
 from gpusage.predictors.operators import OperatorClass
 from gpusage_lab.learning.step_flat import CLASSES, Array, Flat, Sample, flattened
@@ -44,7 +45,7 @@ def initial(start: int = STARTS[0]) -> Efficiency:
         latency_s=FIRST_LATENCY_S,
         host_s=np.array(FIRST_HOST_S),
         gpu_log_factors={},
-        deviations={"known": 0.2, "unseen_gpu": 0.2, "short": 0.5},
+        deviations=StepTimeDeviations(known=0.2, unseen_gpu=0.2, short=0.5),
     )
 
 

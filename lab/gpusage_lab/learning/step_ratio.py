@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.artifacts import StepTimeDeviations
 from gpusage_lab.learning.step_residual import own_parts
 from gpusage_lab.learning.step_rows import StepRow
 from gpusage_lab.learning.step_samples import Measurements, family_folds
@@ -45,14 +46,12 @@ class Pairs(NamedTuple):
         return inside
 
 
-def pairs_of(found: Measurements, unseen_family: Array, unseen_gpu: Array, known: dict[str, float]) -> Pairs:
+def pairs_of(found: Measurements, unseen_family: Array, unseen_gpu: Array, known: StepTimeDeviations) -> Pairs:
     """Return the pairs of rows, as predicted where their family was unseen; once more where one GPU was as well."""
     measured = np.log(found.measured_s)
     seen, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
-    reach_seen = np.hypot(known["known"], known["short"] * unseen_family[:, 2])
-    reach_unseen = np.sqrt(
-        known["known"] ** 2 + known["unseen_gpu"] ** 2 + np.square(known["short"] * unseen_gpu[:, 2])
-    )
+    reach_seen = np.hypot(known.known, known.short * unseen_family[:, 2])
+    reach_unseen = np.sqrt(known.known**2 + known.unseen_gpu**2 + np.square(known.short * unseen_gpu[:, 2]))
     both = _matched(found.rows)
     first, second = both[:, 0], both[:, 1]
     gpus = [row.gpu.name for row in found.rows]

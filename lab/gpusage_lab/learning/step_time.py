@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
 from gpusage.predictors.efficiency import Efficiency
 from gpusage_lab.learning import step_ranges, step_tables
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile
 from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Sample
@@ -24,7 +25,6 @@ from gpusage_lab.progress import track
 
 Array = npt.NDArray[Any]
 NAME = "step_time"
-RESIDUAL_NAMES = ("means", "scales", "anchors", "by_gpu", "least_count")
 SHORT_SHARE = 0.25
 """From this share on a step is taken for one of short kernels."""
 CHOSEN = (
@@ -42,7 +42,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     fitted = refit(found, np.arange(len(found.rows)))
     known = deviations(found, unseen_family, unseen_gpu)
     shared = shared_shares(pairs_of(found, unseen_family, unseen_gpu, known))
-    efficiency = replace(fitted.efficiency, deviations=known | shared)
+    efficiency = replace(fitted.efficiency, deviations=replace(known, **shared))
     return [Artifact(name=NAME, card=_card(found, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 
 
@@ -89,15 +89,15 @@ def factors(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Arr
     for column, fold in folds:
         known = deviations(found, unseen_family, unseen_gpu, fold.train)
         share = (unseen_gpu if column else unseen_family)[fold.test, 2]
-        squares = known["known"] ** 2 + (known["unseen_gpu"] * column) ** 2 + (known["short"] * share) ** 2
+        squares = known.known**2 + (known.unseen_gpu * column) ** 2 + (known.short * share) ** 2
         result[fold.test, column] = np.exp(np.sqrt(squares))
     return result
 
 
 def deviations(
     found: Measurements, unseen_family: Array, unseen_gpu: Array, rows: Array | None = None
-) -> dict[str, float]:
-    """Return how far 90 % of the truths lie from the point, on the logarithmic scale: see `Efficiency`.
+) -> StepTimeDeviations:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale.
 
     Where there are no rows to tell it from, it is what the fit begins with.
 
@@ -110,18 +110,17 @@ def deviations(
     rows = np.arange(len(found.rows)) if rows is None else rows
     measured, weight = found.measured_s[rows], _campaign_weights([found.rows[index].campaign for index in rows])
     miss, share = np.abs(np.log(unseen_family[rows, 0] / measured)), unseen_family[rows, 2]
-    short, result = share > SHORT_SHARE, dict(initial().deviations)
+    short, result = share > SHORT_SHARE, initial().deviations
     if not short.all():
-        result["known"] = weighted_quantile(miss[~short], weight[~short], COVERED)
-    known = result["known"]
+        result = replace(result, known=weighted_quantile(miss[~short], weight[~short], COVERED))
     if short.any():
-        beyond = np.sqrt(np.maximum(miss[short] ** 2 - known**2, 0.0)) / share[short]
-        result["short"] = weighted_quantile(beyond, weight[short], COVERED)
+        beyond = np.sqrt(np.maximum(miss[short] ** 2 - result.known**2, 0.0)) / share[short]
+        result = replace(result, short=weighted_quantile(beyond, weight[short], COVERED))
     far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT_SHARE)
     if far.any():
         miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured[far]))
         unseen = weighted_quantile(miss_far, weight[far], COVERED)
-        result["unseen_gpu"] = max(unseen**2 - known**2, 0.0) ** 0.5
+        result = replace(result, unseen_gpu=max(unseen**2 - result.known**2, 0.0) ** 0.5)
     return result
 
 
@@ -131,10 +130,25 @@ def _campaign_weights(campaigns: Sequence[str]) -> Array:
     return np.array([1.0 / sizes[name] for name in campaigns])
 
 
-def _parameters(efficiency: Efficiency) -> dict[str, Any]:
-    names = ("first", "first_bias", "second", "second_bias", "latency_s", "host_s", "gpu_log_factors", "deviations")
-    residual = {name: getattr(efficiency.residual, name) for name in RESIDUAL_NAMES}
-    return {name: getattr(efficiency, name) for name in names} | {"residual": residual}
+def _parameters(efficiency: Efficiency) -> StepTimeParameters:
+    residual = efficiency.residual
+    return StepTimeParameters(
+        first=efficiency.first.tolist(),
+        first_bias=efficiency.first_bias.tolist(),
+        second=efficiency.second.tolist(),
+        second_bias=efficiency.second_bias.tolist(),
+        latency_s=efficiency.latency_s,
+        host_s=efficiency.host_s.tolist(),
+        gpu_log_factors=dict(efficiency.gpu_log_factors),
+        deviations=efficiency.deviations,
+        residual=ResidualParameters(
+            means=residual.means.tolist(),
+            scales=residual.scales.tolist(),
+            anchors=residual.anchors.tolist(),
+            by_gpu={name: heights.tolist() for name, heights in residual.by_gpu.items()},
+            least_count=residual.least_count,
+        ),
+    )
 
 
 def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpusage.cli import documents
-from gpusage.predictors.pretrained import load
+from gpusage.predictors.artifacts import pretrained
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, Workload
 
 SHARE = Interval(value=0.5, low=0.4, high=0.6)
@@ -62,7 +62,7 @@ def test_steps_turn_step_time_into_run_time() -> None:
 
 def test_the_errors_of_a_speedups_two_sides_add_by_their_squares_less_what_both_share() -> None:
     """Both step times miss by a factor of 2 at most: their quotient by 2 ** sqrt(2), were nothing shared."""
-    reach = math.sqrt(2 - 2 * load("step_time")["parameters"]["deviations"]["shared_own"])
+    reach = math.sqrt(2 - 2 * pretrained().step_time.deviations.shared_own)
     assert 0 < reach < math.sqrt(2)
     found = documents.speedup(_need("rtx-4090", 1.0, 0.5, 2.0), _need("rtx-3090", 4.0, 2.0, 8.0))
     assert found.value == pytest.approx(4.0)

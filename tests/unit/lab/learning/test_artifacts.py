@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
 from gpusage.predictors.memory import predict_memory
-from gpusage.predictors.pretrained import load
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts
-from gpusage_lab.learning.artifacts import Artifact, Card
+from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.learning.targets import TARGETS
 from gpusage_lab.zoo import cards
@@ -22,11 +23,21 @@ CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges
 
 
 def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(tmp_path: Path) -> None:
-    first = Artifact(name="one", card=CARD, parameters={"b": np.array([1 / 3, 2.0]), "a": np.float64(0.1)})
-    second = Artifact(name="one", card=CARD, parameters={"a": 0.1, "b": [0.333333, 2.0]})
-    assert artifacts.rendered(first) == artifacts.rendered(second)
-    path = artifacts.write(first, tmp_path)
-    assert json.loads(path.read_text())["parameters"] == {"a": 0.1, "b": [0.333333, 2.0]}
+    first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
+    ours, theirs = (
+        Artifact(name="one", card=CARD, parameters=SlowdownParameters(growth=0.1, noise=0.2, working=working))
+        for working in (first, second)
+    )
+    assert artifacts.rendered(ours) == artifacts.rendered(theirs)
+    path = artifacts.write(ours, tmp_path)
+    assert json.loads(path.read_text())["parameters"]["working"] == second
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_is_read_of_a_shipped_artifact_is_written_as_the_same_bytes(name: str) -> None:
+    """Reader and writer have one definition."""
+    artifact = Artifact(name=name, card=SHIPPED.card(name), parameters=getattr(SHIPPED, name))
+    assert artifacts.rendered(artifact).encode() == (artifacts.FOLDER / f"{name}.json").read_bytes()
 
 
 def test_a_zoo_has_the_same_bytes_whatever_order_its_cards_were_made_in() -> None:
@@ -53,9 +64,8 @@ def test_all_artifacts_together_are_small_and_each_has_a_whole_card() -> None:
 
 
 def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than_asked(tmp_path: Path) -> None:
-    shipped = load("memory")
-    weights = [[2.0 * weight for weight in row] for row in shipped["parameters"]["weights"]]
-    doubled = Artifact(name="memory", card=CARD, parameters=shipped["parameters"] | {"weights": weights})
+    weights = [[2.0 * weight for weight in row] for row in SHIPPED.memory.weights]
+    doubled = Artifact(name="memory", card=CARD, parameters=replace(SHIPPED.memory, weights=weights))
     paths = artifacts.found_at(artifacts.write(doubled, tmp_path).parent, TARGETS)
 
     def predicted() -> float:
@@ -65,7 +75,7 @@ def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than
     before = predicted()
     with artifacts.reading(paths):
         assert predicted() > before
-        assert load("memory")["card"]["purpose"] == "a test"
+        assert pretrained().card("memory").purpose == "a test"
     assert predicted() == before
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.predictors.pretrained import load
+from gpusage.predictors import artifacts
+from gpusage.predictors.artifacts import pretrained
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import as_it_is
 from gpusage_lab.learning.artifacts import FOLDER, reading
@@ -62,7 +63,7 @@ def test_an_artifact_of_another_version_is_refused_in_one_sentence_and_the_shipp
         f"Artifact '{path}' must have the figures that this version of gpusage reads; got {found}"
     )
     assert sentence.endswith("Train it again with this version.")
-    assert load(name) == json.loads(SHIPPED[name].read_text())
+    assert pretrained() is artifacts.SHIPPED
 
 
 CITED = ("neusight: 34 rows", "profile h200 train: 5 rows", "a.csv, gpumemnet_mlp_step1.csv: 6 rows", "b.csv, the V100")
@@ -71,8 +72,8 @@ CITED = ("neusight: 34 rows", "profile h200 train: 5 rows", "a.csv, gpumemnet_ml
 def test_a_source_is_fitted_on_where_the_card_names_it_and_not_where_a_longer_name_has_it_inside(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "memory.json"
-    path.write_text(json.dumps({"card": {"fitted_on": [*CITED, "left out: 3 rows of V100"]}, "parameters": {}}))
+    path, card = tmp_path / "memory.json", json.loads(SHIPPED["memory"].read_text())["card"]
+    path.write_text(json.dumps({"card": {**card, "fitted_on": [*CITED, "left out: 3 rows of V100"]}, "parameters": {}}))
     named = ("neusight", "profile h200 train", "gpumemnet_mlp", "b.csv")
     others = ("profile h200", "h200 train", "gpumemnet_cnn", "V100", "left out")
     with reading({"memory": path}):

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.colocation import Deviations, Learned, features_of, predict_colocation, throughputs
+from gpusage.predictors.colocation import (
+    Deviations,
+    Learned,
+    features_of,
+    learned_from,
+    predict_colocation,
+    throughputs,
+)
 from gpusage_hooks.types import GpuNeed, Interval
-from gpusage_lab.learning.colocation import _fitted, _read, refitted
+from gpusage_lab.learning.colocation import _fitted, refitted
 from gpusage_lab.learning.pairs import Pairs, scores
 from gpusage_lab.learning.partners import kace, popular, unacquainted
 
@@ -69,7 +76,7 @@ def nothing_learned() -> Learned:
 
 def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
     pairs = five_jobs()
-    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    learned = learned_from(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
     beside_loud = throughputs(learned, pairs.features[[0, 1]], MODELS[:2])[0]
     beside_quiet = throughputs(learned, pairs.features[[0, 2]], MODELS[:2])[0]
     assert beside_loud == pytest.approx(0.3, abs=0.15)
@@ -121,7 +128,7 @@ def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
 
 def test_a_third_job_never_helps() -> None:
     pairs = five_jobs()
-    learned = _read(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    learned = learned_from(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
     two, three = (throughputs(learned, pairs.features[:count], MODELS[:count]) for count in (2, 3))
     assert three[0] <= two[0]
     assert three[1] <= two[1]

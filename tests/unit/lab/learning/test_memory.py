@@ -13,6 +13,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
 from gpusage.graphs.card.document import document_of
+from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
 from gpusage.predictors.lowering import lower
 from gpusage_hooks.types import Workload
@@ -140,7 +141,8 @@ def test_the_fit_is_shipped_with_its_card_and_is_the_same_twice(
     assert rendered(artifact) == rendered(again)
     assert artifact.card.errors["unseen family, MAPE"] < 0.05
     assert "36 rows of 4 families" in artifact.card.fitted_on[0]
-    assert np.shape(artifact.parameters["weights"]) == (3, len(TRAINING_TERMS))
+    assert isinstance(artifact.parameters, MemoryParameters)
+    assert np.shape(artifact.parameters.weights) == (3, len(TRAINING_TERMS))
 
 
 def test_ours_stands_first_with_every_baseline_below(
