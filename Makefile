@@ -11,7 +11,10 @@ export PATH := $(PATH):$(HOME)/.local/bin
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: help demo demo-yarn test test-all test-versions lint format bench clean
+# For whose Python the deb and rpm are: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
+PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+.PHONY: help demo demo-yarn test test-all test-versions lint format bench wheel man packages docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,16 +26,16 @@ demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Ja
 	$(BIN)/python examples/demo_yarn.py
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (10 minutes)
-	$(BIN)/pytest -m "short or not (slurm or yarn)"
+	$(BIN)/pytest -m "short or not (slurm or yarn or release)"
 
-test-all: test  ## the same, and then every other test on the host's Slurm and on a real YARN (20 minutes more)
-	$(BIN)/pytest -m "(slurm or yarn) and not short"
+test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (20 minutes more)
+	$(BIN)/pytest -m "(slurm or yarn or release) and not short"
 
 test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release
 
 format: .venv/test  ## let ruff format everything
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -40,11 +43,33 @@ format: .venv/test  ## let ruff format everything
 bench: .venv/test  ## measure what is claimed to be fast
 	for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# What is released has the time of its commit, so that two builds give the same bytes.
+wheel man packages docs: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+
+wheel: .venv/release  ## dist/gpusage-*.whl with the YARN jar in it; the same bytes each time with one JDK
+	rm -rf dist/*.whl plugins/yarn/java/target
+	GPUSAGE_YARN_JAR=$$($(BIN)/gpusage yarn jar) $(BIN)/python -m hatchling build --target wheel --directory dist
+	$(BIN)/twine check --strict dist/*.whl
+
+man: .venv/release  ## manual pages of every command, in build/man
+	rm -rf build/man && mkdir -p build/man
+	$(BIN)/python release/man_pages.py build/man
+
+packages: wheel man  ## dist/gpusage_*.deb and dist/gpusage-*.rpm, which need no network where they are installed
+	rm -f dist/*.deb dist/*.rpm
+	release/packages.sh $(PACKAGE_PYTHON)
+
+docs: .venv/release  ## the pages of docs/ and the API as a web site, in build/site; a dead link fails
+	$(BIN)/properdocs build --strict --quiet --config-file release/properdocs.yml
+
 clean:  ## remove what the targets made; downloads in .cache stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 .venv/base: pyproject.toml
 	$(call install,.[slurm$(comma)yarn])
+
+.venv/release: pyproject.toml
+	$(call install,.[docs$(comma)release$(comma)slurm$(comma)yarn])
 
 .venv/test: pyproject.toml
 	$(call install,.[test$(comma)torch])

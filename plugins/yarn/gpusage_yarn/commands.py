@@ -88,6 +88,17 @@ def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json:
 
 
 @yarn.command()
+def jar() -> None:
+    """Print where the jar for Hadoop's daemons is, to copy it; in a checkout it is built first.
+
+    Example: cp "$(gpusage yarn jar)" $HADOOP_HOME/share/hadoop/yarn/lib/
+    """
+    from gpusage_yarn.sandbox.jar import find_jar  # noqa: PLC0415 - --help stays quick
+
+    click.echo(find_jar())
+
+
+@yarn.command()
 @_CONF_DIR
 @_ROLE
 @_YES

@@ -16,6 +16,7 @@ from gpusage.edits import Edit
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.hadoop_xml import read_settings
 from gpusage_yarn.install import FILES, PACKAGE
+from gpusage_yarn.jar import how_to_get
 
 _LIMIT_S = 60.0
 _CLASS = re.compile(rf"{re.escape(PACKAGE)}\.\w+")
@@ -45,7 +46,7 @@ def require_classes(edits: Iterable[Edit], folder: Path) -> None:
     if broken:
         message = (
             f"Our classes must load with this host's Hadoop, or its daemons would not start; got: {broken[0]}. "
-            "Put gpusage-yarn-*.jar into share/hadoop/yarn/lib first."
+            f"{how_to_get()}"
         )
         raise RequestError(message)
 

@@ -41,7 +41,7 @@ def sandbox() -> None:
 @click.option(
     "--jar",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Put on every classpath.  [default: with --gpusage, this checkout's own, built by Maven]",
+    help="Put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
 )
 @_JSON
 def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_json: bool) -> None:
@@ -52,13 +52,13 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
 
     Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
     """
-    from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox  # noqa: PLC0415 - --help stays quick
-    from gpusage_yarn.sandbox.jar import build_jar  # noqa: PLC0415 - as above
+    from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox  # noqa: PLC0415 - as above
+    from gpusage_yarn.sandbox.jar import find_jar  # noqa: PLC0415 - --help stays quick
     from gpusage_yarn.sandbox.trial import start_daemon, with_gpusage  # noqa: PLC0415 - as above
 
     plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
     if mode:
-        plan = with_gpusage(plan, jar or build_jar(), mode)
+        plan = with_gpusage(plan, jar or find_jar(), mode)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
     if mode:

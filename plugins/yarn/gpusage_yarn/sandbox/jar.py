@@ -1,4 +1,4 @@
-"""Our own jar, built from a checkout; for tests and the demo."""
+"""Our own jar: of a checkout, built from it; of another installation, the one that the wheel brought."""
 
 from __future__ import annotations
 
@@ -8,35 +8,45 @@ from pathlib import Path
 
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage_hooks.errors import RequestError
+from gpusage_yarn.jar import SOURCES, how_to_get, in_checkout, packaged_jar
 from gpusage_yarn.sandbox.jdk import prepare_java
 
-_SOURCES = Path(__file__).resolve().parents[2] / "java"
+
+def find_jar() -> Path:
+    """Return the jar of this installation; in a checkout, the one that is built from it.
+
+    Raises:
+        RequestError: This installation holds no jar, or Maven cannot build it.
+    """
+    if in_checkout():
+        return build_jar()
+    jar = packaged_jar()
+    if jar is None:
+        raise RequestError(how_to_get())
+    return jar
 
 
 def build_jar() -> Path:
     """Return the jar of this checkout, built by Maven unless it is newer than everything that it is built from.
 
     Raises:
-        RequestError: This is no checkout, Java or Maven is missing, or Maven cannot build it.
+        RequestError: Java or Maven is missing, or Maven cannot build it.
     """
-    pom = _SOURCES / "pom.xml"
-    if not pom.is_file():
-        message = f"The jar can be built in a checkout only; got no {pom}. Name the jar of a release instead."
-        raise RequestError(message)
+    pom = SOURCES / "pom.xml"
     with lock(cache_folder().absolute() / "gpusage-yarn-jar"):
-        newest = max(path.stat().st_mtime for path in [pom, *(_SOURCES / "src").rglob("*")])
+        newest = max(path.stat().st_mtime for path in [pom, *(SOURCES / "src").rglob("*")])
         jar = _jar()
         if jar is None or jar.stat().st_mtime < newest:
             _build(pom)
             jar = _jar()
     if jar is None:
-        message = f"Maven must leave a jar in {_SOURCES / 'target'}; it left none. Build it there: mvn package."
+        message = f"Maven must leave a jar in {SOURCES / 'target'}; it left none. Build it there: mvn package."
         raise RequestError(message)
     return jar
 
 
 def _jar() -> Path | None:
-    jars = [path for path in (_SOURCES / "target").glob("gpusage-yarn-*.jar") if path.stem[-1].isdigit()]
+    jars = [path for path in (SOURCES / "target").glob("gpusage-yarn-*.jar") if path.stem[-1].isdigit()]
     return max(jars, key=lambda path: path.stat().st_mtime, default=None)
 
 

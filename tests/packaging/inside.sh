@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs a package, uses it and removes it over a copy of this machine's files that goes with this process: `unshare --mount sh inside.sh PACKAGE PLACE...`
+# The places must be there once it is installed, and gone when it is removed. Ends with 77 where no overlay can be mounted.
+set -eu
+package=$1
+shift
+if [ "${INSIDE:-}" = "" ]; then
+    mount -t tmpfs tmpfs /mnt || exit 77
+    mkdir /mnt/upper /mnt/work /mnt/root
+    mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root || exit 77
+    mount --rbind /proc /mnt/root/proc
+    mount --rbind /dev /mnt/root/dev
+    INSIDE=yes exec chroot /mnt/root sh "$0" "$package" "$@"
+fi
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+remove() {
+    case $package in
+        *.deb) dpkg --purge gpusage ;;
+        *.rpm) rpm --erase --nodeps gpusage ;;
+    esac
+}
+case $package in
+    *.deb) dpkg --install "$package" ;;
+    *.rpm) rpm --install --nodeps --force-debian "$package" 2>/dev/null || rpm --install --nodeps "$package" ;;
+esac
+ls -d "$@" >/dev/null
+cd /
+setpriv --reuid 65534 --regid 65534 --clear-groups gpusage predict timm:resnet50 --gpu v100
+gpusaged --version
+gpusage yarn jar
+man -w gpusage-predict
+
+mkdir -p /etc/slurm
+echo 'Prolog=/opt/gpusage/prolog # gpusage' >/etc/slurm/slurm.conf
+! remove # slurm.conf names us
+echo '# gpusage was here' >/etc/slurm/slurm.conf
+remove
+for place in "$@"; do
+    if [ -e "$place" ]; then
+        echo "left: $place" >&2
+        exit 1
+    fi
+done

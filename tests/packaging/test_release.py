@@ -1,0 +1,124 @@
+"""What `make packages` leaves: the wheel with the YARN jar in it, the manual pages, the deb and the rpm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from gpusage_slurm import install
+from installations import CHECKOUT, Installation, install_wheel
+
+pytestmark = pytest.mark.release
+
+JAVA_8 = 52
+UNIT = "/usr/lib/systemd/system/gpusaged.service"
+PLACES = ("/opt/gpusage", "/etc/gpusage", "/usr/bin/gpusage", "/usr/bin/gpusaged", UNIT)
+NAMES = {"/usr/bin/gpusage", "/usr/bin/gpusaged", UNIT, "/etc/gpusage/gpusage.toml", "/usr/share/man/man1/gpusage.1.gz"}
+NAMES |= {"/usr/share/bash-completion/completions/gpusage", "/usr/share/zsh/site-functions/_gpusage"}
+INSIDE = CHECKOUT / "tests" / "packaging" / "inside.sh"
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    return made("dist/*.whl")
+
+
+@pytest.fixture(scope="module")
+def released(wheel: Path) -> Iterator[Installation]:
+    with tempfile.TemporaryDirectory(prefix="gpusage-wheel.", dir="/tmp") as folder:
+        yield install_wheel(wheel, Path(folder), "[slurm,yarn]")
+
+
+def made(pattern: str) -> Path:
+    """Return the one file that `make packages` has made."""
+    files = sorted(CHECKOUT.glob(pattern))
+    assert len(files) == 1, f"make packages must leave one {pattern}; got {files}"
+    return files[0]
+
+
+def test_the_wheel_holds_the_jar_for_java_8(wheel: Path) -> None:
+    with ZipFile(wheel) as outer:
+        (name,) = (name for name in outer.namelist() if name.endswith(".jar"))
+        with outer.open(name) as jar, ZipFile(jar) as inner:
+            code = inner.read("org/gpusage/yarn/Preflight.class")
+    assert int.from_bytes(code[6:8], "big") == JAVA_8
+
+
+def test_the_wheel_is_the_same_bytes_when_it_is_built_again(wheel: Path) -> None:
+    before = wheel.read_bytes()
+    subprocess.run(["make", "--silent", "wheel"], check=True, cwd=CHECKOUT)
+    assert wheel.read_bytes() == before
+
+
+def test_an_ordinary_user_predicts_with_the_wheel(released: Installation) -> None:
+    assert "25.6 M parameters" in released.run("gpusage", "predict", "timm:resnet50", "--gpu", "v100").stdout
+    assert released.run("gpusage", "yarn", "jar").stdout.strip().endswith(".jar")
+
+
+@pytest.mark.parametrize(
+    ("manager", "question", "answer"), [("slurm", "sinfo --noheader", "v100"), ("yarn", "yarn node -list", "RUNNING")]
+)
+def test_the_wheel_brings_up_a_sandbox_with_gpusage_in_it(
+    released: Installation, manager: str, question: str, answer: str
+) -> None:
+    """As the user who runs the tests, whose cache it uses."""
+    gpusage = ("gpusage", manager, "sandbox")
+    released.run(*gpusage, "up", "--gpusage", "enforce", ordinary=False)
+    try:
+        assert answer in released.run(*gpusage, "shell", "--", *question.split(), ordinary=False).stdout
+        status = released.run(*gpusage, "shell", "--", "gpusage", manager, "status", ordinary=False).stdout
+        assert "enforce" in status
+    finally:
+        released.run(*gpusage, "down", ordinary=False)
+
+
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc reads the manual pages; it is not installed")
+def test_the_manual_pages_are_well_formed() -> None:
+    pages = sorted(map(str, CHECKOUT.glob("build/man/*.1")))
+    done = subprocess.run(["mandoc", "-Tlint", "-Wwarning", *pages], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert {"gpusage.1", "gpusaged.1", "gpusage-slurm-sandbox-up.1"} <= {Path(page).name for page in pages}
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb reads the deb; it is not installed")
+def test_the_deb_holds_commands_unit_pages_and_completion() -> None:
+    listed = subprocess.run(
+        ["dpkg-deb", "--contents", made("dist/*.deb")], check=True, capture_output=True, text=True
+    ).stdout
+    assert {line.split()[5].removeprefix(".") for line in listed.splitlines()} >= NAMES
+
+
+@pytest.mark.skipif(shutil.which("rpm") is None, reason="rpm reads the rpm; it is not installed")
+def test_the_rpm_holds_the_same() -> None:
+    command = ["rpm", "--query", "--package", made("dist/*.rpm")]
+    listed = subprocess.run([*command, "--list"], check=True, capture_output=True, text=True).stdout
+    configured = subprocess.run([*command, "--configfiles"], check=True, capture_output=True, text=True).stdout
+    assert set(listed.splitlines()) >= NAMES
+    assert configured.splitlines() == ["/etc/gpusage/gpusage.toml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root installs a package, over a copy of this machine's files")
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_the_package_is_installed_used_and_removed(kind: str) -> None:
+    tool = {"deb": "dpkg", "rpm": "rpm"}[kind]
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} installs it; it is not installed")
+    command = ["unshare", "--mount", "sh", INSIDE, made(f"dist/*.{kind}"), *PLACES]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
+    if done.returncode == 77:
+        pytest.skip(f"this machine lets nobody mount an overlay: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "25.6 M parameters" in done.stdout
+    assert "must not name gpusage any more" in done.stderr
+
+
+def test_the_packages_settings_are_those_of_the_installer() -> None:
+    """So that `gpusage slurm install` has nothing to change in them."""
+    assert (CHECKOUT / "release" / "gpusage.toml").read_text() == install._toml(None, None)
