@@ -1,10 +1,10 @@
 """The cluster that `gpusage validate` decides for: from a file, from the manager itself, or an example.
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
-``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``mps_per_gpu``, ``feature``,
-``exact_feature``, ``partitions`` and ``node_features``; a table ``unshared`` has the places whose GPUs stay whole,
-``partition=gpu``, ``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a
-file, too.
+``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
+``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features`` and ``node_kinds``; a table
+``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course`` or ``qos=short``, each with
+why. What `gpusage status --json` prints is such a file, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
@@ -33,7 +33,7 @@ MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
 KEYS = (
     *("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "exact_feature", "partitions"),
-    "node_features",
+    *("node_features", "node_kinds", "free_share_percent"),
 )
 
 
@@ -143,6 +143,8 @@ def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN4
         exact_feature=None if exact is None else str(exact),
         partitions=_names(row, "partitions", origin),
         node_features=_groups(row, "node_features", origin),
+        node_kinds=_kinds(row, origin),
+        free_share_percent=_count(row, "free_share_percent", origin),
     )
 
 
@@ -177,6 +179,21 @@ def _groups(row: Mapping[str, Any], key: str, origin: str) -> tuple[tuple[str, .
     if not isinstance(value, list):
         _refuse(origin, key, "a list of lists of names", value)
     return tuple(_names({key: group}, key, origin) for group in value)
+
+
+def _kinds(row: Mapping[str, Any], origin: str) -> tuple[NodeKind, ...]:
+    value = row.get("node_kinds", [])
+    if not isinstance(value, list) or not all(isinstance(kind, dict) for kind in value):
+        _refuse(origin, "node_kinds", "a list of tables", value)
+    return tuple(
+        NodeKind(
+            partitions=_names(kind, "partitions", origin),
+            features=_names(kind, "features", origin),
+            cpu_count=_count(kind, "cpu_count", origin) or 0,
+            host_memory_bytes=_count(kind, "host_memory_bytes", origin) or 0,
+        )
+        for kind in value
+    )
 
 
 def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:

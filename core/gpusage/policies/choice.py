@@ -4,7 +4,8 @@ Invariants:
 
 1. A share that does not confine the job holds on every GPU type that it may land on.
 2. A job is confined only to GPU types on one of whose nodes it could run, as far as the cluster was seen.
-3. On any GPU type that the job may land on, its memory cap is within its share of the memory.
+3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
+4. On any GPU type that the job may land on, its memory cap is within its share of the memory.
 """
 
 from __future__ import annotations
@@ -101,9 +102,11 @@ def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Bindi
         alike = [offer for offer in alike if offer.has_memory(_cap_bytes(alike))]
         if alike and reach.closed and len(alike) == len(reach.places):
             yield Choice(offers=tuple(alike), binding=False)
-        bound = tuple(offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within))
-        if bound and may_bind(bound, bind):
-            yield Choice(offers=bound, binding=True)
+        bound = [offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within)]
+        for units in dict.fromkeys(offer.place.pool.mps_per_gpu for offer in bound):
+            counted = tuple(offer for offer in bound if offer.place.pool.mps_per_gpu == units)
+            if may_bind(counted, bind):
+                yield Choice(offers=counted, binding=True)
 
 
 def _preference(choice: Choice) -> tuple[float, bool]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.managers import GpuCatalogue
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.request import MANAGER
 from gpusage_slurm.tres import SHARES, parse_list
@@ -25,7 +26,7 @@ _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOW
 _BRACKETS = re.compile(r"\([^)]*\)")
 _SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^)]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_PART = re.compile(r"(\d+)/\d+")
+_PARTS = re.compile(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ def pyslurm_version() -> tuple[int, int] | None:
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
-    free = 0
+    free, partly = 0, [0]
     units: set[int] = set()
     for node, count in members:
         shares = _of_type(_counts(node.gres, "mps"), site_type)
@@ -127,6 +128,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         if node.usable:
             whole = _of_type(_counts(node.gres_used, "gpu"), site_type)
             free += max(count - whole - shared_gpus(node.gres_used, site_type, per_gpu), 0)
+            partly.append(free_share_percent(node.gres_used, site_type, per_gpu))
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
         gpu=_catalogue_name(site_type, common, catalogue),
@@ -138,6 +140,17 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         feature=_feature(site_type, common),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
+        node_kinds=tuple(dict.fromkeys(_kind(node) for node, _ in members)),
+        free_share_percent=max(partly),
+    )
+
+
+def _kind(node: NodeState) -> NodeKind:
+    return NodeKind(
+        partitions=tuple(sorted(node.partitions)),
+        features=tuple(sorted(node.features)),
+        cpu_count=node.cpu_count,
+        host_memory_bytes=node.memory_mib * MIB,
     )
 
 
@@ -191,9 +204,23 @@ def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
         if kind in ("", site_type):
             used = _RANGE.findall(inside) if "IDX:" in inside else ()
             total += sum(int(last or first) - int(first) + 1 for first, last in used)
-            total += sum(units != "0" for units in _PART.findall(inside))
+            total += sum(used != "0" for used, _ in _PARTS.findall(inside))
             total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
     return total
+
+
+def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> int:
+    """Return the largest part that is free of those of a node's GPUs that are shared now, in percent; 0 for none.
+
+    Where Slurm tells no more than their sum, one of them has at least the mean free.
+    """
+    free = [0]
+    for kind, count, inside in _SHARED.findall(gres_used):
+        if kind in ("", site_type) and units_per_gpu:
+            gpus = shared_gpus(f"mps:{count}({inside})", "", units_per_gpu)
+            free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
+            free += [100 - 100 * int(count) // (gpus * units_per_gpu)] if gpus and not _PARTS.search(inside) else []
+    return max(free)
 
 
 def _without_brackets(text: str) -> str:

@@ -8,6 +8,7 @@ counts, brackets or both is not.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from gpusage_hooks.types import GpuPool, GpuRequest
 
@@ -16,6 +17,7 @@ MAXIMUM_BYTES = 1024
 
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*")
 _PLAIN = re.compile(rf"{_FEATURE.pattern}(?:(?:&{_FEATURE.pattern})*|(?:\|{_FEATURE.pattern})*)")
+_BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 
 
 def alternatives(constraint: str) -> tuple[tuple[str, ...], ...]:
@@ -34,6 +36,21 @@ def exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
 def holding_constraint(exact: str, constraint: str) -> str | None:
     """Return *constraint* joined with the feature *exact*, ``None`` where it cannot be joined."""
     return constraint if _requires(constraint, exact) else _joined(exact, constraint)
+
+
+def binding_constraint(gpu_types: Sequence[str], pools: tuple[GpuPool, ...], constraint: str) -> str | None:
+    """Return *constraint* joined with the features of *gpu_types*, one of which a node must have.
+
+    ``None`` where one of them has no feature to ask for, or *constraint* cannot be joined.
+    """
+    features = [exact_feature(name, pools) for name in gpu_types]
+    return _joined("|".join(filter(None, features)), constraint) if features and all(features) else None
+
+
+def unbound_constraint(held: str) -> str:
+    """Return the job's own constraint, of one that `binding_constraint` made."""
+    bound = _BOUND.fullmatch(held)
+    return (bound["own"] or "").removeprefix("(").removesuffix(")") if bound else held
 
 
 def preferring_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:

@@ -3,8 +3,8 @@
 Invariants:
 
 1. Keys are ``set.X``, a field of job_submit's job description, or ``env.X``, a variable of the job. Nothing else.
-2. What the job asks for beside GPUs stays as it was: other resources, its own `--prefer`, its constraint; only a GPU
-   type that it named is held by a feature, added to the constraint, for a share cannot name a type.
+2. What the job asks for beside GPUs stays as it was: other resources, its own `--prefer`, its constraint; only the GPU
+   types on which its share holds, or the one that it named, are added to the constraint, for a share names none.
 3. A decision that cannot be put into this site's words changes nothing: no fields, and ``after`` equals ``before``.
 """
 
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
-from gpusage_slurm.constraint import exact_feature, holding_constraint, preferring_expression
+from gpusage_slurm.constraint import binding_constraint, exact_feature, holding_constraint, preferring_expression
 from gpusage_slurm.request import MANAGER, PLACES
 from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
 
@@ -54,14 +54,17 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     return Rendered(before=before, after=after, fields=MappingProxyType({**change.fields}))
 
 
-def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) -> int | None:
+def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:
     """Return the site's own MPS units of *percent* of a GPU: on no pool that may run the job is it less.
+
+    The job may run on *gpu_types*; on any type where none is named.
 
     ``None`` where a pool that may run the job could not give so many: slurmctld refuses a job that no node can run, and
     what else (memory, a constraint, a node's name) ties the job to that very pool is not for us to know.
     ``None``, too, where less than a GPU would be all of its units.
     """
-    counts = [pool.mps_per_gpu or 0 for pool in pools if pool.gpu_count > 0 and gpu_type in (None, pool.site_type)]
+    landing = [pool for pool in pools if pool.gpu_count > 0 and (not gpu_types or pool.site_type in gpu_types)]
+    counts = [pool.mps_per_gpu or 0 for pool in landing]
     units = max(math.ceil(percent * max(counts, default=0) / 100), 1)
     # Where a GPU counts few units, a part of it rounds up to the whole: nothing would be left for others.
     return units if counts and units < min(counts) + (percent >= _WHOLE) else None
@@ -70,18 +73,25 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_type: str | None) ->
 def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
     if request.mps_thread_percent is None:
         return _preference(fields, request, cluster)
-    units = mps_units(request.mps_thread_percent, cluster.pools, request.gpu_type)
+    named = (request.gpu_type,) if request.gpu_type else request.required_gpus
+    units = mps_units(request.mps_thread_percent, cluster.pools, named)
     if units is None:
         return _Change()
-    if request.gpu_type is None:
-        place = _preference(fields, request, cluster)
-    else:
-        place = _held(fields, request.gpu_type, cluster)
-        if place.trouble:
-            return place
+    place = _place(fields, request, cluster)
+    if place.trouble and named:
+        return place
     share = f"mps:{units}"
     after = ", ".join(filter(None, (f"gres/{share}", place.after)))
     return _Change(fields={**_share_fields(fields, share, request.memory_cap_bytes), **place.fields}, after=after)
+
+
+def _place(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    """Return the change that says where a share is to run."""
+    if request.gpu_type is not None:
+        return _held(fields, request.gpu_type, cluster)
+    if request.required_gpus:
+        return _bound(fields, request.required_gpus, cluster)
+    return _preference(fields, request, cluster)
 
 
 def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
@@ -104,6 +114,15 @@ def _held(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change
     if held is None:
         return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
     return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
+
+
+def _bound(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Cluster) -> _Change:
+    """Return the change that lets the job run on *gpu_types* alone, on which the price of its share holds."""
+    constraint = fields.get("features", "")
+    held = None if fields.get("prefer") else binding_constraint(gpu_types, cluster.pools, constraint)
+    if held is None:
+        return _Change(trouble=f"a share holds on {', '.join(gpu_types)} only, to which this job cannot be bound")
+    return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
 def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from gpusage.graphs.card.trouble import MARK
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
+from gpusage_hooks.units import MIB
 from gpusage_slurm.cause import CAVEAT, exports_all, no_card
 from gpusage_slurm.constraint import alternatives
 from gpusage_slurm.script import read_script
@@ -36,6 +37,11 @@ _OPTIONS = {
     "ntasks_per_tres": "--ntasks-per-gpu counts whole GPUs",
     "tres_freq": "--gpu-freq needs a GPU of its own",
 }
+_TIES = (
+    *("prefer", "req_nodes", "exc_nodes", "reservation", "pn_min_tmp_disk"),
+    *("sockets_per_node", "cores_per_socket", "threads_per_core"),
+)
+"""What a job may ask of its nodes that no description of a cluster has, and a preference, which no constraint joins."""
 _SCRIPT_OPTIONS = {
     "cpus-per-gpu": "its script or environment has --cpus-per-gpu for an srun, which counts whole GPUs",
     "unread": "its script is too long to look for srun lines that need a whole GPU",
@@ -84,6 +90,9 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         places=tuple(_places(fields)),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
         node_features=() if fields.get("prefer") else alternatives(fields.get("features", "")),
+        cpu_count=_cpu_count(fields),
+        host_memory_bytes=_host_memory_bytes(fields),
+        bindable=_is_bindable(fields),
     )
 
 
@@ -131,6 +140,32 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], place: str) 
         "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
     }
     return times[place] * sum(resource.count or 0 for found, resource in gpus if found == place)
+
+
+def _cpu_count(fields: Mapping[str, str]) -> int:
+    """Return the cores that the job asks of its node."""
+    return max(number(fields, name) or 1 for name in ("min_cpus", "pn_min_cpus", "cpus_per_task"))
+
+
+def _host_memory_bytes(fields: Mapping[str, str]) -> int:
+    """Return the memory that the job asks of its node."""
+    of_node, of_cpu = (number(fields, name) or 0 for name in ("min_mem_per_node", "min_mem_per_cpu"))
+    return max(of_node, of_cpu * _cpu_count(fields)) * MIB
+
+
+def _is_bindable(fields: Mapping[str, str]) -> bool:
+    """Tell whether the job can be held to a GPU type, and nothing that we cannot judge ties it to other nodes.
+
+    slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node beyond its reservation
+    waits for ever.
+    """
+    constraint = fields.get("features", "")
+    others = [item for place in PLACES for item in _asked(fields, place) if item.generic and not is_gpu(item)]
+    return (
+        not others
+        and not any(fields.get(name) for name in _TIES)
+        and (not constraint or bool(alternatives(constraint)))
+    )
 
 
 def _places(fields: Mapping[str, str]) -> Iterator[str]:

@@ -5,12 +5,14 @@ As in sbatch, directives end at the first line that is neither blank nor a comme
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
 from types import MappingProxyType
 
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
+_AMOUNT = re.compile(r"([0-9]{1,9})([KMGT]?)", re.IGNORECASE)
 _COUNT = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_BYTES = 256 * 1024
 _UNCARRIED = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
@@ -26,6 +28,8 @@ _SHORT = MappingProxyType(
         "-x": "exclude",
         "-D": "chdir",
         "-q": "qos",
+        "-c": "cpus-per-task",
+        "-B": "extra-node-info",
     }
 )
 _PLAIN = MappingProxyType(
@@ -48,8 +52,16 @@ _PLAIN = MappingProxyType(
         "tres-bind": "tres_bind",
         "ntasks-per-gpu": "ntasks_per_tres",
         "tres-per-task": "tres_per_task",
+        "cpus-per-task": "cpus_per_task",
+        "mincpus": "pn_min_cpus",
+        "tmp": "pn_min_tmp_disk",
+        "cores-per-socket": "cores_per_socket",
+        "threads-per-core": "threads_per_core",
+        "extra-node-info": "cores_per_socket",
     }
 )
+_MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu"})
+_MIB = MappingProxyType({"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2})
 _GPUS = MappingProxyType(
     {
         "gpus": "tres_per_job",
@@ -133,8 +145,16 @@ def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
         yield "tres_per_node", _prefixed(value, "gres:")
     elif name in _GPUS:
         yield _GPUS[name], _prefixed(value, "gres:gpu:")
+    elif name in _MEMORY:
+        yield _MEMORY[name], _mib(value)
     elif name in _PLAIN:
         yield _PLAIN[name], value
+
+
+def _mib(memory: str) -> str:
+    """Return whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say."""
+    amount = _AMOUNT.fullmatch(memory)
+    return str(math.ceil(int(amount[1]) * _MIB[amount[2].upper()])) if amount else ""
 
 
 def _prefixed(value: str, prefix: str) -> str:

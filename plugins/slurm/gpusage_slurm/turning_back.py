@@ -8,16 +8,19 @@ could not be carries STUCK.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpusage.mark import Mark, parse_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
+from gpusage_slurm.constraint import unbound_constraint
 from gpusage_slurm.jobs import base_id, rows
 from gpusage_slurm.tres import is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
+_UNTYPED = re.compile(r"gres/gpu(?::1)?")
 _COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512))
 _MAXIMUM_BYTES = 1024
 _REFUSED = "generic resource"
@@ -38,7 +41,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     gres = _restored(job, asked[1])
     back = replace(mark, code="BACK", before=mark.after, after=mark.before, reasons=reason)
     try:
-        _update(job, f"Gres={gres}", *(["Prefer="] if "prefer " in mark.after else []), _comment(job, mark, back))
+        _update(job, f"Gres={gres}", *_freed(mark), _comment(job, mark, back))
     except RequestError as error:
         if _REFUSED not in str(error):
             raise
@@ -48,6 +51,15 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
         told = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
         _update(job, _comment(job, mark, replace(mark, code="STUCK", reasons=told)))
     return False
+
+
+def _freed(mark: Mark) -> Iterator[str]:
+    """Yield the settings that take back where the share was to run; a GPU type that the user named stays held."""
+    place = mark.after.partition(", ")[2]
+    if place.startswith("prefer "):
+        yield "Prefer="
+    if place.startswith("constraint ") and _UNTYPED.fullmatch(mark.before):
+        yield f"Features={unbound_constraint(place.removeprefix('constraint '))}"
 
 
 def _restored(job: MarkedJob, gpu: str) -> str:

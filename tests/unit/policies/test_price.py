@@ -130,6 +130,17 @@ def test_one_that_holds_on_some_confines_the_job_to_all_of_those() -> None:
     assert [one.place.name for one in choice.offers] == [SMALL.name, FAST.name]
 
 
+def test_a_job_is_confined_to_places_that_count_alike() -> None:
+    where = (
+        place(OLD, on_share(OLD, 50, 1.4)),
+        place(SMALL, on_share(SMALL, 50, 1.1), mps_per_gpu=10),
+        place(FAST, on_share(FAST, 50, 1.05)),
+    )
+    choice = taken(*where)
+    assert choice is not None
+    assert [one.place.name for one in choice.offers] == [FAST.name]
+
+
 def test_no_share_where_nothing_may_confine_it() -> None:
     dear, cheap = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1))
     assert taken(dear, cheap) is not None

@@ -6,9 +6,10 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.types import Cluster, NodeKind
+from gpusage_hooks.units import GIB
 from gpusage_slurm import cluster, scontrol
-from gpusage_slurm.cluster import NodeState, parse_node, pools_of, read_cluster
+from gpusage_slurm.cluster import NodeState, free_share_percent, parse_node, pools_of, read_cluster
 from gpusage_slurm.request import read_request
 
 
@@ -44,6 +45,28 @@ def test_a_gpu_in_use_whole_or_shared_is_not_free(used: str) -> None:
 def test_a_node_without_jobs_has_all_its_gpus_free(used: str) -> None:
     (pool,) = pools_of([node("n1", "gpu:v100:2,mps:v100:200", used)], advisor().catalogue)
     assert pool.free_gpu_count == 2
+
+
+@pytest.mark.parametrize(
+    ("used", "free_percent"),
+    [
+        ("gpu:v100:0", 0),
+        ("gpu:v100:0,mps:v100:80(IDX:0-1)", 60),  # 40 of 100 units each, in the mean
+        ("gpu:v100:0,mps:v100:80(70/100,10/100)", 90),
+        ("gpu:v100:1,mps:v100:100(100/100,0/100)", 0),
+    ],
+)
+def test_what_is_free_of_a_shared_gpu_is_known(used: str, free_percent: int) -> None:
+    assert free_share_percent(used, "v100", 100) == free_percent
+
+
+def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
+    nodes = [node("n1", "gpu:v100:2"), node("n2", "gpu:v100:2")]
+    nodes.append(node("n3", "gpu:v100:2", memory_mib=64 * 1024, cpu_count=8, partitions=("long",)))
+    (pool,) = pools_of(nodes, advisor().catalogue)
+    small, large = pool.node_kinds
+    assert (small.cpu_count, small.host_memory_bytes) == (0, 0)
+    assert large == NodeKind(partitions=("long",), features=small.features, cpu_count=8, host_memory_bytes=64 * GIB)
 
 
 def test_gpus_of_a_node_that_is_down_count_but_are_not_free() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered, Submission
 from gpusage_hooks.units import GIB
-from gpusage_slurm.constraint import preferring_expression
+from gpusage_slurm.constraint import preferring_expression, unbound_constraint
 from gpusage_slurm.render import mps_units, render_decision
 from gpusage_slurm.request import parse_submission
 
@@ -76,27 +76,27 @@ def test_what_stands_beside_the_gpu_stays_where_it_is() -> None:
     [(40, 100, 40), (33, 200, 66), (33, 10, 4), (1, 10, 1), (100, 48, 48)],  # ceil(percent x units / 100)
 )
 def test_a_percentage_becomes_the_sites_own_units(percent: int, units: int, expected: int) -> None:
-    assert mps_units(percent, (dataclasses.replace(POOLS[0], mps_per_gpu=units),), None) == expected
+    assert mps_units(percent, (dataclasses.replace(POOLS[0], mps_per_gpu=units),), ()) == expected
 
 
 def test_where_pools_count_differently_no_pool_gives_less_than_was_decided() -> None:
     pools = (POOLS[0], dataclasses.replace(POOLS[1], mps_per_gpu=200))
-    assert mps_units(40, pools, None) == 80
-    assert mps_units(40, pools, "v100") == 40
-    assert mps_units(60, pools, None) is None  # 120 units are more than a V100 has
+    assert mps_units(40, pools, ()) == 80
+    assert mps_units(40, pools, ("v100",)) == 40
+    assert mps_units(60, pools, ()) is None  # 120 units are more than a V100 has
 
 
 def test_a_part_that_rounds_up_to_all_of_a_gpus_units_is_no_share() -> None:
     coarse = (dataclasses.replace(POOLS[0], mps_per_gpu=3),)
-    assert mps_units(50, coarse, None) == 2
-    assert mps_units(80, coarse, None) is None
-    assert mps_units(100, coarse, None) == 3
+    assert mps_units(50, coarse, ()) == 2
+    assert mps_units(80, coarse, ()) is None
+    assert mps_units(100, coarse, ()) == 3
 
 
 def test_a_pool_that_cannot_be_shared_keeps_the_gpu_whole_unless_the_job_avoids_it() -> None:
-    assert mps_units(40, (*POOLS, ODD), None) is None
-    assert mps_units(40, (*POOLS, ODD), "v100") == 40
-    assert mps_units(40, (*POOLS, dataclasses.replace(ODD, gpu_count=0)), None) == 40
+    assert mps_units(40, (*POOLS, ODD), ()) is None
+    assert mps_units(40, (*POOLS, ODD), ("v100",)) == 40
+    assert mps_units(40, (*POOLS, dataclasses.replace(ODD, gpu_count=0)), ()) == 40
 
 
 TYPED = "gres:gpu:v100:1"
@@ -140,6 +140,40 @@ def test_where_no_feature_can_hold_the_type_the_gpu_stays_whole(fields: dict[str
     found = rendered(job_of(**fields), mps_thread_percent=40)
     assert (found.fields, found.after) == ({}, found.before)
     assert trouble in (found.trouble or "")
+
+
+BOTH = (POOLS[0], dataclasses.replace(POOLS[1], exact_feature="hopper"), ODD)
+
+
+@pytest.mark.parametrize(
+    ("types", "constraint", "share", "held"),
+    [
+        (("h100",), "", "mps:50", "hopper"),
+        (("h100", "v100"), "", "mps:50", "hopper|v100"),
+        (("v100",), "ib", "mps:50", "v100&ib"),
+        (("h100", "v100"), "ib|opa", "mps:50", "(hopper|v100)&(ib|opa)"),
+    ],
+)
+def test_a_share_that_binds_is_a_constraint_and_its_units_are_those_types(
+    types: tuple[str, ...], constraint: str, share: str, held: str
+) -> None:
+    job = job_of(tres_per_node="gres:gpu:1", features=constraint)
+    found = rendered(job, pools=BOTH, mps_thread_percent=50, required_gpus=types)
+    assert found.after == f"gres/{share}, constraint {held}"
+    assert (found.fields["set.gres"], found.fields["set.features"]) == (share, held)
+    assert unbound_constraint(held) == constraint
+
+
+@pytest.mark.parametrize(
+    ("fields", "types"),
+    [({"features": "[ib|opa]"}, ("h100",)), ({"prefer": "v100"}, ("h100",)), ({}, ("odd",)), ({}, ("h100", "odd"))],
+)
+def test_a_job_that_cannot_be_bound_keeps_its_gpu(fields: dict[str, str], types: tuple[str, ...]) -> None:
+    job = job_of(tres_per_node="gres:gpu:1", **fields)
+    pools = (*BOTH[:2], dataclasses.replace(ODD, mps_per_gpu=100))
+    found = rendered(job, pools=pools, mps_thread_percent=50, required_gpus=types)
+    assert not found.fields
+    assert found.trouble == f"a share holds on {', '.join(types)} only, to which this job cannot be bound"
 
 
 def test_where_no_gpu_can_be_shared_nothing_changes() -> None:

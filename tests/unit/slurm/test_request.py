@@ -6,8 +6,11 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import GpuRequest, Submission
+from gpusage_hooks.units import MIB
 from gpusage_slurm.request import describe_request, parse_submission, read_request
 from gpusage_slurm.tres import Tres, parse_list, without_gpus
+
+ONE_GPU = {"tres_per_node": "gres:gpu:1"}
 
 
 @pytest.mark.parametrize(
@@ -162,3 +165,31 @@ def test_a_malformed_comment_to_us_is_an_error() -> None:
 
 def test_another_managers_submission_is_not_ours() -> None:
     assert parse_submission(Submission(manager="yarn", fields={})) is None
+
+
+def test_what_the_job_asks_of_its_node_is_known() -> None:
+    """4 cores of 2,000 MiB each are more than 6,000 MiB of the node."""
+    request = read_request(ONE_GPU | {"cpus_per_task": "4", "min_mem_per_cpu": "2000", "min_mem_per_node": "6000"})
+    assert (request.cpu_count, request.host_memory_bytes) == (4, 8000 * MIB)
+    assert (read_request(ONE_GPU).cpu_count, read_request(ONE_GPU).host_memory_bytes) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bindable"),
+    [
+        ({}, True),
+        ({"features": "ib&nvme", "partition": "gpu", "qos": "short"}, True),
+        ({"features": "[rack1|rack2]"}, False),
+        ({"prefer": "a100"}, False),
+        ({"req_nodes": "n1"}, False),
+        ({"exc_nodes": "n1"}, False),
+        ({"reservation": "course"}, False),
+        ({"pn_min_tmp_disk": "100"}, False),
+        ({"threads_per_core": "1"}, False),
+        ({"tres_per_node": "gres:gpu:1,gres:nvme:1"}, False),
+    ],
+)
+def test_a_job_that_something_else_ties_to_its_nodes_is_not_bound_to_a_gpu_type(
+    fields: dict[str, str], *, bindable: bool
+) -> None:
+    assert read_request(ONE_GPU | fields).bindable is bindable
