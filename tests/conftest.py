@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+
 import pytest
 from hypothesis import settings
+
+from gpusage.plugins import loading
 
 settings.register_profile("gpusage", deadline=None)  # a busy machine is no counterexample
 settings.load_profile("gpusage")
@@ -16,3 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="Debian or Ubuntu release whose Slurm the tests marked 'slurm' run on.  [default: the host's own]",
     )
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[EntryPoint], None]]:
+    """Return what makes one plugin the only one that is installed here."""
+
+    def only(point: EntryPoint) -> None:
+        monkeypatch.setattr(loading, "installed_entry_points", lambda group: [point])  # noqa: ARG005
+        loading.load_hooks.cache_clear()
+
+    yield only
+    loading.load_hooks.cache_clear()

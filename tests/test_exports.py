@@ -123,7 +123,7 @@ def test_an_import_stays_light(module: str) -> None:
 def test_the_plugins_load_light() -> None:
     """What every command of a plugin pays for: every built-in and installed plugin, and not even numpy."""
     script = (
-        "import sys; from gpusage.plugins import load_plugins; load_plugins();"
+        "import sys; from gpusage.plugins.loading import load_hooks; load_hooks();"
         f"print(*sorted({{name.partition('.')[0] for name in sys.modules}} & { {'numpy', *HEAVY}!r}))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

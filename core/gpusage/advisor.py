@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
-from gpusage.plugins import load_plugins
+from gpusage.plugins.hooks import Hooks
+from gpusage.plugins.loading import load_hooks
 from gpusage.predictors.familiarity import doubts
 from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
@@ -38,10 +39,11 @@ from gpusage_hooks.types import (
     Workload,
 )
 
+T = TypeVar("T")
+
 NOTHING_KNOWN = Alone()
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
-STAGES = ("decide_fit", "decide_generation", "decide_sharing", "decide_slo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,11 @@ class Advisor:
     """Answers what a model needs and what a job should ask for.
 
     Attributes:
-        plugins: As `gpusage.plugins.load_plugins` returns them.
+        hooks: By which every plugin is asked.
         settings: Of each workload manager, by its name.
     """
 
-    plugins: Any
+    hooks: Hooks
     catalogue: Catalogue
     rules: Rules = Rules()
     settings: Mapping[str, ManagerSettings] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Advisor:
         Raises:
             GraphError: No reader knows the format, or the one that does cannot read it.
         """
-        graph: ModelGraph | None = self.plugins.hook.read_model(source=source, shape=shape or {})
+        graph = self.hooks.read_model(source, shape or {})
         if graph is None:
             message = (
                 f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
@@ -89,12 +91,11 @@ class Advisor:
                 f"got batch={workload.batch_size}. Export it with a dynamic batch axis."
             )
             raise GraphError(message)
-        question = {"graph": graph, "workload": workload, "gpus": gpus}
         answers = zip(
             gpus,
-            _answered("predict_step_time", self.plugins.hook.predict_step_time(**question), len(gpus)),
-            _answered("predict_memory", self.plugins.hook.predict_memory(**question), len(gpus)),
-            _answered("predict_activity", self.plugins.hook.predict_activity(**question), len(gpus)),
+            _answered("predict_step_time", self.hooks.predict_step_time(graph, workload, gpus)),
+            _answered("predict_memory", self.hooks.predict_memory(graph, workload, gpus)),
+            _answered("predict_activity", self.hooks.predict_activity(graph, workload, gpus)),
             doubts(graph, workload, gpus),
             strict=True,
         )
@@ -121,8 +122,8 @@ class Advisor:
             DeviceError: A share is not from 1 to 100 percent.
         """
         parts = [shares_of(gpu, percents) for gpu in gpus]
-        answer = self.plugins.hook.predict_slowdown(graph=graph, workload=workload, gpus=gpus, parts=parts, alone=alone)
-        rows = zip(gpus, _answered("predict_slowdown", answer, len(gpus)), strict=True)
+        answer = self.hooks.predict_slowdown(graph, workload, gpus, parts, alone)
+        rows = zip(gpus, _answered("predict_slowdown", answer), strict=True)
         return tuple(
             tuple(
                 Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)
@@ -154,14 +155,14 @@ class Advisor:
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
         """Return what jobs, each given by its need on *gpu*, do to each other there."""
-        answer: Colocation | None = self.plugins.hook.predict_colocation(needs=needs, gpu=gpu)
-        if answer is None:
-            message = "Hook 'predict_colocation' must be answered by a plugin; got no answer. Check the installation."
-            raise PluginError(message, plugin="none", hook="predict_colocation")
-        return answer
+        return _answered("predict_colocation", self.hooks.predict_colocation(needs, gpu))
 
     def decide(self, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Decision:
-        """Return what is to become of *job*; an expected refusal is a decision, not an error."""
+        """Return what is to become of *job*; an expected refusal is a decision, not an error.
+
+        Raises:
+            PluginError: A plugin breaks the contract.
+        """
         wish = job.model_request
         if wish is None or not wish.enabled:
             reason = "the job says nothing to gpusage" if wish is None else "the job opted out with gpusage=off"
@@ -173,6 +174,8 @@ class Advisor:
         reachable = cluster.within(asked.partitions, asked.places, asked.node_features)
         try:
             case = self._case(asked, graph, wish.workload, reachable)
+        except PluginError:
+            raise  # not for the user to mend
         except GpuUsageError as error:
             return _kept(job, str(error))
         return self._through_policies(case)
@@ -183,15 +186,10 @@ class Advisor:
         Raises:
             PluginError: No adapter answers for the manager of a job that is to be rewritten.
         """
-        rendered: Rendered | None = self.plugins.hook.render_decision(job=job, decision=decision, cluster=cluster)
-        if rendered is None:
-            if decision.code is Code.REWRITE:
-                message = (
-                    f"Hook 'render_decision' must answer for {job.submission.manager!r}; got no answer. "
-                    "Check the plugins."
-                )
-                raise PluginError(message, plugin="unknown", hook="render_decision")
+        rendered = self.hooks.render_decision(job, decision, cluster)
+        if rendered is None and decision.code is not Code.REWRITE:
             rendered = Rendered(before=job.request_text, after=job.request_text, fields={})
+        rendered = _answered("render_decision", rendered)
         if decision.code is Code.REWRITE and not rendered.fields:
             reason = rendered.trouble or NO_WORDS
             decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
@@ -199,12 +197,17 @@ class Advisor:
 
     def _through_policies(self, case: Case) -> Decision:
         """Ask each policy in its turn; each answers on the draft of those before it."""
-        refusal: Decision | None = self.plugins.hook.decide_eligibility(case=case)
+        refusal = self.hooks.decide_eligibility(case)
         if refusal is not None:
             return refusal
         draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
-        for stage in STAGES:
-            draft = getattr(self.plugins.hook, stage)(case=case, draft=draft) or draft
+        for decide in (
+            self.hooks.decide_fit,
+            self.hooks.decide_generation,
+            self.hooks.decide_sharing,
+            self.hooks.decide_slo,
+        ):
+            draft = decide(case, draft) or draft
             if draft.final:
                 return draft
         changed = draft.request != case.request
@@ -219,17 +222,15 @@ class Advisor:
 
 def make_advisor(rules: Rules | None = None) -> Advisor:
     """Return an advisor with every installed plugin and the whole catalogue."""
-    plugins = load_plugins()
-    rows = [gpu for answer in reversed(plugins.hook.describe_gpus()) for gpu in answer]
-    return Advisor(plugins=plugins, catalogue=Catalogue(rows), rules=rules or Rules())
+    hooks = load_hooks()
+    return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()[::-1]), rules=rules or Rules())
 
 
-def _answered(hook: str, answer: Sequence[Any] | None, count: int) -> Sequence[Any]:
-    """Return *answer* where it has one entry a GPU, else blame the plugin behind *hook*."""
-    if answer is None or len(answer) != count:
-        found = "no answer" if answer is None else f"{len(answer)} entries"
-        message = f"Hook {hook!r} must give one entry for each of {count} GPUs; got {found}. Check the plugins."
-        raise PluginError(message, plugin="unknown", hook=hook)
+def _answered(hook: str, answer: T | None) -> T:
+    """Return *answer*, which somebody must give."""
+    if answer is None:
+        message = f"Hook {hook!r} must be answered by a plugin; got no answer. 'gpusage plugins' lists them."
+        raise PluginError(message, plugin="none", hook=hook)
     return answer
 
 
@@ -242,11 +243,6 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
     activity: Activity,
     doubts_of_it: tuple[str, ...],
 ) -> GpuNeed:
-    if not step_time_s.low > 0:
-        message = (
-            f"Hook 'predict_step_time' must give seconds above 0; got {step_time_s} for {gpu.name}. Check the plugins."
-        )
-        raise PluginError(message, plugin="unknown", hook="predict_step_time")
     return GpuNeed(
         gpu=gpu.name,
         step_time_s=step_time_s,

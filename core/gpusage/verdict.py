@@ -116,8 +116,7 @@ def find_job(submission: Submission, advisor: Advisor) -> Job | None:
     Raises:
         GpuUsageError: It is malformed where it is addressed to us, or a plugin is at fault.
     """
-    job: Job | None = advisor.plugins.hook.parse_submission(submission=submission)
-    return job
+    return advisor.hooks.parse_submission(submission)
 
 
 def require_job(submission: Submission, advisor: Advisor) -> Job:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
-from gpusage_hooks import specs
-from gpusage_hooks.conformance import mismatch
+from gpusage_hooks.answers import check_answer
+from gpusage_hooks.conformance import require
+from gpusage_hooks.declared import Hook
 from gpusage_hooks.errors import GpuUsageError
-
-Hook = Callable[..., Any]
 
 
 def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # noqa: ANN401 - whatever the hook answers
-    """Return the answer to *question* after what holds for every hook: its type, purity, and untouched arguments."""
+    """Return the answer to *question* after what holds for every hook: soundness, purity, and untouched arguments."""
     before = repr(question)
     answer = ask(hook, function, **question)
-    conforms(answer, get_type_hints(getattr(specs, hook))["return"], f"the answer of {hook}")
+    check_answer(hook, question, answer)
     require(ask(hook, function, **question) == answer, f"{hook} must answer the same question alike; it does not")
     require(repr(question) == before, f"{hook} must leave its arguments as they are; it changed one")
     return answer
@@ -39,15 +37,3 @@ def call(function: Hook, **question: Any) -> Any:  # noqa: ANN401 - whatever the
     """Call *function* as pluggy does, with the arguments that it names."""
     taken = inspect.signature(function).parameters
     return function(**{name: value for name, value in question.items() if name in taken})
-
-
-def conforms(value: object, hint: Any, path: str) -> None:  # noqa: ANN401 - any annotation
-    """Require *value*, found at *path*, to be what *hint* says, all the way down."""
-    clause = mismatch(value, hint, path)
-    require(clause is None, clause or "")
-
-
-def require(holds: bool, rule: str) -> None:  # noqa: FBT001 - reads like assert, and stays when Python runs with -O
-    """Raise `AssertionError` with *rule*, a sentence without its full stop, unless it *holds*."""
-    if not holds:
-        raise AssertionError(rule + ".")

@@ -12,6 +12,18 @@ Hint = Any
 """An annotation: a class, or one of the forms of `typing`."""
 
 
+def conforms(value: object, hint: Hint, path: str) -> None:
+    """Require *value*, found at *path*, to be what *hint* says, all the way down."""
+    clause = mismatch(value, hint, path)
+    require(clause is None, clause or "")
+
+
+def require(holds: bool, rule: str) -> None:  # noqa: FBT001 - reads like assert, and stays when Python runs with -O
+    """Raise `AssertionError` with *rule*, a sentence without its full stop, unless it *holds*."""
+    if not holds:
+        raise AssertionError(rule + ".")
+
+
 def mismatch(value: object, hint: Hint, path: str) -> str | None:
     """Return one clause that says where *value*, found at *path*, is no *hint*; ``None`` where it is one."""
     origin: Any = get_origin(hint)  # typeshed's own type of it leaves out the special forms

@@ -109,7 +109,7 @@ def decide_generation(draft: Decision) -> Decision:
 @hookimpl
 def decide_sharing(draft: Decision) -> Decision:
     """Give 40 %."""
-    request = replace(draft.request, mps_thread_percent=40, memory_cap_bytes=4_100_000_000)
+    request = replace(draft.request, gpu_count=0, mps_thread_percent=40, memory_cap_bytes=4_100_000_000)
     return replace(draft, code=Code.REWRITE, request=request, reasons=("the test says so",))
 
 

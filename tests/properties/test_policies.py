@@ -8,8 +8,7 @@ from dataclasses import replace
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from gpusage.advisor import STAGES
-from gpusage.plugins import load_plugins
+from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
@@ -31,7 +30,7 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import GIB
 
-PLUGINS = load_plugins(entry_points=False)
+HOOKS = make_hooks()
 ANY = settings(phases=[Phase.generate], max_examples=2000, deadline=None)
 """Find any example, not the smallest."""
 
@@ -112,13 +111,13 @@ def rules() -> st.SearchStrategy[Rules]:
 
 def decide(case: Case) -> Decision:
     """Return what the policies, in the advisor's order, make of *case*; each answer is checked on its way."""
-    refusal: Decision | None = PLUGINS.hook.decide_eligibility(case=case)
+    refusal: Decision | None = HOOKS.decide_eligibility(case)
     if refusal is not None:
         check_decision(refusal, case, samples.draft(case))
         return refusal
     draft = samples.draft(case)
-    for stage in STAGES:
-        answer = getattr(PLUGINS.hook, stage)(case=case, draft=draft)
+    for stage in ("decide_fit", "decide_generation", "decide_sharing", "decide_slo"):
+        answer = getattr(HOOKS, stage)(case, draft)
         if answer is not None:
             check_decision(answer, case, draft)
             draft = answer

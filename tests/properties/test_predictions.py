@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 import graphs
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.plugins import load_plugins
+from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Workload
 
 GPUS = tuple(builtin_catalogue())
-ADVISOR = Advisor(plugins=load_plugins(entry_points=False), catalogue=builtin_catalogue())
+ADVISOR = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
 
 models = st.sampled_from(graphs.ALL)
 workloads = st.builds(

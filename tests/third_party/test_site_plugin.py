@@ -45,8 +45,8 @@ def run(script: str, *arguments: str, installed: Path | None) -> str:
 
 
 NAMES = """
-    from gpusage.plugins import load_plugins
-    print(*[name for name, _ in load_plugins().list_name_plugin()])
+    from gpusage.plugins.loading import load_hooks
+    print(*[plugin.name for plugin in load_hooks().plugins])
 """
 
 READ = """
@@ -64,7 +64,7 @@ READ = """
 DECIDE = """
     import json, sys
     from dataclasses import replace
-    from gpusage.plugins import load_plugins
+    from gpusage.plugins.loading import load_hooks
     from gpusage_hooks import samples
     from gpusage_hooks.types import GpuRequest
 
@@ -72,7 +72,7 @@ DECIDE = """
     named = zip(case.needs, ("v100", "l4", "h100"), strict=True)
     needs = tuple((replace(pool, site_type=name), need) for (pool, need), name in named)
     case = replace(case, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), needs=needs)
-    decision = load_plugins().hook.decide_sharing(case=case, draft=samples.draft(case))
+    decision = load_hooks().decide_sharing(case, samples.draft(case))
     print(json.dumps([decision.plugin, decision.request.mps_thread_percent, decision.reasons]))
 """
 

@@ -46,7 +46,7 @@ def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Clu
     if path is not None:
         return read_cluster(path, manager, advisor.catalogue), "file"
     try:
-        seen: Cluster | None = advisor.plugins.hook.observe_cluster(manager=manager, context=advisor.context(manager))
+        seen = advisor.hooks.observe_cluster(manager, advisor.context(manager))
         trouble = f"No plugin knows {manager!r}."
     except GpuUsageError as error:
         seen, trouble = None, str(error)

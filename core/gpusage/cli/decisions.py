@@ -7,7 +7,7 @@ as far as the caller may read it.
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -93,10 +93,9 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
 
 
 def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
-    from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - start-up time
 
-    answers: Iterable[Sequence[MarkedJob]] = load_plugins().hook.find_jobs(job_id=job_id, user=user)
-    return [job for answer in answers for job in answer]
+    return load_hooks().find_jobs(job_id, user)
 
 
 def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:

@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gpusage.cli.failure import PIPE_CLOSED, exit_status, output_goes_nowhere
-from gpusage_hooks.errors import GpuUsageError
+
+if TYPE_CHECKING:
+    from gpusage.plugins.hooks import Hooks
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
@@ -35,17 +37,12 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every command that there is; plugins are asked, and a broken one is only mentioned."""
-        try:
-            added = plugin_commands(ctx)
-        except GpuUsageError as error:
-            click.echo(f"gpusage: warning: {error}", err=True)
-            added = {}
-        return [*BUILT_IN, *sorted(set(added) - set(BUILT_IN))]
+        return [*BUILT_IN, *sorted(set(plugin_commands(ctx)) - set(BUILT_IN))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name; plugins are asked only for a name that is not built in."""
         if cmd_name not in BUILT_IN:
-            return namesake_command(ctx, cmd_name) or plugin_commands(ctx).get(cmd_name)
+            return namesake_command(cmd_name) or plugin_commands(ctx).get(cmd_name)
         module, _, attribute = BUILT_IN[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
@@ -87,28 +84,17 @@ class LazyGroup(click.Group):
         sys.exit(exit_status(lambda: run(arguments, prog_name or "gpusage", *rest, **extra), arguments))
 
 
-def namesake_command(ctx: click.Context, name: str) -> click.Command | None:
-    """Return the command *name* of the plugin *name*, so that nobody waits for the commands of other plugins.
-
-    Raises:
-        PluginError: A plugin cannot be loaded.
-    """
-    add_commands = getattr(_plugins(ctx).get_plugin(name), "add_commands", None)
-    commands = _commands(add_commands() or ()) if add_commands else ()
+def namesake_command(name: str) -> click.Command | None:
+    """Return the command *name* of the plugin *name*, so that nobody waits for the commands of other plugins."""
+    commands = _commands(_hooks().commands_of(name))
     return next((command for command in commands if command.name == name), None)
 
 
 def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
-    """Return the commands that plugins add, by name, asking them once a run.
-
-    Raises:
-        PluginError: A plugin cannot be loaded.
-    """
+    """Return the commands that plugins add, by name, asking them once a run."""
 
     def ask() -> dict[str | None, click.Command]:
-        answers = _plugins(ctx).hook.add_commands()
-        commands = [command for answer in answers for command in _commands(answer)]
-        return {command.name: command for command in reversed(commands)}
+        return {command.name: command for command in reversed(_commands(_hooks().add_commands()))}
 
     found: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
     return found
@@ -119,10 +105,10 @@ def _commands(answer: Iterable[object]) -> list[click.Command]:
     return [item for item in answer if isinstance(item, click.Command)]
 
 
-def _plugins(ctx: click.Context) -> Any:  # noqa: ANN401 - pluggy's manager
-    from gpusage.plugins import load_plugins  # noqa: PLC0415 - start-up time
+def _hooks() -> Hooks:
+    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - start-up time
 
-    return _once(ctx, "gpusage.plugins", load_plugins)
+    return load_hooks()
 
 
 def _once(ctx: click.Context, name: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made

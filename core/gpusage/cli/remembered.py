@@ -59,11 +59,10 @@ class RememberingAdvisor(Advisor):
 
 def remembering(advisor: Advisor, card: str) -> Advisor:
     """Return *advisor* with a memory for the model on *card*, or as it is where others' plugins predict."""
-    asked = (impl.plugin_name for hook in _HOOKS for impl in getattr(advisor.plugins.hook, hook).get_hookimpls())
-    if not all(name.startswith("gpusage.") for name in asked):
+    if not advisor.hooks.are_ours(*_HOOKS):
         return advisor
     return RememberingAdvisor(
-        plugins=advisor.plugins,
+        hooks=advisor.hooks,
         catalogue=advisor.catalogue,
         rules=advisor.rules,
         card=card,

@@ -59,7 +59,7 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     Raises:
         GpuUsageError: The configuration, a socket, the store's URL or a plugin cannot be used.
     """
-    managers = managers_of(advisor.plugins)
+    managers = managers_of(advisor.hooks)
     configuration = load_configuration(config, managers)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -67,7 +67,7 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     store = open_store(configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    recorder = Recorder(store, loop, advisor.plugins.hook)
+    recorder = Recorder(store, loop, advisor.hooks)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         asking = stack.enter_context(closing(Door(path, lambda made: keep_to(made, state.snapshot.trusted_uids))))

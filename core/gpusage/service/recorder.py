@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpusage.plugins.hooks import Hooks
 from gpusage.service.protocol import printable
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import DecisionRecord
@@ -61,7 +61,7 @@ class Recorder:
     Args:
         store: Used in the writer thread alone.
         loop: Where `keep` is called and answers are released.
-        hook: pluggy's relay, whose `decision_made` hears each decision.
+        hooks: By which plugins hear of each decision; ``None`` where nobody does.
         limit_s: How long an answer waits for its record.
     """
 
@@ -69,13 +69,13 @@ class Recorder:
         self,
         store: DecisionStore,
         loop: asyncio.AbstractEventLoop,
-        hook: Any = None,  # noqa: ANN401 - pluggy's relay is made at run time
+        hooks: Hooks | None = None,
         limit_s: float = LIMIT_S,
     ) -> None:
         self.counts = Counts()
         self._store = store
         self._loop = loop
-        self._hook = hook
+        self._hooks = hooks
         self._limit_s = limit_s
         self._gathered = Batch()
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -152,11 +152,11 @@ class Recorder:
 
     def _announce(self, records: list[DecisionRecord]) -> None:
         """Let plugins hear of each decision."""
-        if self._hook is None or not self._hook.decision_made.get_hookimpls():
+        if self._hooks is None:
             return
         for record in records:
             try:
-                self._hook.decision_made(record=record)
+                self._hooks.decision_made(record)
             except Exception as error:  # noqa: BLE001, PERF203 - a plugin may fail in any way, for one record or all
                 _log.warning("a plugin failed to hear of a decision: %s: %s", type(error).__name__, error)
 

@@ -152,9 +152,7 @@ class State:
         """Ask *manager* what it has; its failure is remembered, not raised."""
         try:
             advisor = self._snapshot.advisor
-            cluster: Cluster | None = advisor.plugins.hook.observe_cluster(
-                manager=manager, context=advisor.context(manager)
-            )
+            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._note(manager, str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}")
         else:

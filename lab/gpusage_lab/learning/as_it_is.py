@@ -14,7 +14,7 @@ import numpy as np
 
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.plugins import load_plugins
+from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
@@ -79,7 +79,7 @@ def check_readable(paths: Mapping[str, Path]) -> None:
 def _ask(name: str) -> None:
     """Let the built-in predictors read all that they ever do of the artifact *name*."""
     _cited(name)
-    advisor = Advisor(plugins=load_plugins(entry_points=False), catalogue=builtin_catalogue())
+    advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
     graph = load_zoo().graph(TRIED)
     needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
     for alone in (Alone(), Alone(utilization=0.5), Alone(step_time_s=0.1)):

@@ -137,7 +137,7 @@ def record(proposal: Proposal, advisor: Advisor, store_url: str) -> str:
     now_s, verdict = time.time(), proposal.verdict
     decided = verdict.record(origin=verdict.submission.origin, number=Numbers().take(now_s), decided_at_s=now_s)
     with suppress(Exception):  # a plugin that only listens may fail in any way
-        advisor.plugins.hook.decision_made(record=decided)
+        advisor.hooks.decision_made(decided)
     try:
         with closing(open_store(store_url)) as store:
             store.record(decided)

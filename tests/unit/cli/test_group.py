@@ -7,18 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import types
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from gpusage import plugins
 from gpusage.cli import main
 from gpusage.cli.failure import exit_status
 from gpusage.cli.group import BUILT_IN, LazyGroup
-from gpusage_hooks import hookimpl
+from sites import announced
 
 GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
 
@@ -135,23 +135,18 @@ def test_a_full_disk_is_one_sentence() -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_broken_plugin_is_mentioned_and_hides_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = types.ModuleType("site_plugin")
-    site.add_comands = hookimpl(lambda: None)  # type: ignore[attr-defined] # a typo in a site's plugin
-    monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
-    monkeypatch.setitem(sys.modules, "site_plugin", site)
+def test_a_broken_plugin_is_mentioned_and_hides_no_command(install: Callable[[EntryPoint], None]) -> None:
+    install(announced(add_comands=lambda: None))  # a typo in a site's plugin
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "  predict " in result.stdout
-    assert result.stderr.startswith("gpusage: warning: Plugin 'site_plugin' must load")
+    assert result.stderr.startswith("gpusage: warning: Plugin 'site' must keep to API 1: 'add_comands' must")
+    assert result.stderr.count("\n") == 1
 
 
-def test_a_plugins_command_stands_beside_ours_and_replaces_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = types.ModuleType("site_plugin")
+def test_a_plugins_command_stands_beside_ours_and_replaces_none(install: Callable[[EntryPoint], None]) -> None:
     commands = [click.Command("quota", callback=lambda: click.echo("42")), click.Command("gpus")]
-    site.add_commands = hookimpl(lambda: commands)  # type: ignore[attr-defined]
-    monkeypatch.setattr(plugins, "BUILT_IN", ("site_plugin",))
-    monkeypatch.setitem(sys.modules, "site_plugin", site)
+    install(announced(add_commands=lambda: commands))
     assert CliRunner().invoke(main, ["quota"]).stdout == "42\n"
     assert "--local" in CliRunner().invoke(main, ["gpus", "--help"]).stdout
     assert CliRunner().invoke(main, ["--help"]).stdout.count("\n  gpus ") == 1

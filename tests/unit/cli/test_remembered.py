@@ -6,18 +6,19 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from gpusage.advisor import Advisor
 from gpusage.api import advisor
 from gpusage.cli import remembered as subject
 from gpusage.cli.remembered import RememberingAdvisor, remembering
 from gpusage.graphs.card.text import decode, encode
-from gpusage.plugins import load_plugins
-from gpusage_hooks import hookimpl
+from gpusage.plugins.hooks import Hooks
+from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Gpu, GpuNeed, Workload
 from graphs import perceptron_graph
+from sites import announced
 
 GRAPH = decode(encode(perceptron_graph()))
 WORKLOAD = Workload(batch_size=8)
@@ -42,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RememberingAdvisor
 
 
 def without_predictors(asked: RememberingAdvisor) -> RememberingAdvisor:
-    return replace(asked, plugins=Nobody())
+    return replace(asked, hooks=cast("Hooks", Nobody()))
 
 
 def test_what_was_predicted_is_known_to_the_last_bit(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
@@ -87,14 +88,7 @@ def test_what_is_no_prediction_is_predicted_anew(asked: RememberingAdvisor, gpus
 
 
 def test_nothing_is_kept_where_somebody_else_predicts() -> None:
-    class Site:
-        @hookimpl
-        def predict_memory(self) -> None:
-            """Leave it to the others."""
-
-    plugins = load_plugins(entry_points=False)
-    plugins.register(Site(), "site")
-    theirs: Advisor = replace(advisor(), plugins=plugins)
+    theirs = replace(advisor(), hooks=make_hooks([announced(predict_memory=lambda: None)]))
     assert remembering(theirs, encode(GRAPH)) is theirs
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +11,11 @@ from gpusage.advisor import Advisor
 from gpusage.api import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
-from gpusage.plugins import load_plugins
-from gpusage_hooks import hookimpl
+from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Alone, Gpu, GpuNeed, Workload
+from gpusage_hooks.types import Alone, GpuNeed, Workload
 from graphs import convolution_graph
+from sites import announced
 
 V100 = builtin_catalogue().find("v100")
 GRAPH = convolution_graph()
@@ -92,14 +90,8 @@ def test_a_known_step_time_holds_on_the_gpu_that_it_was_measured_on_and_on_no_ot
 def test_a_whole_gpu_among_the_shares_is_asked_for_once() -> None:
     asked: list[int] = []
 
-    class Site:
-        @hookimpl(tryfirst=True)
-        def predict_step_time(self, gpus: Sequence[Gpu]) -> None:
-            asked.append(len(gpus))
-
-    plugins = load_plugins(entry_points=False)
-    plugins.register(Site())
-    found = Advisor(plugins=plugins, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
+    hooks = make_hooks([announced(predict_step_time=lambda gpus: asked.append(len(gpus)))])
+    found = Advisor(hooks=hooks, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
     assert ([share.share_percent for share in found], asked) == ([100, 50], [2])
 
 

@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def looking_after(manager: Manager, mode: str = "enforce", killed: str | None = None) -> Aftercare:
     configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
-    advisor = SimpleNamespace(plugins=SimpleNamespace(hook=manager))
+    advisor = SimpleNamespace(hooks=manager)
     clusters = {samples.MANAGER: samples.case().cluster}
     snapshot: Any = SimpleNamespace(configuration=configuration, advisor=advisor, killed=killed, clusters=clusters)
     return Aftercare(cast("State", SimpleNamespace(snapshot=snapshot)))

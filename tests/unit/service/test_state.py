@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,12 @@ import pytest
 
 from gpusage.advisor import make_advisor
 from gpusage.configuration import Configuration, DaemonSettings, load_configuration
+from gpusage.plugins.loading import make_hooks
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.state import State
-from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Cluster
+from sites import announced
 
 SLURM = Manager(name="slurm", title="Slurm")
 CLUSTER = Cluster(manager="slurm", version="24.11", pools=())
@@ -25,9 +25,7 @@ CLUSTER = Cluster(manager="slurm", version="24.11", pools=())
 
 def seeing(observe: Callable[[str], Cluster | None], stale_after_s: float = 60) -> State:
     """Return a state whose one manager answers as *observe* does; nothing runs in the background."""
-    advisor = make_advisor()
-    plugin = types.SimpleNamespace(observe_cluster=hookimpl(observe))
-    advisor.plugins.register(plugin)
+    advisor = replace(make_advisor(), hooks=make_hooks([announced(observe_cluster=observe)]))
     settings = replace(DaemonSettings(), allowed_users=(), stale_after_s=stale_after_s)
     return State(replace(Configuration(), daemon=settings), advisor, managers={"slurm": SLURM}, path=Path("/none"))
 
@@ -85,7 +83,8 @@ def test_a_manager_that_fails_leaves_what_was_seen_before() -> None:
     state._ask("slurm")
     state._ask("slurm")
     assert state.snapshot.clusters == {"slurm": CLUSTER}
-    assert state._errors == {"slurm": "IndexError: pop from empty list"}
+    assert "Plugin 'site', hook 'observe_cluster'" in state._errors["slurm"]
+    assert "IndexError: pop from empty list" in state._errors["slurm"]
 
 
 def test_the_kill_switch_is_any_file_and_no_path_is_none(tmp_path: Path) -> None:

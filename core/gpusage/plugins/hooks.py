@@ -1,0 +1,203 @@
+"""The hooks, typed: what core asks, one method for each hook of `gpusage_hooks.specs`.
+
+Invariants:
+
+1. Where the first answer wins, a plugin that breaks the contract is a `PluginError` with its name: nobody else's answer
+   takes the place of one that its site wants.
+2. Where all answers count, such a plugin's answer is left out, with a warning.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+from gpusage.plugins.implementation import Implementation
+from gpusage.plugins.plugin import Plugin
+from gpusage_hooks import specs
+from gpusage_hooks.errors import PluginError
+from gpusage_hooks.managers import Context, Manager
+from gpusage_hooks.types import (
+    Activity,
+    Alone,
+    Case,
+    Cluster,
+    Colocation,
+    Decision,
+    DecisionRecord,
+    Gpu,
+    GpuNeed,
+    Interval,
+    Job,
+    JobState,
+    MarkedJob,
+    ModelGraph,
+    Rendered,
+    Submission,
+    Workload,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Hooks:
+    """Asks plugins, a site's own before those that come with gpusage.
+
+    Args:
+        plugins: All that there are, those that are set aside included.
+        implementations: By hook, in the order in which they are asked.
+    """
+
+    def __init__(self, plugins: Sequence[Plugin], implementations: Mapping[str, Sequence[Implementation]]) -> None:
+        self.plugins = tuple(plugins)
+        self._implementations = implementations
+        self._faults: dict[str, str] = {}
+
+    def troubles(self) -> dict[str, str]:
+        """Return what is wrong with plugins, by name: why one is set aside, or what it last did wrong here."""
+        aside = {plugin.name: plugin.trouble for plugin in self.plugins if plugin.trouble}
+        return {**self._faults, **aside}
+
+    def are_ours(self, *hooks: str) -> bool:
+        """Tell whether nobody but gpusage itself implements *hooks*."""
+        return all(implementation.is_ours for hook in hooks for implementation in self._of(hook))
+
+    def read_model(self, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+        """Read a model's graph from a path or a name."""
+        return self._first(specs.read_model, source=source, shape=shape)
+
+    def describe_gpus(self) -> list[Gpu]:
+        """Return GPUs for the catalogue; the first row of a name is the one that counts."""
+        return [gpu for answer in self._all(specs.describe_gpus) for gpu in answer]
+
+    def predict_step_time(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
+    ) -> Sequence[Interval] | None:
+        """Predict the seconds of one step on each GPU."""
+        return self._first(specs.predict_step_time, graph=graph, workload=workload, gpus=gpus)
+
+    def predict_memory(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
+        """Predict the peak bytes of device memory on each GPU."""
+        return self._first(specs.predict_memory, graph=graph, workload=workload, gpus=gpus)
+
+    def predict_activity(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity] | None:
+        """Predict how busy the workload keeps each GPU when alone."""
+        return self._first(specs.predict_activity, graph=graph, workload=workload, gpus=gpus)
+
+    def predict_slowdown(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+    ) -> Sequence[Sequence[Interval]] | None:
+        """Predict the step time on each part of a GPU against that on the whole of it."""
+        return self._first(specs.predict_slowdown, graph=graph, workload=workload, gpus=gpus, parts=parts, alone=alone)
+
+    def predict_colocation(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
+        """Predict what jobs do to each other under MPS."""
+        return self._first(specs.predict_colocation, needs=needs, gpu=gpu)
+
+    def decide_eligibility(self, case: Case) -> Decision | None:
+        """Decide whether the request may be changed at all."""
+        return self._first(specs.decide_eligibility, case=case)
+
+    def decide_fit(self, case: Case, draft: Decision) -> Decision | None:
+        """Decide where the workload fits."""
+        return self._first(specs.decide_fit, case=case, draft=draft)
+
+    def decide_generation(self, case: Case, draft: Decision) -> Decision | None:
+        """Decide which GPU generation to prefer."""
+        return self._first(specs.decide_generation, case=case, draft=draft)
+
+    def decide_sharing(self, case: Case, draft: Decision) -> Decision | None:
+        """Decide what share of a GPU is enough."""
+        return self._first(specs.decide_sharing, case=case, draft=draft)
+
+    def decide_slo(self, case: Case, draft: Decision) -> Decision | None:
+        """Decide what an inference job's promise still needs."""
+        return self._first(specs.decide_slo, case=case, draft=draft)
+
+    def describe_manager(self) -> list[Manager]:
+        """Return the workload managers that plugins adapt; of two with one name the first counts."""
+        return self._all(specs.describe_manager)
+
+    def parse_submission(self, submission: Submission) -> Job | None:
+        """Understand one workload manager's submission."""
+        return self._first(specs.parse_submission, submission=submission)
+
+    def render_decision(self, job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+        """Put a decision into the workload manager's own words."""
+        return self._first(specs.render_decision, job=job, decision=decision, cluster=cluster)
+
+    def observe_cluster(self, manager: str, context: Context) -> Cluster | None:
+        """Ask a workload manager what it has."""
+        return self._first(specs.observe_cluster, manager=manager, context=context)
+
+    def find_jobs(self, job_id: str, user: str) -> list[MarkedJob]:
+        """Find jobs of every workload manager, by id or by user."""
+        return [job for answer in self._all(specs.find_jobs, job_id=job_id, user=user) for job in answer]
+
+    def shared_jobs(self, manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+        """Find the jobs whose whole GPU became a share."""
+        return self._first(specs.shared_jobs, manager=manager, states=states)
+
+    def turn_back(self, job: MarkedJob, reason: str) -> bool | None:
+        """Give a waiting job the request again that its user made."""
+        return self._first(specs.turn_back, job=job, reason=reason)
+
+    def add_commands(self) -> list[object]:
+        """Return the click commands of all plugins."""
+        return [command for answer in self._all(specs.add_commands) for command in answer]
+
+    def commands_of(self, plugin: str) -> Sequence[object]:
+        """Return the click commands of the one plugin *plugin*, so that nobody waits for those of others."""
+        asked = [implementation for implementation in self._of("add_commands") if implementation.plugin == plugin]
+        answers: list[Sequence[object]] = self._answers(asked, {})
+        return [command for answer in answers for command in answer]
+
+    def decision_made(self, record: DecisionRecord) -> None:
+        """Let plugins hear of a decision."""
+        self._all(specs.decision_made, record=record)
+
+    def _of(self, hook: str) -> Sequence[Implementation]:
+        return self._implementations.get(hook, ())
+
+    def _first(self, hook: Callable[P, T | None], *_: P.args, **question: P.kwargs) -> T | None:
+        """Return the first answer that is not ``None``."""
+        try:
+            for implementation in self._of(hook.__name__):
+                answer: T | None = implementation.answer(question)
+                if answer is not None:
+                    return answer
+        except PluginError as error:
+            self._faults[error.plugin] = str(error)
+            raise
+        return None
+
+    def _all(self, hook: Callable[P, T | None], *_: P.args, **question: P.kwargs) -> list[T]:
+        """Return the answer of each plugin that has one."""
+        return self._answers(self._of(hook.__name__), question)
+
+    def _answers(self, asked: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
+        answers: list[T] = []
+        for implementation in asked:
+            try:
+                answer: T | None = implementation.answer(question)
+            except PluginError as error:
+                self._left_out(error)
+                continue
+            if answer is not None:
+                answers.append(answer)
+        return answers
+
+    def _left_out(self, error: PluginError) -> None:
+        """Remember what a plugin did wrong, and warn of it once."""
+        if self._faults.get(error.plugin) != str(error):
+            warn(str(error))
+        self._faults[error.plugin] = str(error)
+
+
+def warn(sentence: str) -> None:
+    """Tell people of trouble with a plugin on standard error, which is gpusaged's log, too."""
+    with suppress(AttributeError, OSError, ValueError):  # there may be none, or a closed one
+        sys.stderr.write(f"gpusage: warning: {sentence}\n")

@@ -1,0 +1,72 @@
+"""One plugin's function for one hook: how it is called, and who is to blame where it fails.
+
+Invariants:
+
+1. What comes with gpusage is called as it is: tests check its answers, and its faults are our own bugs.
+2. What anyone else wrote answers as the contract says or raises a `GpuUsageError`; anything else becomes a
+   `PluginError` that names plugin and hook.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from gpusage_hooks.answers import check_answer
+from gpusage_hooks.errors import GpuUsageError, PluginError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One plugin's function for one hook.
+
+    Attributes:
+        plugin: The plugin's name.
+        arguments: Those of the hook's arguments that the function takes, in its own order.
+        is_ours: It comes with gpusage.
+    """
+
+    plugin: str
+    hook: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    is_ours: bool
+
+    def answer(self, question: Mapping[str, object]) -> Any:  # noqa: ANN401 - whatever the hook answers
+        """Return the answer to *question*, the hook's arguments by name.
+
+        Raises:
+            GpuUsageError: As the hook says.
+            PluginError: The plugin fails in another way, or breaks the contract.
+        """
+        arguments = [question[name] for name in self.arguments]
+        return self.function(*arguments) if self.is_ours else self._checked(arguments, question)
+
+    def _checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:  # noqa: ANN401 - as above
+        try:
+            answer = self.function(*arguments)
+        except GpuUsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            rule = f"raise nothing but a GpuUsageError; it raised {described(error)}"
+            raise self._fault(rule) from error
+        try:
+            check_answer(self.hook, question, answer)
+        except AssertionError as error:
+            rule = f"answer as the contract says: {str(error).removesuffix('.')}"
+            raise self._fault(rule) from error
+        return answer
+
+    def _fault(self, rule: str) -> PluginError:
+        message = f"Plugin {self.plugin!r}, hook {self.hook!r}, must {rule}. Update or uninstall it."
+        return PluginError(message, plugin=self.plugin, hook=self.hook)
+
+
+def described(error: BaseException) -> str:
+    """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"

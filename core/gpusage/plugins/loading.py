@@ -1,0 +1,109 @@
+"""Loading plugins: those that core consists of, and those that packages announce by an entry point.
+
+Invariants:
+
+1. A package's plugin that cannot be used is set aside with one sentence; the others, and gpusage itself, go on.
+2. Of two packages that announce one name the first is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint
+from importlib.metadata import entry_points as installed_entry_points
+from typing import Any
+
+import pluggy
+
+from gpusage.plugins.built_in import BUILT_IN, built_in_plugin
+from gpusage.plugins.hooks import Hooks, warn
+from gpusage.plugins.implementation import Implementation, described
+from gpusage.plugins.plugin import Plugin
+from gpusage_hooks import API_VERSION, specs
+from gpusage_hooks.declared import check_api, implemented
+
+ENTRY_POINT_GROUP = "gpusage"
+PACKAGE = "gpusage"
+
+
+class UnusableError(Exception):
+    """Say in one clause what a plugin must be, and what it is."""
+
+
+@cache
+def load_hooks() -> Hooks:
+    """Return the hooks of every built-in and installed plugin, with a warning for each that is set aside."""
+    hooks = make_hooks(tuple(installed_entry_points(group=ENTRY_POINT_GROUP)))
+    for trouble in hooks.troubles().values():
+        warn(trouble)
+    return hooks
+
+
+def make_hooks(points: Sequence[EntryPoint] = ()) -> Hooks:
+    """Return the hooks of the built-in plugins and of those that *points* announce."""
+    manager = pluggy.PluginManager("gpusage")
+    manager.add_hookspecs(specs)
+    plugins = [_registered_built_in(manager, name) for name in BUILT_IN]
+    plugins += [_registered(manager, point) for point in points]
+    ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE}
+    implementations = {name: tuple(_implementations(manager, name, ours)) for name in vars(manager.hook)}
+    return Hooks(plugins, implementations)
+
+
+def _registered_built_in(manager: pluggy.PluginManager, name: str) -> Plugin:
+    module = built_in_plugin(name)
+    manager.register(module, name)
+    return Plugin(name=name, package=PACKAGE, hooks=_hooks_of(manager, module))
+
+
+def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:
+    """Register the plugin that *point* announces, or set it aside."""
+    package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+    try:
+        hooks = _use(manager, point)
+    except UnusableError as error:
+        origin = f" of {package} {version}" if package else ""
+        trouble = f"Plugin {point.name!r}{origin} must {error}. It is set aside; update or uninstall it."
+        return Plugin(name=point.name, package=package, version=version, trouble=trouble)
+    return Plugin(name=point.name, package=package, version=version, hooks=hooks)
+
+
+def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
+    """Register the plugin that *point* announces, and return its hooks.
+
+    Raises:
+        UnusableError: It cannot be used, and is not registered.
+    """
+    if manager.has_plugin(point.name):
+        message = "have a name of its own; another plugin has that name"
+        raise UnusableError(message)
+    try:
+        plugin = point.load()
+    except (Exception, SystemExit) as error:
+        message = f"be imported without an error; it raised {described(error)}"
+        raise UnusableError(message) from error
+    try:
+        check_api(plugin)
+        hooks = tuple(sorted(implemented(plugin)))
+        manager.register(plugin, point.name)
+    except Exception as error:
+        message = f"keep to API {API_VERSION}: {str(error).removesuffix('.')}"
+        raise UnusableError(message) from error
+    return hooks
+
+
+def _hooks_of(manager: pluggy.PluginManager, plugin: Any) -> tuple[str, ...]:  # noqa: ANN401 - any object
+    return tuple(sorted(caller.name for caller in manager.get_hookcallers(plugin) or ()))
+
+
+def _implementations(manager: pluggy.PluginManager, hook: str, ours: set[str]) -> Iterator[Implementation]:
+    """Yield who implements *hook*, in the order in which they are asked."""
+    for found in reversed(getattr(manager.hook, hook).get_hookimpls()):
+        yield Implementation(
+            plugin=found.plugin_name,
+            hook=hook,
+            function=found.function,
+            arguments=found.argnames,
+            is_ours=found.plugin_name in ours,
+        )

@@ -1,0 +1,116 @@
+"""The facade: it asks every hook, names who answered wrongly, and keeps others' faults from being ours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gpusage.plugins.hooks import Hooks
+from gpusage.plugins.loading import make_hooks
+from gpusage_hooks import samples, specs
+from gpusage_hooks.errors import PluginError, RequestError
+from gpusage_hooks.types import Gpu, MarkedJob, Workload
+from sites import announced
+
+GPUS = samples.gpus()
+HOOKS = sorted(name for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec"))
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_has_a_method_with_its_arguments(name: str) -> None:
+    method, hook = getattr(Hooks, name), getattr(specs, name)
+    assert list(inspect.signature(method).parameters)[1:] == list(inspect.signature(hook).parameters)
+
+
+def predicting(hooks: Hooks) -> object:
+    return hooks.predict_step_time(samples.graph(), Workload(), GPUS)
+
+
+def one_entry(gpus: Sequence[Gpu]) -> object:
+    return [samples.around(float(gpus[0].sm_count))]
+
+
+def failing(gpus: Sequence[Gpu]) -> object:
+    return {"a100": 1.0}[gpus[0].name]
+
+
+def leaving() -> None:
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (one_entry, "answer as the contract says: the answer must have one entry a GPU; got 1 for 3"),
+        (failing, "raise nothing but a GpuUsageError; it raised KeyError: 'sample-old' (test_hooks.py:"),
+        (lambda: {"v100": 1.0}, "predict_step_time must be Sequence or None; got dict"),
+        (lambda: [{}] * 3, "predict_step_time[0] must be of type Interval; got dict {}"),
+        (lambda: [samples.around(-1.0)] * 3, "an entry must be ordered low, value, high"),
+        (leaving, "raise nothing but a GpuUsageError; it raised SystemExit: 1"),
+    ],
+)
+def test_who_breaks_the_contract_is_named(function: Callable[..., Any], sentence: str) -> None:
+    hooks = make_hooks([announced(predict_step_time=function)])
+    with pytest.raises(PluginError) as caught:
+        predicting(hooks)
+    message = str(caught.value)
+    assert sentence in message
+    assert message.startswith("Plugin 'site', hook 'predict_step_time', must ")
+    assert (caught.value.plugin, caught.value.hook) == ("site", "predict_step_time")
+    assert hooks.troubles() == {"site": message}
+
+
+def test_a_policy_that_answers_with_a_dict_is_named() -> None:
+    hooks = make_hooks([announced(decide_sharing=lambda case: {"code": "KEEP"})])  # noqa: ARG005
+    with pytest.raises(PluginError, match=r"Plugin 'site', hook 'decide_sharing', must .* got dict"):
+        hooks.decide_sharing(samples.case(), samples.draft(samples.case()))
+
+
+def test_an_error_that_the_contract_knows_goes_through() -> None:
+    def observe_cluster() -> None:
+        raise RequestError("pbs must answer; it does not.")  # noqa: EM101, TRY003 - a test
+
+    with pytest.raises(RequestError, match="pbs must answer"):
+        make_hooks([announced(observe_cluster=observe_cluster)]).observe_cluster("pbs", samples.context())
+
+
+def test_a_sites_own_plugin_is_asked_first_and_may_leave_it_to_others() -> None:
+    asked: list[str] = []
+    points = [
+        announced("first", predict_step_time=lambda: asked.append("first")),
+        announced("second", predict_step_time=lambda: asked.append("second")),
+    ]
+    hooks = make_hooks(points)
+    assert predicting(hooks) == predicting(make_hooks())
+    assert asked == ["second", "first"]
+    assert not hooks.are_ours("predict_step_time")
+    assert hooks.are_ours("predict_memory")
+
+
+def test_where_all_answers_count_a_broken_one_is_left_out_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    points = [
+        announced("sound", describe_gpus=samples.gpus),
+        announced("broken", describe_gpus=lambda: [{}["absent"]]),
+    ]
+    hooks = make_hooks(points)
+    for _ in range(2):
+        assert {gpu.name for gpu in GPUS} < {gpu.name for gpu in hooks.describe_gpus()}
+    assert capsys.readouterr().err.count("gpusage: warning: Plugin 'broken', hook 'describe_gpus', must raise") == 1
+    assert [*hooks.troubles()] == ["broken"]
+
+
+def test_answers_of_all_plugins_come_as_one_list() -> None:
+    job = samples.marked_job()
+    hooks = make_hooks([announced(find_jobs=lambda: [job])])
+    assert hooks.find_jobs("sample:1", "") == [job]
+    assert isinstance(job, MarkedJob)
+
+
+def test_one_plugins_commands_are_asked_alone() -> None:
+    command = type("Command", (), {"name": "quota"})()
+    hooks = make_hooks([announced(add_commands=lambda: [command])])
+    assert hooks.commands_of("site") == [command]
+    assert hooks.commands_of("nobody") == []
