@@ -60,7 +60,7 @@ packages: wheel man  ## dist/gpusage_*.deb and dist/gpusage-*.rpm, which need no
 	release/packages.sh $(PACKAGE_PYTHON)
 
 docs: .venv/release  ## the pages of docs/ and the API as a web site, in build/site; a dead link fails
-	$(BIN)/properdocs build --strict --quiet --config-file release/properdocs.yml
+	$(BIN)/properdocs build --strict --config-file release/properdocs.yml
 
 clean:  ## remove what the targets made; downloads in .cache stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
