@@ -182,11 +182,15 @@ class ColocationParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowdownParameters:
-    """See `gpusage.predictors.slowdown.Deviations`, whose fields have these names."""
+    """See `gpusage.predictors.slowdown.Deviations` and `gpusage.predictors.beside.Partners`.
+
+    Their fields have these names; *partners* are the latter's.
+    """
 
     growth: float
     noise: float
     working: Mapping[Literal["graph", "step_time", "utilization"], Vector]
+    partners: Mapping[Literal["average", "bad"], float]
 
 
 Parameters = StepTimeParameters | MemoryParameters | ActivityParameters | ColocationParameters | SlowdownParameters

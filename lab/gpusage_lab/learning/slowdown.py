@@ -14,9 +14,11 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Card, SlowdownParameters
+from gpusage.predictors.beside import Partners
 from gpusage.predictors.slowdown import Deviations, ToldFrom, around, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
+from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import IntArray, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
@@ -33,10 +35,12 @@ _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "util
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
-    """Fit the widths on every row."""
-    columns = _columns(data, load_zoo())
-    everything = np.arange(len(columns.rows))
-    return [_artifact(columns, fitted_on(columns, everything), _held_out(columns))]
+    """Fit the widths on every row, and what partners add."""
+    zoo = load_zoo()
+    columns = _columns(data, zoo)
+    fitted = fitted_on(columns, np.arange(len(columns.rows)))
+    partners = fitted_partners(partners_rows(data, zoo, fitted))
+    return [_artifact(columns, fitted, partners, _held_out(columns))]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -48,7 +52,9 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     """Do as `evaluate` with the cards of *zoo*."""
     columns = _columns(data, zoo)
     predicted = _held_out(columns)
-    return [_table(columns, source, predicted) for source in FILES]
+    fitted = fitted_on(columns, np.arange(len(columns.rows)))
+    beside = partners_table(partners_rows(data, zoo, fitted))
+    return [*(_table(columns, source, predicted) for source in FILES), beside]
 
 
 def _columns(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
@@ -178,7 +184,9 @@ def _label(row: SlowdownRow) -> str:
     return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
 
 
-def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[ToldFrom, FloatArray]) -> Artifact:
+def _artifact(
+    columns: SlowdownColumns, fitted: Deviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
+) -> Artifact:
     measured = columns.measured
     errors = {}
     for told_from, ends in held_out.items():
@@ -191,7 +199,8 @@ def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[To
     return Artifact(
         name="slowdown",
         card=Card(
-            purpose="How far the truth lies from the predicted slowdown of a job on a part of a GPU, alone there.",
+            purpose="How far the truth lies from the predicted slowdown of a job on a part of a GPU, alone there; "
+            "and by which power of the number of jobs on the GPU its own time grows.",
             fitted_on=tuple(f"{source}: {count} rows" for source, count in counts.items()),
             licences=("RaPP: Apache-2.0", "ParvaGPU: MIT", "MISO: MIT"),
             ranges={
@@ -199,7 +208,15 @@ def _artifact(columns: SlowdownColumns, fitted: Deviations, held_out: Mapping[To
                 "part_of_the_gpu": _range(columns.rows, lambda row: row.part),
             },
             errors=errors,
-            notes=("The point has nothing of its own to learn: it is a ratio of two predicted step times.",),
+            notes=(
+                "The point has nothing of its own to learn: it is a ratio of two predicted step times.",
+                "Partners: equal processes without percentages (ParvaGPU).",
+            ),
         ),
-        parameters=SlowdownParameters(growth=fitted.growth, noise=fitted.noise, working=dict(fitted.working)),
+        parameters=SlowdownParameters(
+            growth=fitted.growth,
+            noise=fitted.noise,
+            working=dict(fitted.working),
+            partners={"average": partners.average, "bad": partners.bad},
+        ),
     )

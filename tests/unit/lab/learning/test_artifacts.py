@@ -25,7 +25,9 @@ CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges
 def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(tmp_path: Path) -> None:
     first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
     ours, theirs = (
-        Artifact(name="one", card=CARD, parameters=SlowdownParameters(growth=0.1, noise=0.2, working=working))
+        Artifact(
+            name="one", card=CARD, parameters=SlowdownParameters(growth=0.1, noise=0.2, working=working, partners={})
+        )
         for working in (first, second)
     )
     assert artifacts.rendered(ours) == artifacts.rendered(theirs)

@@ -1,0 +1,123 @@
+"""What equal partners add to a price: ParvaGPU's processes side by side, against one alone on its part of the GPU.
+
+The processes had no percentages: each could use what the others left, and met them wherever it went. Two jobs with 50 %
+each (inference on a V100, kept-away measurements) paid 5 to 12 % for a partner, which the same law gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.devices.shares import part_of
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.beside import Partners, with_partners
+from gpusage.predictors.slowdown import Deviations, around, slowdowns
+from gpusage.predictors.timing import timing_of
+from gpusage_hooks.types import Interval, Workload
+from gpusage_lab.learning.scores import score
+from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
+from gpusage_lab.learning.splits import IntArray, family_of, leave_one_out
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import Zoo
+
+POWERS = np.arange(0.0, 0.41, 0.01)
+BAD_SHARE = 0.95
+BOUND = 0.8
+"""A job whose price is at least this part of the number of jobs is decided by the GPU: its price is known best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartnersRow:
+    """Equal processes on one GPU.
+
+    Attributes:
+        jobs: How many.
+        price: Predicted for one of them alone on its part of the GPU, the step time alone on the whole one known.
+        slowdown: Measured: a step among the others over a step alone on the whole GPU.
+    """
+
+    family: str
+    jobs: int
+    price: Interval
+    slowdown: float
+
+
+def partners_rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> tuple[PartnersRow, ...]:
+    """Return the rows of more than one process whose model the zoo has, priced with *deviations*."""
+    return tuple(_rows(data, zoo, deviations))
+
+
+def fitted_partners(rows: Sequence[PartnersRow]) -> Partners:
+    """Return the power that errs least, and the one that leaves 5 % of the rows that the GPU decides above."""
+    measured = np.array([row.slowdown for row in rows])
+    average = min(POWERS, key=lambda power: score(measured, _points(rows, float(power))).mape)
+    decided = [row for row in rows if row.price.value >= BOUND * row.jobs] or rows
+    above = np.array([row.slowdown for row in decided])
+    enough = [power for power in POWERS if (above <= _points(decided, float(power))).mean() >= BAD_SHARE]
+    return Partners(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
+
+
+def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
+    """Score the law by the number of jobs, its powers of other families, with plainer rules beside."""
+    measured = np.array([row.slowdown for row in rows])
+    ends = np.empty((3, len(rows)))
+    for fold in leave_one_out([row.family for row in rows], "family"):
+        learned = fitted_partners([rows[index] for index in fold.train])
+        ends[:, fold.test] = _ends([rows[index] for index in fold.test], learned)
+    jobs = np.array([row.jobs for row in rows])
+    lines = [
+        _line(f"gpusage, {count} jobs", measured, ends, np.flatnonzero(jobs == count)) for count in sorted({*jobs})
+    ]
+    for name, points in (("price alone", _points(rows, 0.0)), ("in proportion to the jobs", jobs.astype(float))):
+        found = score(measured, points)
+        lines.append((name, found.row_count, 100 * found.mape, 100 * found.median, 100 * found.bias, None, None))
+    return ScoreTable(
+        title=f"Slowdown beside equal partners: {PARVAGPU}",
+        columns=("predictor", "rows", "MAPE %", "median %", "bias %", "coverage %", "high/low"),
+        rows=tuple(lines),
+        notes=("Processes without percentages; the price of one alone on its part, step time known, is predicted.",),
+    )
+
+
+def _rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> Iterator[PartnersRow]:
+    gpu = builtin_catalogue().find("a100-sxm4-80gb")
+    table = data.read(PARVAGPU)
+    table = table[table["throughput_samples_per_s"] > 0]
+    rates = table.set_index(["model", "batch_size", "mig_slices", "process_count"])[
+        "throughput_samples_per_s"
+    ].to_dict()
+    for (model, batch_size, slices, jobs), rate in rates.items():
+        name, alone = PARVAGPU_NAMES.get(model, model), rates.get((model, batch_size, slices, 1))
+        if jobs == 1 or alone is None or f"torchvision:{name}@224" not in zoo:
+            continue
+        whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
+        timing = timing_of(zoo.graph(f"torchvision:{name}@224"), workload, [whole, part_of(whole, 1 / jobs)])
+        working = around(timing.busy_s[:1] * alone / batch_size, "step_time", deviations)
+        low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
+        price = Interval(value=value, low=low, high=high)
+        # The rate is of one process.
+        yield PartnersRow(family=family_of(name), jobs=int(jobs), price=price, slowdown=max(alone / rate, 1.0))
+
+
+def _points(rows: Sequence[PartnersRow], power: float) -> FloatArray:
+    points: FloatArray
+    _, points, _ = _ends(rows, Partners(average=power, bad=power))
+    return points
+
+
+def _ends(rows: Sequence[PartnersRow], learned: Partners) -> FloatArray:
+    intervals = [with_partners(row.price, row.jobs, learned) for row in rows]
+    ends: FloatArray = np.array([[each.low, each.value, each.high] for each in intervals]).T
+    return ends
+
+
+def _line(name: str, measured: FloatArray, ends: FloatArray, which: IntArray) -> tuple[str | float | None, ...]:
+    low, point, high = ends[:, which]
+    found = score(measured[which], point, low, high)
+    cells = (found.mape, found.median, found.bias, found.coverage or 0.0)
+    return (name, found.row_count, *(100 * cell for cell in cells), found.width)

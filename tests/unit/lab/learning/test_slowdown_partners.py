@@ -1,0 +1,34 @@
+"""What partners add is learned from processes side by side, and scored on other families."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage.predictors.beside import Partners, with_partners
+from gpusage_hooks.types import Interval
+from gpusage_lab.learning.slowdown_partners import PartnersRow, fitted_partners, partners_table
+
+LAW = Partners(average=0.1, bad=0.1)
+
+
+def row(family: str, price: float, jobs: int) -> PartnersRow:
+    alone = Interval(value=price, low=price / 1.1, high=price * 1.1)
+    return PartnersRow(family=family, jobs=jobs, price=alone, slowdown=with_partners(alone, jobs, LAW).value)
+
+
+ROWS = [row(family, price, jobs) for family in "abc" for jobs in (2, 3) for price in (1.0, 1.3, 1.0 + 0.9 * (jobs - 1))]
+
+
+def test_the_law_that_made_the_rows_is_found_again() -> None:
+    assert fitted_partners(ROWS) == Partners(pytest.approx(0.1), pytest.approx(0.1))
+
+
+def test_the_table_has_a_line_for_each_number_of_jobs_and_for_each_plainer_rule() -> None:
+    table = partners_table(ROWS)
+    assert [line[0] for line in table.rows] == [
+        "gpusage, 2 jobs",
+        "gpusage, 3 jobs",
+        "price alone",
+        "in proportion to the jobs",
+    ]
+    assert table.rows[0][2] == pytest.approx(0.0, abs=1e-6)
