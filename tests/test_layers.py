@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -125,6 +126,18 @@ def test_a_circle_is_seen_between_modules_and_between_packages() -> None:
     between_packages = {"p.a.x": {"p.b.y"}, "p.b.y": set[str](), "p.b.z": {"p.a.w"}, "p.a.w": set[str]()}
     assert circle(between_packages) == []
     assert circle(between_rooms(between_packages, "p")) in (["p.a", "p.b", "p.a"], ["p.b", "p.a", "p.b"])
+
+
+@pytest.mark.parametrize("package", ["gpusage_hooks", "gpusage"])
+def test_core_and_the_contract_know_no_workload_manager_by_name(package: str) -> None:
+    """Not in code, help or docstrings: what is said of one manager is said by its plugin."""
+    told = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files(package)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.search("slurm|yarn", line, re.IGNORECASE)
+    ]
+    assert told == []
 
 
 @pytest.mark.parametrize("part", NEVER)

@@ -1,6 +1,6 @@
 """The one way from a submission to a verdict: understand it, read its model, decide, put that in the manager's words.
 
-gpusaged, `gpusage validate` and `gpusage yarn submit` all come this way. They hand over what they differ in: how a
+gpusaged, `gpusage validate` and what submits jobs itself all come this way. They hand over what they differ in: how a
 model is read, what the cluster is, and the mode.
 
 Invariants:

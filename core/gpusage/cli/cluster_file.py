@@ -22,6 +22,7 @@ from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
     from gpusage.devices.catalogue import Catalogue
+    from gpusage_hooks.managers import Manager
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,22 +38,22 @@ KEYS = (
 )
 
 
-def find_cluster(advisor: Advisor, manager: str, path: Path | None) -> tuple[Cluster, Origin]:
+def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple[Cluster, Origin]:
     """Return the cluster of *path*, else *manager*'s own, else an example whose notes say why; and where it is from.
 
     Raises:
         RequestError: The file is not a cluster.
     """
     if path is not None:
-        return read_cluster(path, manager, advisor.catalogue), "file"
+        return read_cluster(path, manager.name, advisor.catalogue), "file"
     try:
-        seen = advisor.hooks.observe_cluster(manager, advisor.context(manager))
-        trouble = f"No plugin knows {manager!r}."
+        seen = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
+        trouble = f"There is no {manager.title} on this host."
     except GpuUsageError as error:
         seen, trouble = None, str(error)
     if seen is not None:
         return seen, "local"
-    return replace(example_cluster(manager, advisor.catalogue), notes=(trouble,)), "example"
+    return replace(example_cluster(manager.name, advisor.catalogue), notes=(trouble,)), "example"
 
 
 def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:

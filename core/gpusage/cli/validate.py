@@ -10,28 +10,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import documents, options, tables
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, ModelRequest, Rendered, Submission
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
+    from gpusage.cli.scripts import Script
     from gpusage.verdict import Premises, Verdict
 
 EXAMPLE = """\b
 Examples:
   gpusage validate train.sbatch
   gpusage validate train.sbatch serve.sbatch --json
-  gpusage slurm status --json > cluster.json; gpusage validate train.sbatch --cluster cluster.json
+  gpusage status --json > cluster.json; gpusage validate train.sbatch --cluster cluster.json
 """
 SCHEMA = "gpusage.validate/1"
-MANAGER = "slurm"
 MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
     "file": "Cluster of the file",
     "local": "This machine's cluster",
     "example": "Example cluster (name yours with --cluster)",
 }
-MAXIMUM_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +54,24 @@ class Validation:
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="Cluster to decide for, JSON or TOML.  [default: ask the local Slurm, else an example cluster]",
+    help="Cluster to decide for, JSON or TOML.  [default: ask the local workload manager, else an example cluster]",
+)
+@click.option(
+    "--manager",
+    "manager_name",
+    metavar="NAME",
+    help="Workload manager that the scripts are for.  [default: the one whose lines they have]",
 )
 @options.json_option
 @click.pass_context
-def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Path | None, *, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    scripts: tuple[Path, ...],
+    cluster_file: Path | None,
+    manager_name: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Show what gpusage would do to each job SCRIPT, and why.
 
     Nothing is submitted or changed. The exit status is 1 where a script has an error; a request that is kept as it is,
@@ -67,16 +79,20 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
     """
     from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
     from gpusage.cli.cluster_file import find_cluster  # noqa: PLC0415 - as above
+    from gpusage.cli.scripts import manager_of, read_scripts  # noqa: PLC0415 - as above
     from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
+    from gpusage.managers import installed_managers  # noqa: PLC0415 - as above
     from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - as above
     from gpusage.verdict import Premises, held_back  # noqa: PLC0415 - as above
 
     configuration = load_configuration()
     advisor = make_advisor(configuration.rules)
     advisor = replace(advisor, settings=configuration.managers)
-    cluster, origin = find_cluster(advisor, MANAGER, cluster_file)
+    read = read_scripts(scripts)
+    manager = manager_of(read, installed_managers(), manager_name)
+    cluster, origin = find_cluster(advisor, manager, cluster_file)
     premises = Premises(advisor=advisor, mode="enforce")
-    validations = [validate(str(path), cluster, premises) for path in scripts]
+    validations = [validate(script, cluster, premises) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -89,20 +105,22 @@ def command(context: click.Context, scripts: tuple[Path, ...], cluster_file: Pat
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: str, cluster: Cluster, premises: Premises) -> Validation:
-    """Return what becomes of the job script at the path *script* on *cluster*."""
+def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation:
+    """Return what becomes of *script* on *cluster*."""
     from gpusage.verdict import judge, require_job  # noqa: PLC0415 - start-up time
 
+    if script.error:
+        return Validation(script=script.path, error=script.error)
     try:
-        submission = Submission(manager=MANAGER, script=read_script(script), origin=script)
+        submission = Submission(manager=cluster.manager, script=script.text, origin=script.path)
         job = require_job(submission, premises.advisor)
-        return Validation(script=script, verdict=judge(job, cluster, premises, _reader(premises.advisor)))
+        return Validation(script=script.path, verdict=judge(job, cluster, premises, _reader(premises.advisor)))
     except GpuUsageError as error:
-        return Validation(script=script, error=error)
+        return Validation(script=script.path, error=error)
 
 
 def _reader(advisor: Advisor) -> Callable[[Job, ModelRequest], ModelGraph | None]:
-    """Return what reads a job's model where sbatch would be called: in this folder."""
+    """Return what reads a job's model where it would be submitted: in this folder."""
     return lambda _, wish: advisor.read(wish.model, dict(wish.workload.shape))
 
 
@@ -114,24 +132,6 @@ def _notes(job: Job) -> Iterator[str]:
             yield f"assumed {', '.join(wish.assumed)}"
         if job.caveat:
             yield job.caveat
-
-
-def read_script(path: str) -> str:
-    """Return the text of the job script at *path*.
-
-    Raises:
-        RequestError: It cannot be read, or is larger than Slurm takes.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAXIMUM_SCRIPT_BYTES + 1)
-    except OSError as error:
-        message = f"Script {path!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    if len(content) > MAXIMUM_SCRIPT_BYTES:
-        message = f"Script {path!r} must be at most 4 MiB, Slurm's own limit; it is longer. Is it a job script?"
-        raise RequestError(message)
-    return content.decode("utf-8", "replace")
 
 
 def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, mode: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_the_examples_in_help_run_when_pasted(name: str, tmp_path: Path, monkeyp
     for words in lines:
         if words[0] == "cd":
             monkeypatch.chdir(words[1])
-        elif not {"slurm", "--local"} & set(words):
+        elif not {"status", "--local"} & set(words):
             result = CliRunner().invoke(main, words[1:])
             assert result.exit_code == 0, (words, result.stderr)
             ran += 1

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli import main
-from gpusage.cli.validate import MAXIMUM_SCRIPT_BYTES, read_script
+from gpusage.cli.scripts import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage_hooks.errors import RequestError
 
 MODEL = Path(__file__).parents[3] / "examples" / "models" / "dlrm.onnx"
