@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpusage.plain_text import one_line, shortened
 from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, Rendered
 from gpusage_hooks.units import GIB
 
@@ -23,8 +24,7 @@ def explain(decision: Decision, rendered: Rendered, assumed: Sequence[str] = ())
     change = f"{rendered.before} -> {rendered.after}" if decision.code is Code.REWRITE else f"{rendered.before} kept"
     need = [*_assumptions(assumed), describe_need(decision.need)] if decision.need else []
     line = " | ".join([change, *need, "; ".join(decision.reasons)])
-    line = " ".join(line.split())
-    return line if len(line) <= MAXIMUM_LENGTH else line[: MAXIMUM_LENGTH - 3] + "..."
+    return shortened(one_line(line), MAXIMUM_LENGTH)
 
 
 def _assumptions(assumed: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from gpusage.plain_text import ascii_line, shortened
 from gpusage_hooks.types import DecisionRecord
 
 MarkCode = Literal["REWRITE", "KEEP", "STUCK", "BACK"]
@@ -61,7 +62,7 @@ class Mark:
         """What follows the number."""
         mode = "" if self.mode == "enforce" else f" ({self.mode})"
         change = f" {self.before}" + f" -> {self.after}" * (self.after != self.before)
-        return _plain(f" {self.code}{mode}{change.rstrip()} | {self.reasons}")
+        return shortened(ascii_line(f" {self.code}{mode}{change.rstrip()} | {self.reasons}"), REST_LIMIT_BYTES)
 
 
 def mark_of(record: DecisionRecord) -> Mark:
@@ -95,10 +96,3 @@ def parse_mark(text: str) -> Mark | None:
         after=after or before,
         reasons=reasons,
     )
-
-
-def _plain(text: str) -> str:
-    """Return *text* in printable ASCII, a question mark for any other letter, and no longer than a mark may be."""
-    is_plain = text.isascii() and text.isprintable()
-    ascii_only = text if is_plain else "".join(letter if " " <= letter <= "~" else "?" for letter in text)
-    return ascii_only if len(ascii_only) <= REST_LIMIT_BYTES else f"{ascii_only[: REST_LIMIT_BYTES - 3]}..."

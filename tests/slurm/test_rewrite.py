@@ -223,7 +223,7 @@ def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("/bin/gpusage", "/bin/none", "the host of the submission has no gpusage at /"),
+        ("/bin/gpusage", "/bin/none", "the host of the submission has no gpusage where"),
         ("limit_s = 20", "limit_s = 0.001", "describing the model t"),
         ("gpusage_cli", "nowhere", "no description of the model came with the job: the host of the submission has no"),
         ("local found", f"{NO_POSIX}local found", "--export=NONE left the description of the model behind"),

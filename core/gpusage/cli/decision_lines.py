@@ -11,7 +11,7 @@ import msgspec
 from gpusage.advice import describe_need
 from gpusage.cli import documents
 from gpusage.mark import Mark, parse_mark
-from gpusage.service.protocol import printable
+from gpusage.plain_text import visible
 from gpusage_hooks.types import DecisionRecord, MarkedJob, Workload
 
 _DONE = {
@@ -40,7 +40,7 @@ def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]
     """Yield what became of a job, for people."""
     told = document(job, record)
     for line in _title(job, told), *_body(told, record):
-        yield printable(line)
+        yield visible(line)
 
 
 def _title(job: MarkedJob | None, told: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from gpusage.cli.tables import harmless
+from gpusage.plain_text import one_line
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
@@ -85,7 +85,7 @@ def bug(error: Exception, arguments: Sequence[str]) -> int:
 
 def tell(code: str, message: str, status: int, arguments: Sequence[str]) -> int:
     """Tell one failure, and return *status*."""
-    sentence = harmless(" ".join(message.split()))
+    sentence = one_line(message)
     click.echo(f"gpusage: error: {sentence}", err=True)
     if wants_json(arguments):
         click.echo(json.dumps({"error": {"code": code, "message": sentence}}, indent=2))

@@ -16,10 +16,9 @@ from pathlib import Path
 import click
 
 from gpusage.cli.keeping import keep, keep_for_all, kept_card, user_cache
-from gpusage.cli.reading import read_within
-from gpusage.graphs.card.trouble import encode_trouble
+from gpusage.cli.reading import card_or_trouble, read_within
 from gpusage_hooks.comment import parse_comment, parse_model
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import ModelRequest
 
 SITE_FOLDER = Path("/etc/gpusage/cards")
@@ -48,7 +47,7 @@ def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
     except RequestError:
         return
     if wish is not None and wish.enabled:
-        click.echo(_in_time(wish, limit_s))
+        click.echo(card_or_trouble(lambda: _in_time(wish, limit_s)))
 
 
 def _kept_for_all(comment: str, folder: Path) -> str:
@@ -72,18 +71,23 @@ def _kept_for_all(comment: str, folder: Path) -> str:
 
 
 def _in_time(wish: ModelRequest, limit_s: float | None) -> str:
-    """Return the card, or what stands in its place, within *limit_s* of this process's start."""
+    """Return the card within *limit_s* of this process's start.
+
+    Raises:
+        GpuUsageError: The model is malformed.
+        OSError: The model cannot be looked at.
+    """
     cache = cache_folder()
-    try:
-        place = cache / cache_key(wish)
-        kept = kept_card(place) or kept_card(SITE_FOLDER / place.name)
-        if kept or limit_s is None:
-            return kept or card_of(wish, cache)
-        return read_within(limit_s, place, lambda: card_of(wish, cache), spent_s=_age_s())
-    except GpuUsageError as error:
-        return encode_trouble(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it was, sbatch goes on without a card, and the user hears why
-        return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
+    place = cache / cache_key(wish)
+    card = _kept_card(place)
+    if card or limit_s is None:
+        return card or card_of(wish, cache)
+    return read_within(limit_s, place, lambda: card_of(wish, cache), spent_s=_age_s())
+
+
+def _kept_card(place: Path) -> str | None:
+    """Return the card that the user keeps at *place*, else the site's for all users."""
+    return kept_card(place) or kept_card(SITE_FOLDER / place.name)
 
 
 def _age_s() -> float:
@@ -101,7 +105,7 @@ def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
         OSError: The model cannot be looked at.
     """
     place = (cache or cache_folder()) / cache_key(wish)
-    return kept_card(place) or kept_card(SITE_FOLDER / place.name) or _keep(place, _read_model(wish))
+    return _kept_card(place) or _keep(place, _read_model(wish))
 
 
 def cache_folder() -> Path:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusage.cli.keeping import kept_card, open_own, own_folder
-from gpusage.graphs.card.trouble import MARK, encode_trouble
+from gpusage.graphs.card.trouble import SIGN, encode_trouble
 from gpusage_hooks.errors import GpuUsageError
 
 BACKGROUND_S = 120
@@ -38,6 +38,16 @@ _GOES_ON = f"{_SLOW}; it goes on in the background, so submit again in a moment"
 _NOWHERE = f"{_SLOW}, and it cannot be kept for the next time: {{}} must be a folder that you own and may write"
 _WAITS = f"{_SLOW}, and another model is being read in the background; submit again later"
 _ENDED = f"the model could not be described, because that was ended after {BACKGROUND_S} s or from outside"
+
+
+def card_or_trouble(read: Callable[[], str]) -> str:
+    """Return the card that *read* gives, or in its place why it fails: sbatch goes on, and its user hears why."""
+    try:
+        return read()
+    except GpuUsageError as error:
+        return encode_trouble(str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the job is submitted
+        return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
 
 
 def read_within(limit_s: float, place: Path, read: Callable[[], str], *, spent_s: float = 0.0) -> str:
@@ -59,7 +69,7 @@ def read_within(limit_s: float, place: Path, read: Callable[[], str], *, spent_s
         return remembered
     _write(note, encode_trouble(_ENDED))
     background = _open(place.with_name("background.lock"))
-    child, pipe = _forked(lambda: _outcome(read), note, note_path, keep_open=background)
+    child, pipe = _forked(lambda: card_or_trouble(read), note, note_path, keep_open=background)
     os.close(note)  # the lock stays with the child
     answer = _received(pipe, until_s)
     if answer is not None:
@@ -111,21 +121,12 @@ def _remembered(note: int) -> str:
     """Return what an earlier reading left there, where it is young enough."""
     age_s = time.time() - os.fstat(note).st_mtime
     text = os.pread(note, _NOTE_BYTES, 0).decode("ascii", "replace")
-    return text if text.startswith(MARK) and 0 <= age_s < REMEMBERED_S else ""
+    return text if text.startswith(SIGN) and 0 <= age_s < REMEMBERED_S else ""
 
 
 def _write(note: int, text: str) -> None:
     os.ftruncate(note, 0)
     os.pwrite(note, text.encode("ascii"), 0)
-
-
-def _outcome(read: Callable[[], str]) -> str:
-    try:
-        return read()
-    except GpuUsageError as error:
-        return encode_trouble(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the user hears of it where the job is submitted
-        return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
 
 
 def _forked(outcome: Callable[[], str], note: int, note_path: Path, *, keep_open: int) -> tuple[int, int]:
@@ -140,7 +141,7 @@ def _forked(outcome: Callable[[], str], note: int, note_path: Path, *, keep_open
         _alone({note, theirs, keep_open})
         text = outcome()
         _write(note, text)
-        if _sent(theirs, text) or not text.startswith(MARK):
+        if _sent(theirs, text) or not text.startswith(SIGN):
             _forget(note_path)  # somebody has it, or the cache: nothing to remember
     finally:
         os._exit(0)

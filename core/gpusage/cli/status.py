@@ -6,6 +6,7 @@ import click
 
 from gpusage.cli import tables
 from gpusage.cli.options import json_option
+from gpusage.plain_text import visible_lines
 
 
 @click.command()
@@ -30,4 +31,4 @@ def command(*, as_json: bool) -> None:
     managers = installed_managers().values()
     clusters = (line for manager in managers for line in cluster_lines(status, manager.name, manager.title))
     for line in (*daemon_lines(status), *clusters):
-        click.echo(tables.harmless(line))
+        click.echo(visible_lines(line))

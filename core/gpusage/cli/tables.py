@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from gpusage.plain_text import visible_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -22,13 +24,6 @@ _UNBOUNDED = 10_000
 def print_json(document: Any) -> None:  # noqa: ANN401 - any JSON
     """Print one JSON document."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
-
-
-def harmless(text: str) -> str:
-    """Return *text* with a question mark for each character that a terminal would act on, line breaks left out."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def console() -> Console:
@@ -44,7 +39,7 @@ def show(*parts: str | Text | Table) -> None:
     screen = console()
     with screen.capture() as capture:
         for part in parts:
-            screen.print(harmless(part) if isinstance(part, str) else part)
+            screen.print(visible_lines(part) if isinstance(part, str) else part)
     for line in capture.get().splitlines():
         click.echo(line.rstrip(), color=True)
 
@@ -53,7 +48,7 @@ def show_title(text: str) -> None:
     """Print *text* as a heading."""
     from rich.text import Text  # noqa: PLC0415 - start-up time
 
-    show(Text(harmless(text), style="bold"))
+    show(Text(visible_lines(text), style="bold"))
 
 
 class Column(NamedTuple):
@@ -107,7 +102,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int
     for column in columns:
         table.add_column(column.title, justify="left" if column.is_left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(harmless, row))
+        table.add_row(*map(visible_lines, row))
     return table
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import documents, options, tables
+from gpusage.plain_text import visible_lines
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, ModelRequest, Rendered, Submission
 
@@ -99,7 +100,7 @@ def command(
         _show_premises(cluster, origin, held_back(configuration.mode, kill_reason(configuration.kill_switch)))
     for validation in validations:
         if validation.error is not None:
-            click.echo(tables.harmless(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
+            click.echo(visible_lines(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
         elif not as_json:
             _show(validation)
     context.exit(1 if any(validation.error for validation in validations) else 0)

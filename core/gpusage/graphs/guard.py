@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
+from gpusage.plain_text import shortened, visible
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
@@ -83,10 +84,7 @@ def fits(shape: Sequence[int]) -> bool:
 
 def printable(text: str) -> str:
     """Return *text* without what a terminal would act on, cut to a length that fits a line."""
-    if len(text) <= MAXIMUM_TEXT and text.isprintable():
-        return text
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text[: MAXIMUM_TEXT + 1])
-    return clean if len(clean) <= MAXIMUM_TEXT else clean[: MAXIMUM_TEXT - 3] + "..."
+    return shortened(visible(text[: MAXIMUM_TEXT + 1]), MAXIMUM_TEXT)
 
 
 def shown(text: str) -> str:

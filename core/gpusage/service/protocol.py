@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +18,8 @@ from typing import Any
 import msgspec
 
 from gpusage.mark import Mark
+from gpusage.plain_text import one_line
+from gpusage_hooks.managers import NAME
 from gpusage_hooks.types import Code
 
 VERSION = "1"
@@ -27,7 +28,6 @@ MAXIMUM_COUNT = 10**9
 MISSED = ("silent", "rest", "unreachable", "strange")
 """Why a client left a job alone: no answer within its limit; not asked in the rest after that; nobody listened; an
 answer that was none."""
-_MANAGER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 class ProtocolError(ValueError):
@@ -87,7 +87,7 @@ class Answer:
         Of the message line breaks become spaces, other control characters question marks; what is no setting is left
         out.
         """
-        message = {"v": VERSION, "code": self.code.value, "message": printable(" ".join(self.message.split()))}
+        message = {"v": VERSION, "code": self.code.value, "message": one_line(self.message)}
         message |= {key: value for key, value in self.settings.items() if _is_setting(key, value)}
         if self.mark is not None:
             message["mark"] = str(replace(self.mark, number=number))
@@ -127,7 +127,7 @@ def parse_line(line: bytes) -> Question:
 
 def _ask(message: Mapping[str, Any]) -> Ask:
     manager, fields = message.get("manager"), message.get("fields")
-    if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):
+    if not isinstance(manager, str) or not NAME.fullmatch(manager):
         reason = f"Key 'manager' must be a lower-case name; got {str(manager)[:40]!r}. Update the client."
         raise ProtocolError(reason)
     if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
@@ -146,11 +146,6 @@ def _counts(missed: object) -> dict[str, int]:
     """Return the counts that an adapter tells; what is none is left out."""
     told = missed if isinstance(missed, dict) else {}
     return {why: told[why] for why in MISSED if type(told.get(why)) is int and 0 < told[why] < MAXIMUM_COUNT}
-
-
-def printable(text: str) -> str:
-    """Return *text* with a question mark for each control character: nothing of a user's may act on a terminal."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gpusage.plain_text import visible
 from gpusage.plugins.hooks import Hooks
-from gpusage.service.protocol import printable
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import DecisionRecord
 
@@ -186,4 +186,4 @@ def described(record: DecisionRecord) -> str:
         f"{record.manager} {record.origin}: {decision.code.value} ({record.mode}) {rendered.before} -> {rendered.after}"
         f" | {record.model or 'no model'} | {'; '.join(decision.reasons)}"
     )
-    return printable(line)
+    return visible(line)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from gpusage.graphs.card.trouble import decode_trouble
+from gpusage.graphs.card.trouble import SIGN, decode_trouble
 
 UNKNOWN = (
     "no description of the model came with the job: the host of the submission has no gpusage in its cli_filter.lua, "
@@ -18,16 +19,28 @@ _LEFT_BEHIND = (
     "--export={} left the description of the model behind, because the Lua of the submission's host has no luaposix"
 )
 _BATCH = "1"
+_STATUS = re.compile(rf"{SIGN}([0-9]{{1,3}}|unknown)")
+"""How `gpusage job-card` ended where it gave neither a card nor a reason; no encoded sentence is of this length."""
+_MISSING = "the host of the submission has no gpusage where its cli_filter.lua looks for it"
+_SLOW = "describing the model took longer than slurm.card_limit_s allows"
+_ENDINGS = {"124": _SLOW, "137": _SLOW, "126": _MISSING, "127": _MISSING}
+_ENDED = "gpusage job-card on the host of the submission ended with status {}"
 
 
 def no_card(fields: Mapping[str, str]) -> str | None:
     """Return why the job that job_submit saw brings no card; ``None`` where it is no batch job, which never does."""
-    told = decode_trouble(fields.get("card", ""))
-    if told:
-        return told
+    reason = read_reason(fields.get("card", ""))
+    if reason:
+        return reason
     if fields.get("script", _BATCH) != _BATCH:
         return None
     return UNKNOWN if exports_all(fields) else _LEFT_BEHIND.format(fields["export"])
+
+
+def read_reason(card: str) -> str | None:
+    """Return the reason that travels in a card's place, as one sentence; ``None`` where none does."""
+    ended = _STATUS.fullmatch(card)
+    return _ENDINGS.get(ended[1], _ENDED.format(ended[1])) if ended else decode_trouble(card)
 
 
 def exports_all(fields: Mapping[str, str]) -> bool:

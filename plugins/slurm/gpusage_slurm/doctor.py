@@ -9,10 +9,10 @@ from gpusage_slurm.block import block_of
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
+from gpusage_slurm.job_checks import rewritten_jobs
 from gpusage_slurm.node_checks import node_prolog, task_prolog
 from gpusage_slurm.preference import SETTING, is_soft
 from gpusage_slurm.releases import dry_run_crashes, is_vulnerable
-from gpusage_slurm.rewritten_jobs import rewritten_jobs
 
 _TOLERATED_LATE = 0.05
 OLDEST_VERSION = (22, 5)

@@ -15,7 +15,7 @@ from gpusage.mark import parse_mark
 from gpusage.service.client import find_status
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import MarkedJob
-from gpusage_slurm.shared import shared_jobs
+from gpusage_slurm.rewritten_jobs import shared_jobs
 from gpusage_slurm.turning_back import turn_back
 
 REASON = "gpusage leaves this site"

@@ -9,8 +9,8 @@ from gpusage_hooks.types import Cluster
 from gpusage_slurm import node_side, scontrol
 from gpusage_slurm.cluster import read_cluster
 from gpusage_slurm.per_gpu import losses
-from gpusage_slurm.places import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
 from gpusage_slurm.preference import without_demands
+from gpusage_slurm.unshared import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
 
 
 def observe_cluster(catalogue: GpuCatalogue) -> Cluster:

@@ -66,9 +66,9 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import shared  # noqa: PLC0415 - the daemon and the admin's commands need it
+    from gpusage_slurm import rewritten_jobs  # noqa: PLC0415 - the daemon and the admin's commands need it
 
-    return shared.shared_jobs(states)
+    return rewritten_jobs.shared_jobs(states)
 
 
 @hookimpl(trylast=True)

@@ -19,13 +19,13 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
 from gpusage_slurm.constraint import binding_constraint, exact_feature, holding_constraint, preferring_expression
-from gpusage_slurm.request import MANAGER, PLACES
+from gpusage_slurm.request import MANAGER, TRES_FIELDS
 from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
 _NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
 
-MARK = "GPUSAGE_DECISION"
+DECISION_VARIABLE = "GPUSAGE_DECISION"
 """The variable by which the node side and an inner srun know a job whose GPU became a share."""
 
 _WHOLE = 100  # percent
@@ -130,13 +130,13 @@ def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int |
     # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
     others = [item.text for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
     changes = {"set.gres": ",".join((share, *others))}
-    for place in PLACES[1:]:
+    for place in TRES_FIELDS[1:]:
         left = without_gpus(fields.get(place, ""))
         if left != fields.get(place, ""):
             changes[f"set.{place}"] = left
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""
-    changes[f"env.{MARK}"] = share
+    changes[f"env.{DECISION_VARIABLE}"] = share
     if memory_cap_bytes is not None:
         # Device 0, for the job sees only the device that it shares.
         changes["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(memory_cap_bytes / MIB)}M"
@@ -150,5 +150,5 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
     for good; `gpusage_slurm.preference` leaves features only where the site has set that.
     """
     named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
-    resources = [item for place in PLACES for item in parse_list(fields.get(place, ""))]
+    resources = [item for place in TRES_FIELDS for item in parse_list(fields.get(place, ""))]
     return not named and all(is_gpu(item) for item in resources if item.generic)

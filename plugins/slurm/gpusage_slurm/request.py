@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpusage.graphs.card.trouble import MARK
+from gpusage.graphs.card.trouble import SIGN
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
@@ -22,7 +22,7 @@ from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
 MANAGER = "slurm"
-PLACES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
 
@@ -59,7 +59,7 @@ def parse_submission(submission: Submission) -> Job | None:
         return None
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
-    fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(MARK)
+    fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(SIGN)
     return Job(
         submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
@@ -79,9 +79,9 @@ def _found_from(folder: str, wish: ModelRequest | None) -> ModelRequest | None:
 
 def read_request(fields: Mapping[str, str]) -> GpuRequest:
     """Return what *fields* ask for: GPUs of the whole job, their type, and what a share would break."""
-    gpus = [(place, resource) for place in PLACES for resource in _asked(fields, place) if is_gpu(resource)]
+    gpus = [(field, resource) for field in TRES_FIELDS for resource in _asked(fields, field) if is_gpu(resource)]
     kinds = {resource.kind for _, resource in gpus}
-    gpu_count = max((_total(fields, gpus, place) for place in PLACES), default=0)
+    gpu_count = max((_total(fields, gpus, field) for field in TRES_FIELDS), default=0)
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
@@ -99,9 +99,9 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
 def describe_request(fields: Mapping[str, str]) -> str:
     """Return the GPU request in Slurm's newer spelling, for people: ``gres/gpu:v100:1``, ``gres/gpu:2 per task``."""
     words = [
-        _spelled(resource) + (f" per {place.rpartition('_')[2]}" if place != "tres_per_node" else "")
-        for place in PLACES
-        for resource in _asked(fields, place)
+        _spelled(resource) + (f" per {field.rpartition('_')[2]}" if field != "tres_per_node" else "")
+        for field in TRES_FIELDS
+        for resource in _asked(fields, field)
         if is_gpu(resource) or is_share(resource)
     ]
     if len(words) == 1 and _one_of_one(fields):
@@ -115,9 +115,9 @@ def number(fields: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # noqa: PLR2004 - uint32
 
 
-def _asked(fields: Mapping[str, str], place: str) -> tuple[Tres, ...]:
-    """Return what is asked for at *place*; a list that is longer than people write costs nobody the time to read it."""
-    text = fields.get(place, "")
+def _asked(fields: Mapping[str, str], field: str) -> tuple[Tres, ...]:
+    """Return what is asked for at *field*; a list that is longer than people write costs nobody the time to read it."""
+    text = fields.get(field, "")
     return parse_list(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
 
 
@@ -130,8 +130,8 @@ def _one_of_one(fields: Mapping[str, str]) -> bool:
     return read_request(fields).gpu_count <= 1
 
 
-def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], place: str) -> int:
-    """Return the GPUs that the request at *place* adds up to, over the nodes, sockets or tasks of the job."""
+def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) -> int:
+    """Return the GPUs that the request at *field* adds up to, over the nodes, sockets or tasks of the job."""
     nodes = max(number(fields, "min_nodes") or 1, 1)
     times = {
         "tres_per_node": nodes,
@@ -139,7 +139,7 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], place: str) 
         "tres_per_socket": nodes * max(number(fields, "sockets_per_node") or 1, 1),
         "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
     }
-    return times[place] * sum(resource.count or 0 for found, resource in gpus if found == place)
+    return times[field] * sum(resource.count or 0 for found, resource in gpus if found == field)
 
 
 def _cpu_count(fields: Mapping[str, str]) -> int:
@@ -160,7 +160,7 @@ def _is_bindable(fields: Mapping[str, str]) -> bool:
     waits for ever.
     """
     constraint = fields.get("features", "")
-    others = [item for place in PLACES for item in _asked(fields, place) if item.generic and not is_gpu(item)]
+    others = [item for place in TRES_FIELDS for item in _asked(fields, place) if item.generic and not is_gpu(item)]
     return (
         not others
         and not any(fields.get(name) for name in _TIES)
@@ -205,9 +205,9 @@ def _ill_requests(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds
             yield f"{resource.text} is not understood"
     if len(kinds) > 1:
         yield "several GPU types are named"
-    if len({place for place, _ in gpus}) > 1:
+    if len({field for field, _ in gpus}) > 1:
         yield "GPUs are asked for in several places"
-    shares = [resource for place in PLACES for resource in _asked(fields, place) if is_share(resource)]
+    shares = [resource for field in TRES_FIELDS for resource in _asked(fields, field) if is_share(resource)]
     for share in shares:
         yield f"gres/{share.name} is already asked for"
 

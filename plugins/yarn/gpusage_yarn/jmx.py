@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from gpusage.graphs.guard import printable
+from gpusage.plain_text import visible
 from gpusage_yarn.install import CLASSES, LISTENERS
 from gpusage_yarn.rest import kerberos
 
@@ -132,11 +132,11 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> Told:
     free = bean.get("Free")
     return Told(
         name=name,
-        version=printable(str(bean.get("Version", ""))),
+        version=visible(str(bean.get("Version", ""))),
         classes=frozenset(found.replace(",", " ").split() if isinstance(found, str) else map(str, found)),
         failures=int(bean.get("FAILURES") or 0),
         free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
-        troubles=tuple(printable(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
+        troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
 
 

@@ -18,7 +18,7 @@ from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels
 from gpusage_yarn.request import MANAGER
 
-MARK = "GPUSAGE_DECISION"
+DECISION_VARIABLE = "GPUSAGE_DECISION"
 """The variable by which a job can tell that its GPU became a share."""
 FALLBACK_AFTER_S = 30
 """After how long without a container the next generation is tried."""
@@ -40,7 +40,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
         fields["set.memory_cap_mib"] = str(math.ceil(cap_bytes / MIB))
     if len(labels) > 1:
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
-    fields[f"env.{MARK}"] = f"share={fields['set.share']}"
+    fields[f"env.{DECISION_VARIABLE}"] = f"share={fields['set.share']}"
     after = describe_plan(percent or WHOLE_GPU, labels)
     return Rendered(before=before, after=after, fields=MappingProxyType(fields))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpusage.cli import options
+from gpusage_yarn.request import MANAGER
 from gpusage_yarn.settings import YarnSettings
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ Examples:
   gpusage yarn submit --model bert.onnx,batch=8,mode=infer --containers 2 --detach -- 'python serve.py | tee log'
 """
 SCHEMA = "gpusage.yarn.submit/1"
-MANAGER = "yarn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpusage.cli.failure import tell
-from gpusage.cli.tables import Column, harmless, print_json, show, show_rows, show_title
+from gpusage.cli.tables import Column, print_json, show, show_rows, show_title
 from gpusage.graphs.onnx.reader import read_model
+from gpusage.plain_text import visible_lines
 
 EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
 
 
 def test_escapes_bells_and_turned_writing_become_question_marks(capsys: pytest.CaptureFixture[str]) -> None:
     """In text, titles, cells and errors; line breaks stay where they are ours."""
-    assert harmless(f"one\n{EVIL}") == "one\n?]0;owned??fdp.?31m"
+    assert visible_lines(f"one\n{EVIL}") == "one\n?]0;owned??fdp.?31m"
     show(EVIL)
     show_title(EVIL)
     show_rows([Column("model", is_left=True)], [[EVIL]])

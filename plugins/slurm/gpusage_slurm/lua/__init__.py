@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.configuration import DaemonSettings
+from gpusage_slurm.settings import SlurmSettings
+
 FOLDER = Path(__file__).parent
 REQUIRED = {
     "gpusage": ("slurm_job_submit", "slurm_job_modify"),
@@ -26,10 +29,10 @@ class LuaSettings:
     """
 
     folder: Path = FOLDER
-    socket: str = "/run/gpusage/gpusaged.sock"
-    limit_ms: float = 40.0
+    socket: str = DaemonSettings().socket
+    limit_ms: float = SlurmSettings().limit_ms
     command: str = "gpusage"
-    card_limit_s: float = 2.0
+    card_limit_s: float = SlurmSettings().card_limit_s
 
 
 def job_submit_block(settings: LuaSettings) -> str:

@@ -31,33 +31,10 @@ function M.quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
-local DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-
--- Return `sentence` as gpusage.graphs.card.trouble writes it: what travels in a card's place where there is none.
-function M.trouble(sentence)
-  local parts = {}
-  for i = 1, #sentence, 3 do
-    local a, b, c = sentence:byte(i, i + 2)
-    local bits = a * 65536 + (b or 0) * 256 + (c or 0)
-    local function digit(weight)
-      local at = math.floor(bits / weight) % 64 + 1
-      return DIGITS:sub(at, at)
-    end
-    parts[#parts + 1] = digit(262144) .. digit(4096) .. (b and digit(64) or "=") .. (c and digit(1) or "=")
-  end
-  return "!" .. table.concat(parts)
-end
-
--- Return why there is no card where job-card ended so and said nothing; nil where there was nothing to say.
+-- Return what travels in a card's place where job-card ended so and said nothing, nil where there was nothing to say;
+-- gpusage_slurm.cause makes a sentence of it.
 local function silence(status)
-  if status == 0 then return nil end
-  if status == 126 or status == 127 then
-    return M.trouble("the host of the submission has no gpusage at " .. M.command)
-  end
-  if status == 124 or status == 137 then
-    return M.trouble(string.format("describing the model took longer than %g s", M.limit_s))
-  end
-  return M.trouble("gpusage job-card on the host of the submission ended with status " .. status)
+  return status ~= 0 and "!" .. status or nil
 end
 
 -- Return the card of the model that `comment` names, or why there is none; nil where it names none. A relative path is

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs.card.trouble import decode_trouble, encode_trouble
+from gpusage.graphs.card.trouble import encode_trouble
+from gpusage_slurm.cause import read_reason
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
 
 Drive = Callable[..., dict[str, Any]]
@@ -180,8 +181,8 @@ def test_without_luaposix_the_users_own_export_stays(drive: Drive, tmp_path: Pat
     ("body", "reason"),
     [
         ("exit 3", "gpusage job-card on the host of the submission ended with status 3"),
-        ("sleep 20; echo QUJD", "describing the model took longer than 0.3 s"),
-        ("exit 127", "the host of the submission has no gpusage at"),
+        ("sleep 20; echo QUJD", "describing the model took longer than slurm.card_limit_s"),
+        ("exit 127", "the host of the submission has no gpusage where"),
         ("echo 'not a card'", "ended with status unknown"),
         ("head -c 100000 /dev/zero | tr '\\0' A", "ended with status unknown"),
         (f"echo {encode_trouble('no such model')}", "no such model"),
@@ -192,15 +193,15 @@ def test_where_there_is_no_card_the_reason_travels_and_sbatch_goes_on(
 ) -> None:
     command = stand_in(tmp_path, body)
     report = drive(sbatch(command, "{ type = 'sbatch', comment = 'r.onnx' }", posix=True, limit_s=0.3))
-    assert reason in str(decode_trouble(report["set"].removeprefix("SLURM_GPUSAGE_CARD=")))
+    assert reason in str(read_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD=")))
     assert (report["verdict"], report["logged"]) == ("0", "")
 
 
 def test_a_host_without_gpusage_says_so(drive: Drive, tmp_path: Path) -> None:
     options = "{ type = 'sbatch', comment = 'r.onnx' }"
     report = drive(sbatch(tmp_path / "none", options, posix=True))
-    reason = decode_trouble(report["set"].removeprefix("SLURM_GPUSAGE_CARD="))
-    assert reason == f"the host of the submission has no gpusage at {tmp_path}/none"
+    reason = read_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD="))
+    assert reason == "the host of the submission has no gpusage where its cli_filter.lua looks for it"
 
 
 def test_a_comment_that_job_card_has_nothing_to_say_to_sends_nothing(drive: Drive, tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Doctor's look at rewritten jobs: which wait in vain, and whether gpusaged may give them their GPU back."""
+
+from __future__ import annotations
+
+import re
+
+from gpusage.cli.admin import Finding, passed, warned
+from gpusage_slurm.evidence import Evidence
+
+_RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
+
+
+def rewritten_jobs(evidence: Evidence) -> Finding:
+    """Return what gpusaged says of them, or that it may do nothing for them."""
+    name = "rewritten jobs"
+    aftercare = (evidence.status or {}).get("aftercare", {})
+    if aftercare.get("error"):
+        return warned(name, f"they cannot be looked at: {aftercare['error']}", "let gpusaged's user call squeue")
+    helpless = evidence.configuration.mode == "enforce" and _may_change_no_job(evidence)
+    if aftercare.get("stuck"):
+        todo = "cancel them, and submit them with gpusage=off in the comment"
+        return warned(name, "; ".join(aftercare["stuck"]), f"{todo}; {_RUN_AS}" if helpless else todo)
+    if helpless:
+        found = f"gpusaged runs as uid {evidence.daemon_uid}: unless that is an operator, it can turn no stuck job back"
+        return warned(name, found, _RUN_AS)
+    return passed(name, f"none waits in vain; {aftercare.get('turned_back', 0)} turned back")
+
+
+def _may_change_no_job(evidence: Evidence) -> bool:
+    """Tell whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
+    slurm_user = re.search(r"\((\d+)\)$", evidence.settings.get("slurmuser", ""))
+    return slurm_user is not None and evidence.daemon_uid not in (None, 0, int(slurm_user[1]))

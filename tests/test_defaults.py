@@ -1,0 +1,40 @@
+"""Defaults that another language must state again are those of the Python side, and the guide's are the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpusage.configuration import DaemonSettings
+from gpusage_slurm.evidence import LONGEST_REST_S
+from gpusage_slurm.lua import FOLDER
+from gpusage_slurm.settings import SlurmSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+JAVA = ROOT / "plugins/yarn/java/src/main/java/org/gpusage/yarn"
+SLURM, SOCKET = SlurmSettings(), DaemonSettings().socket
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        (FOLDER / "gpusage.lua", r'local M = \{ socket = "([^"]+)"', SOCKET),
+        (FOLDER / "gpusage.lua", r"local M = \{.*limit_ms = ([0-9.]+)", SLURM.limit_ms),
+        (FOLDER / "gpusage_cli.lua", r"local M = \{.*limit_s = ([0-9.]+)", SLURM.card_limit_s),
+        (JAVA / "Adviser.java", r'DAEMON_SOCKET, "([^"]+)"', SOCKET),
+        (ROOT / "docs/admin.md", r"`slurm.limit_ms` \(([0-9]+) ms\)", SLURM.limit_ms),
+        (ROOT / "docs/admin.md", r"`slurm.card_limit_s` \(about ([0-9]+) s of `sbatch`", SLURM.card_limit_s),
+    ],
+)
+def test_what_is_stated_again_is_the_default(path: Path, pattern: str, expected: str | float) -> None:
+    stated = re.search(pattern, path.read_text(encoding="utf-8"))
+    assert stated is not None
+    assert type(expected)(stated[1]) == expected
+
+
+def test_doctor_waits_longer_than_the_lua_rests() -> None:
+    rest = re.search(r"local MAXIMUM_REST_S = ([0-9.]+)", (FOLDER / "gpusage.lua").read_text(encoding="utf-8"))
+    assert rest is not None
+    assert float(rest[1]) < LONGEST_REST_S
