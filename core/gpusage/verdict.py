@@ -110,22 +110,13 @@ class Verdict:
         )
 
 
-def find_job(submission: Submission, advisor: Advisor) -> Job | None:
-    """Return what a plugin understands of *submission*; ``None`` where none knows its manager.
-
-    Raises:
-        GpuUsageError: It is malformed where it is addressed to us, or a plugin is at fault.
-    """
-    return advisor.hooks.parse_submission(submission)
-
-
 def require_job(submission: Submission, advisor: Advisor) -> Job:
-    """Return likewise.
+    """Return what a plugin understands of *submission*.
 
     Raises:
-        GpuUsageError: As `find_job`, or no plugin knows its manager.
+        GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.
     """
-    job = find_job(submission, advisor)
+    job = advisor.hooks.parse_submission(submission)
     if job is None:
         message = (
             f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "

@@ -23,7 +23,7 @@ from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
 from gpusage.service.protocol import DECLINED, KEPT, Answer, Ask
 from gpusage.service.state import Snapshot
-from gpusage.verdict import Verdict, find_job, judge, leave_alone
+from gpusage.verdict import Verdict, judge, leave_alone
 from gpusage_hooks.errors import GpuUsageError, PluginError
 from gpusage_hooks.types import Cluster, Code, Job, ModelGraph, Submission
 
@@ -76,7 +76,7 @@ class Judge:
             return Ruling(verdict=leave_alone(submission, premises, premises.killed), answer=KEPT)
         job: Job | None = None
         try:
-            job = find_job(submission, premises.advisor)
+            job = premises.advisor.hooks.parse_submission(submission)
             if job is None:
                 return Ruling(answer=DECLINED)
             understood(job)
