@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.advisor import Advisor, make_advisor
+from gpusage.cli.scripts import read_scripts
 from gpusage.cli.validate import validate
 from gpusage.configuration import Configuration, SiteMode
 from gpusage.graphs.card.text import decode, encode
@@ -70,9 +71,10 @@ def of_slurm_daemon(advisor: Advisor, card: str) -> Verdict | None:
 
 
 def of_validate(advisor: Advisor, folder: Path) -> Verdict | None:
-    script = folder / "job.sbatch"
-    script.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --comment={COMMENT}\nsrun serve\n")
-    return validate(str(script), SLURM, Premises(advisor=advisor, mode="enforce")).verdict
+    path = folder / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --comment={COMMENT}\nsrun serve\n")
+    (script,) = read_scripts([path])
+    return validate(script, SLURM, Premises(advisor=advisor, mode="enforce")).verdict
 
 
 def recorded(verdict: Verdict | None) -> DecisionRecord:
