@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusage.graphs.card.text import graph_of, unpacked
-from gpusage.mark import Mark, mark_of
+from gpusage.mark import mark_of
 from gpusage.predictors.identity import forget
 from gpusage.service.budget import SPENT, Budget
 from gpusage.service.memo import Memo
@@ -136,14 +136,14 @@ def ruling(verdict: Verdict) -> Ruling:
         code=code,
         message="" if verdict.mode == "observe" else verdict.line,
         settings=verdict.rendered.fields if code is Code.REWRITE else {},
-        mark=_mark(verdict) if verdict.wish and code is not Code.DECLINE else None,
+        mark=_mark(verdict) if verdict.wish and code is not Code.DECLINE else "",
     )
     return Ruling(verdict=verdict, answer=answer)
 
 
 def silence(verdict: Verdict) -> Ruling:
     """Return the ruling that the job stays as it is, which its user cannot mend and is not told."""
-    return Ruling(verdict=verdict, answer=Answer(code=Code.KEEP, mark=_mark(verdict) if verdict.wish else None))
+    return Ruling(verdict=verdict, answer=Answer(code=Code.KEEP, mark=_mark(verdict) if verdict.wish else ""))
 
 
 def refusal(verdict: Verdict) -> Ruling:
@@ -155,5 +155,5 @@ def refusal(verdict: Verdict) -> Ruling:
     return Ruling(verdict=verdict, answer=Answer(code=Code.KEEP, message=reason, mark=_mark(verdict)))
 
 
-def _mark(verdict: Verdict) -> Mark:
-    return mark_of(verdict.record(origin="", number="", decided_at_s=0.0))
+def _mark(verdict: Verdict) -> str:
+    return mark_of(verdict.record(origin="", number="", decided_at_s=0.0)).rest

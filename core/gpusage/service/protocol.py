@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gpusage.mark import Mark
+from gpusage.mark import START
 from gpusage.plain_text import one_line
 from gpusage_hooks.managers import NAME
 from gpusage_hooks.types import Code
@@ -71,14 +71,14 @@ class Answer:
         code: What is done to the job.
         message: For its user.
         settings: ``set.X`` and ``env.X`` keys with what to set in the job.
-        mark: What the job is to carry, with no number yet; ``None`` for nothing.
+        mark: What follows the number in the mark that the job is to carry; ``""`` for no mark.
         overdue: Deciding took too long: who asks again may get a better answer.
     """
 
     code: Code
     message: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    mark: Mark | None = None
+    mark: str = ""
     overdue: bool = False
 
     def line(self, number: str = "") -> bytes:
@@ -89,8 +89,8 @@ class Answer:
         """
         message = {"v": VERSION, "code": self.code.value, "message": one_line(self.message)}
         message |= {key: value for key, value in self.settings.items() if _is_setting(key, value)}
-        if self.mark is not None:
-            message["mark"] = str(replace(self.mark, number=number))
+        if self.mark:
+            message["mark"] = START + number + self.mark
         if self.overdue:
             message["overdue"] = "1"
         return json_line(message)
@@ -107,7 +107,7 @@ def parse_line(line: bytes) -> Question:
         ProtocolError: The line is not JSON, of another version, or lacks what a question needs.
     """
     try:
-        message = json.loads(line.decode())
+        message = _decoded(line)
     except (ValueError, RecursionError) as error:
         reason = f"Line must be one JSON object; got {line[:40]!r}. Check the client."
         raise ProtocolError(reason) from error
@@ -123,6 +123,13 @@ def parse_line(line: bytes) -> Question:
         reason = f"Key 'op' must be 'ask', 'ping' or 'status'; got {str(operation)[:40]!r}. Update the client."
         raise ProtocolError(reason)
     return _ask(message)
+
+
+def _decoded(line: bytes) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.MsgspecError:
+        return json.loads(line.decode())  # it takes a little more, such as 1e999 and half a surrogate pair
 
 
 def _ask(message: Mapping[str, Any]) -> Ask:

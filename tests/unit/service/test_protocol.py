@@ -171,7 +171,7 @@ def test_a_client_may_say_until_when_it_waits(named: str, until_s: float | None)
 
 def test_the_mark_in_an_answer_has_the_record_s_number() -> None:
     mark = Mark(number="", code="KEEP", mode="enforce", before="gres/gpu:1", after="gres/gpu:1", reasons='a "reason" }')
-    answer = Answer(code=Code.KEEP, mark=mark, overdue=True)
+    answer = Answer(code=Code.KEEP, mark=mark.rest, overdue=True)
     assert json.loads(answer.line("69215f4a0c3e")) == {
         "v": "1",
         "code": "KEEP",
