@@ -92,8 +92,9 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_a_difference_is_seen() -> None:
     """The comparison itself: an argument renamed, an annotation changed."""
-    right = documented("```python\ndef decide_fit(case: Case, draft: Decision) -> Decision | None: ...\n```\n")
-    assert right == declared(specs.decide_fit)
-    renamed = documented("```python\ndef decide_fit(case: Case, start: Decision) -> Decision | None: ...\n```\n")
-    retyped = documented("```python\ndef decide_fit(case: Case, draft: Decision) -> Decision: ...\n```\n")
+    written = "```python\ndef turn_back(job: MarkedJob, reason: str) -> bool | None: ...\n```\n"
+    right = documented(written)
+    assert right == declared(specs.turn_back)
+    renamed = documented(written.replace("reason", "why"))
+    retyped = documented(written.replace("bool | None", "bool"))
     assert right not in (renamed, retyped)

@@ -20,6 +20,7 @@ from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
+    STAGES,
     Activity,
     Alone,
     Case,
@@ -33,6 +34,7 @@ from gpusage_hooks.types import (
     Interval,
     Job,
     ModelGraph,
+    Place,
     Price,
     Rendered,
     Rules,
@@ -197,17 +199,9 @@ class Advisor:
 
     def _through_policies(self, case: Case) -> Decision:
         """Ask each policy in its turn; each answers on the draft of those before it."""
-        refusal = self.hooks.decide_eligibility(case)
-        if refusal is not None:
-            return refusal
         draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
-        for decide in (
-            self.hooks.decide_fit,
-            self.hooks.decide_generation,
-            self.hooks.decide_sharing,
-            self.hooks.decide_slo,
-        ):
-            draft = decide(case, draft) or draft
+        for stage in STAGES:
+            draft = self.hooks.decide(stage, case, draft) or draft
             if draft.final:
                 return draft
         changed = draft.request != case.request
@@ -216,14 +210,15 @@ class Advisor:
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
-        needs = tuple(zip(pools, self.predict(graph, workload, gpus), strict=True))
-        return Case(request=request, workload=workload, needs=needs, gpus=gpus, cluster=cluster, rules=self.rules)
+        rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
+        places = tuple(Place(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
+        return Case(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
 
 
 def make_advisor(rules: Rules | None = None) -> Advisor:
     """Return an advisor with every installed plugin and the whole catalogue."""
     hooks = load_hooks()
-    return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()[::-1]), rules=rules or Rules())
+    return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()), rules=rules or Rules())
 
 
 def _answered(hook: str, answer: T | None) -> T:

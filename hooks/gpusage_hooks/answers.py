@@ -172,10 +172,7 @@ _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "predict_activity": _check_activities,
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,
-    **dict.fromkeys(
-        ("decide_fit", "decide_generation", "decide_sharing", "decide_slo"),
-        lambda question, decision: check_decision(decision, question["case"], question["draft"]),
-    ),
+    "decide": lambda question, decision: check_decision(decision, question["case"], question["draft"]),
     "describe_manager": _check_manager,
     "add_commands": _check_commands,
 }

@@ -17,7 +17,7 @@ from gpusage_hooks.asking import ask, call, sound_answer
 from gpusage_hooks.conformance import require
 from gpusage_hooks.declared import Hook, check_api, implemented
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Activity, Case, Interval, ModelGraph
+from gpusage_hooks.types import STAGES, Activity, Case, Interval, ModelGraph
 
 __all__ = [
     "CHECKS",
@@ -58,7 +58,7 @@ def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable
     check_api(plugin)
     hooks = implemented(plugin)
     for name, function in hooks.items():
-        surplus = {"sources": sources} if name == "read_model" else {"cases": cases} if name in POLICIES else {}
+        surplus = {"sources": sources} if name == "read_model" else {"cases": cases} if name == "decide" else {}
         CHECKS[name](function, **surplus)
     return tuple(hooks)
 
@@ -111,13 +111,11 @@ def check_colocation(function: Hook) -> None:
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)
 
 
-def check_policy(function: Hook, *, hook: str, cases: Iterable[Case] = ()) -> None:
-    """Check the policy that implements *hook* on every made-up case and on *cases*."""
-    for case in chain(samples.cases(), cases):
+def check_policy(function: Hook, *, cases: Iterable[Case] = ()) -> None:
+    """Check a policy at every stage, on every made-up case and on *cases*."""
+    for stage, case in product(STAGES, [*samples.cases(), *cases]):
         for draft in samples.drafts(case):
-            answer = sound_answer(hook, function, case=case, draft=draft)
-            if answer is not None:
-                check_decision(answer, case, draft)
+            sound_answer("decide", function, stage=stage, case=case, draft=draft)
 
 
 def check_manager(function: Hook) -> None:
@@ -198,14 +196,13 @@ def _figures(entry: Interval | Activity) -> tuple[float, ...]:
 
 
 PREDICTORS = ("predict_step_time", "predict_memory", "predict_activity")
-POLICIES = ("decide_eligibility", "decide_fit", "decide_generation", "decide_sharing", "decide_slo")
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
     "describe_gpus": check_gpus,
     **{hook: partial(check_predictor, hook=hook) for hook in PREDICTORS},
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
-    **{hook: partial(check_policy, hook=hook) for hook in POLICIES},
+    "decide": check_policy,
     "describe_manager": check_manager,
     "parse_submission": check_parser,
     "render_decision": check_renderer,

@@ -25,6 +25,7 @@ from gpusage_hooks.types import (
     ModelGraph,
     ModelRequest,
     Node,
+    Place,
     Rendered,
     Rules,
     SharingRules,
@@ -157,8 +158,9 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
     return Case(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
-        needs=tuple((pool, need(row, **needed)) for pool, row in zip(pools, rows, strict=True)),
-        gpus=rows,
+        places=tuple(
+            Place(pool=pool, gpu=row, need=need(row, **needed)) for pool, row in zip(pools, rows, strict=True)
+        ),
         cluster=Cluster(manager=MANAGER, version="1", pools=pools),
         rules=Rules(),
     )
@@ -179,8 +181,9 @@ def cases() -> Iterator[Case]:
     yield case(GpuRequest(gpu_count=0, mps_thread_percent=50))
     for slo in (Slo(latency_s=10.0), Slo(latency_s=0.15), Slo(latency_s=0.001), Slo(latency_s=1.0, rate_per_s=1e4)):
         yield case(workload=Workload(mode="infer", slo=slo), memory_gib=2.0)
-    yield replace(plain, needs=tuple((pool, replace(found, familiar=False)) for pool, found in plain.needs))
-    yield replace(plain, needs=(), gpus=(), cluster=replace(plain.cluster, pools=()))
+    strange = (replace(place, need=replace(place.need, familiar=False)) for place in plain.places)
+    yield replace(plain, places=tuple(strange))
+    yield replace(plain, places=(), cluster=replace(plain.cluster, pools=()))
     unknown = GpuPool(gpu=None, site_type="new", gpu_count=8, free_gpu_count=8, mps_per_gpu=100)
     yield replace(plain, cluster=replace(plain.cluster, pools=(*plain.cluster.pools, unknown)))
     yield replace(plain, rules=Rules(sharing=SharingRules(enabled=False)))

@@ -27,6 +27,7 @@ from gpusage_hooks.types import (
     MarkedJob,
     ModelGraph,
     Rendered,
+    Stage,
     Submission,
     Workload,
 )
@@ -96,28 +97,19 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
 
 
 @hookspec(firstresult=True)
-def decide_eligibility(case: Case) -> Decision | None:
-    """Decide whether the request may be changed at all; first answer wins, ``None`` goes on."""
+def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+    """Decide one thing about a job, on the draft of the stages before; first answer wins.
 
+    Args:
+        stage: What is decided: ``eligibility``, whether the request may be changed at all; ``fit``, where the workload
+            fits by the pessimistic end of its memory; ``generation``, which GPU generation to prefer; ``sharing``,
+            what share of a GPU is enough; ``slo``, what an inference job's promise still needs.
+        case: The job, and where it may run.
+        draft: What was decided so far.
 
-@hookspec(firstresult=True)
-def decide_fit(case: Case, draft: Decision) -> Decision | None:
-    """Decide where the workload fits, by the pessimistic end of its memory; first answer wins."""
-
-
-@hookspec(firstresult=True)
-def decide_generation(case: Case, draft: Decision) -> Decision | None:
-    """Decide which GPU generation to prefer; first answer wins."""
-
-
-@hookspec(firstresult=True)
-def decide_sharing(case: Case, draft: Decision) -> Decision | None:
-    """Decide what share of a GPU is enough; first answer wins."""
-
-
-@hookspec(firstresult=True)
-def decide_slo(case: Case, draft: Decision) -> Decision | None:
-    """Decide what an inference job's promise still needs; first answer wins."""
+    Returns:
+        The next draft; ``None`` leaves it as it is. A draft that is ``final`` ends the round.
+    """
 
 
 @hookspec

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 Dim = int
 """One size of a tensor: ``n >= 0`` is fixed, ``-k`` stands for k times the batch size."""
@@ -25,8 +25,11 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
 JobState = Literal["waiting", "running", "ended"]
 ElementType = Literal["float", "int64", "int32", "int8", "bool"]
+Stage = Literal["eligibility", "fit", "generation", "sharing", "slo"]
 SharingRule = Literal["price", "utilization", "activity"]
 Binding = Literal["room", "never", "always"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""What is decided of a job, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,18 +478,37 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One pool that may run a job, with what the job needs there.
+
+    Attributes:
+        gpu: The catalogue's row of the pool's GPUs.
+        need: On a whole GPU of the pool.
+        shares: What each size of a share of such a GPU costs the job.
+    """
+
+    pool: GpuPool
+    gpu: Gpu
+    need: GpuNeed
+    shares: tuple[Price, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the site's own name of the GPU type, as its users know it."""
+        return self.pool.site_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Everything that a policy may look at.
 
     Attributes:
-        needs: Each pool whose GPU the catalogue knows, with what the workload needs there.
-        gpus: The catalogue's rows of those pools' GPUs, in the order of ``needs``.
+        places: The pools within the job's reach whose GPU the catalogue knows.
     """
 
     request: GpuRequest
     workload: Workload
-    needs: tuple[tuple[GpuPool, GpuNeed], ...]
-    gpus: tuple[Gpu, ...]
+    places: tuple[Place, ...]
     cluster: Cluster
     rules: Rules
 

@@ -26,6 +26,7 @@ from gpusage_hooks.types import (
     GpuPool,
     Interval,
     ModelGraph,
+    Stage,
     Submission,
     Workload,
 )
@@ -89,34 +90,18 @@ def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu])
 
 
 @hookimpl
-def decide_eligibility(case: Case) -> Decision | None:
-    """Let everything pass, in place of the built-in policy."""
-    del case
+def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+    """Give 40 %; who may have it, the built-in policy says."""
+    if stage == "eligibility":
+        return None
+    if stage == "fit":
+        return replace(draft, need=case.places[0].need)
+    return _shared(draft) if stage == "sharing" else draft
 
 
-@hookimpl
-def decide_fit(case: Case, draft: Decision) -> Decision:
-    """Change nothing."""
-    return replace(draft, need=case.needs[0][1])
-
-
-@hookimpl
-def decide_generation(draft: Decision) -> Decision:
-    """Change nothing."""
-    return draft
-
-
-@hookimpl
-def decide_sharing(draft: Decision) -> Decision:
-    """Give 40 %."""
+def _shared(draft: Decision) -> Decision:
     request = replace(draft.request, gpu_count=0, mps_thread_percent=40, memory_cap_bytes=4_100_000_000)
     return replace(draft, code=Code.REWRITE, request=request, reasons=("the test says so",))
-
-
-@hookimpl
-def decide_slo(draft: Decision) -> Decision:
-    """Change nothing."""
-    return draft
 
 
 @hookimpl

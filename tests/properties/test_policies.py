@@ -12,6 +12,7 @@ from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
+    STAGES,
     Case,
     Cluster,
     Code,
@@ -22,6 +23,7 @@ from gpusage_hooks.types import (
     GpuPool,
     GpuRequest,
     Interval,
+    Place,
     Rules,
     SharingRules,
     Slo,
@@ -83,8 +85,7 @@ def cases(draw: st.DrawFn) -> Case:
             gpu_count=draw(st.sampled_from((1, 1, 1, 0, 2))), gpu_type=draw(st.sampled_from((None, None, *NAMES)))
         ),
         workload=Workload(mode="infer" if slo else "train", slo=slo, batch_size=draw(st.integers(1, 64))),
-        needs=tuple((pool, need) for pool, need, _ in found),
-        gpus=tuple(gpu for _, _, gpu in found),
+        places=tuple(Place(pool=pool, gpu=gpu, need=need) for pool, need, gpu in found),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in found), *others)),
         rules=draw(rules()),
     )
@@ -111,13 +112,9 @@ def rules() -> st.SearchStrategy[Rules]:
 
 def decide(case: Case) -> Decision:
     """Return what the policies, in the advisor's order, make of *case*; each answer is checked on its way."""
-    refusal: Decision | None = HOOKS.decide_eligibility(case)
-    if refusal is not None:
-        check_decision(refusal, case, samples.draft(case))
-        return refusal
     draft = samples.draft(case)
-    for stage in ("decide_fit", "decide_generation", "decide_sharing", "decide_slo"):
-        answer = getattr(HOOKS, stage)(case, draft)
+    for stage in STAGES:
+        answer = HOOKS.decide(stage, case, draft)
         if answer is not None:
             check_decision(answer, case, draft)
             draft = answer
@@ -126,13 +123,13 @@ def decide(case: Case) -> Decision:
     return draft
 
 
-def landing(case: Case, decision: Decision) -> Sequence[tuple[GpuPool, GpuNeed, Gpu]]:
+def landing(case: Case, decision: Decision) -> Sequence[Place]:
     """Return where the share of *decision* may land."""
     named = decision.request.gpu_type
     return [
-        (pool, need, gpu)
-        for (pool, need), gpu in zip(case.needs, case.gpus, strict=True)
-        if pool.mps_per_gpu and pool.gpu_count and named in (None, pool.site_type)
+        place
+        for place in case.places
+        if place.pool.mps_per_gpu and place.pool.gpu_count and named in (None, place.name)
     ]
 
 
@@ -151,7 +148,8 @@ def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
         return
     where = landing(case, decision)
     assert where
-    for _, need, gpu in where:
+    for place in where:
+        need, gpu = place.need, place.gpu
         cap = decision.request.memory_cap_bytes
         assert cap is not None
         assert need.familiar
@@ -165,16 +163,16 @@ def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
 
 @given(cases(), st.floats(1.0, 4.0))
 def test_more_memory_never_makes_a_smaller_share(case: Case, times: float) -> None:
-    def grown(need: GpuNeed, gpu: Gpu) -> GpuNeed:
+    def grown(place: Place) -> Place:
+        need = place.need
         memory = Interval(
             value=need.memory_bytes.value * times,
             low=need.memory_bytes.low * times,
             high=need.memory_bytes.high * times,
         )
-        return replace(need, memory_bytes=memory, fits=memory.high <= gpu.memory_bytes)
+        return replace(place, need=replace(need, memory_bytes=memory, fits=memory.high <= place.gpu.memory_bytes))
 
-    pairs = zip(case.needs, case.gpus, strict=True)
-    larger = replace(case, needs=tuple((pool, grown(need, gpu)) for (pool, need), gpu in pairs))
+    larger = replace(case, places=tuple(map(grown, case.places)))
     before, after = decide(case).request.mps_thread_percent, decide(larger).request.mps_thread_percent
     if after is not None and case.request.gpu_count == 1:
         assert before is not None

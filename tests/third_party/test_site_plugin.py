@@ -69,10 +69,10 @@ DECIDE = """
     from gpusage_hooks.types import GpuRequest
 
     case = samples.case(memory_gib=2.0)
-    named = zip(case.needs, ("v100", "l4", "h100"), strict=True)
-    needs = tuple((replace(pool, site_type=name), need) for (pool, need), name in named)
-    case = replace(case, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), needs=needs)
-    decision = load_hooks().decide_sharing(case, samples.draft(case))
+    named = zip(case.places, ("v100", "l4", "h100"), strict=True)
+    places = tuple(replace(place, pool=replace(place.pool, site_type=name)) for place, name in named)
+    case = replace(case, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), places=places)
+    decision = load_hooks().decide("sharing", case, samples.draft(case))
     print(json.dumps([decision.plugin, decision.request.mps_thread_percent, decision.reasons]))
 """
 
@@ -118,4 +118,4 @@ def test_the_command_line_reads_its_format(installed: Path, tmp_path: Path) -> N
 
 def test_its_author_can_check_it(installed: Path) -> None:
     script = (SOURCE / "check_it.py").read_text(encoding="utf-8")
-    assert run(script, installed=installed).split() == ["decide_sharing", "read_model"]
+    assert run(script, installed=installed).split() == ["decide", "read_model"]

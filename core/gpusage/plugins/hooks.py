@@ -35,6 +35,7 @@ from gpusage_hooks.types import (
     MarkedJob,
     ModelGraph,
     Rendered,
+    Stage,
     Submission,
     Workload,
 )
@@ -70,8 +71,8 @@ class Hooks:
         return self._first(specs.read_model, source=source, shape=shape)
 
     def describe_gpus(self) -> list[Gpu]:
-        """Return GPUs for the catalogue; the first row of a name is the one that counts."""
-        return [gpu for answer in self._all(specs.describe_gpus) for gpu in answer]
+        """Return GPUs for the catalogue, a site's own last: a later row replaces one of the same name."""
+        return [gpu for answer in reversed(self._all(specs.describe_gpus)) for gpu in answer]
 
     def predict_step_time(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
@@ -97,25 +98,9 @@ class Hooks:
         """Predict what jobs do to each other under MPS."""
         return self._first(specs.predict_colocation, needs=needs, gpu=gpu)
 
-    def decide_eligibility(self, case: Case) -> Decision | None:
-        """Decide whether the request may be changed at all."""
-        return self._first(specs.decide_eligibility, case=case)
-
-    def decide_fit(self, case: Case, draft: Decision) -> Decision | None:
-        """Decide where the workload fits."""
-        return self._first(specs.decide_fit, case=case, draft=draft)
-
-    def decide_generation(self, case: Case, draft: Decision) -> Decision | None:
-        """Decide which GPU generation to prefer."""
-        return self._first(specs.decide_generation, case=case, draft=draft)
-
-    def decide_sharing(self, case: Case, draft: Decision) -> Decision | None:
-        """Decide what share of a GPU is enough."""
-        return self._first(specs.decide_sharing, case=case, draft=draft)
-
-    def decide_slo(self, case: Case, draft: Decision) -> Decision | None:
-        """Decide what an inference job's promise still needs."""
-        return self._first(specs.decide_slo, case=case, draft=draft)
+    def decide(self, stage: Stage, case: Case, draft: Decision) -> Decision | None:
+        """Decide one thing about a job, on the draft of the stages before."""
+        return self._first(specs.decide, stage=stage, case=case, draft=draft)
 
     def describe_manager(self) -> list[Manager]:
         """Return the workload managers that plugins adapt; of two with one name the first counts."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
-from gpusage.policies.place import names, not_understood, places
+from gpusage.policies.place import admitted, names, not_understood
 from gpusage.policies.price import AVERAGE_PARTNER, Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.wording import cost, part_of, percent
 from gpusage_hooks.types import Case, Decision
@@ -28,7 +28,7 @@ def decide(case: Case, draft: Decision) -> Decision:
 
 def offered_shares(case: Case) -> tuple[Offer, ...]:
     """Return every share of a size of the site's, on each place that can be shared."""
-    return tuple(offers((place for place in places(case) if place.pool.mps_per_gpu), case.rules.sharing))
+    return tuple(offers((place for place in admitted(case) if place.pool.mps_per_gpu), case.rules.sharing))
 
 
 def whole(draft: Decision, reason: str) -> Decision:
@@ -44,14 +44,14 @@ def _obstacle(case: Case, within: Limits) -> str | None:
         return f"any share costs more than the accepted {percent(within.expected)}"
     if not sizes(case.rules.sharing):
         return "the site's rules allow no size of a share"
-    if not any(place.pool.mps_per_gpu for place in places(case)):
+    if not any(place.pool.mps_per_gpu for place in admitted(case)):
         return "no GPU that it may use can be shared"
     return None
 
 
 def _reach(case: Case, draft: Decision) -> Reach:
     """Return where the job may run, and how fast it would run there without a share."""
-    where = places(case)
+    where = admitted(case)
     default = case.cluster.default_partition
     wished = [place for place in where if place.name in draft.request.preferred_gpus]
     usual = wished or [place for place in where if place.need.fits] or where

@@ -14,9 +14,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import Place
 from gpusage.policies.price import Limits, Offer, holds
-from gpusage_hooks.types import Binding, GpuRequest, NodeKind
+from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place
 from gpusage_hooks.units import MIB
 
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from gpusage.policies.place import admits, places
-from gpusage_hooks import hookimpl
+from dataclasses import replace
+
+from gpusage.policies.place import admits, admitted
 from gpusage_hooks.types import Case, Code, Decision
 
 
-@hookimpl(trylast=True)
-def decide_eligibility(case: Case) -> Decision | None:
+def decide_eligibility(case: Case, draft: Decision) -> Decision | None:
     """Refuse what is not ours (DECLINE) and what cannot safely be changed (KEEP); ``None`` lets the job through."""
     request = case.request
     if request.mps_thread_percent is not None:
-        return _refused(case, Code.KEEP, "the job asks for a share of a GPU already")
+        return _refused(case, draft, Code.KEEP, "the job asks for a share of a GPU already")
     if request.obstacles:
-        return _refused(case, Code.KEEP, *request.obstacles)
+        return _refused(case, draft, Code.KEEP, *request.obstacles)
     if request.gpu_count == 0:
-        return _refused(case, Code.DECLINE, "the job asks for no whole GPU")
+        return _refused(case, draft, Code.DECLINE, "the job asks for no whole GPU")
     if request.gpu_count > 1:
         return _refused(
-            case, Code.KEEP, f"the job asks for {request.gpu_count} GPUs, and only a request for one is changed"
+            case, draft, Code.KEEP, f"the job asks for {request.gpu_count} GPUs, and only a request for one is changed"
         )
     if not any(admits(pool, request) for pool in case.cluster.pools):
         wanted = f"GPU of type {request.gpu_type!r}" if request.gpu_type else "GPU"
-        return _refused(case, Code.KEEP, f"no {wanted} was seen in this cluster")
-    if not places(case):
-        return _refused(case, Code.KEEP, "none of the GPU types that the job may use is in the catalogue")
+        return _refused(case, draft, Code.KEEP, f"no {wanted} was seen in this cluster")
+    if not admitted(case):
+        return _refused(case, draft, Code.KEEP, "none of the GPU types that the job may use is in the catalogue")
     return None
 
 
-def _refused(case: Case, code: Code, *reasons: str) -> Decision:
-    return Decision(code=code, request=case.request, reasons=reasons, plugin=__name__, final=True)
+def _refused(case: Case, draft: Decision, code: Code, *reasons: str) -> Decision:
+    return replace(draft, code=code, request=case.request, reasons=reasons, plugin=__name__, final=True)

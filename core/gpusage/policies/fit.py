@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.policies.place import Place, memory_share, names, places
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Case, Code, Decision
+from gpusage.policies.place import admitted, memory_share, names
+from gpusage_hooks.types import Case, Code, Decision, Place
 from gpusage_hooks.units import gib
 
 
-@hookimpl(trylast=True)
 def decide_fit(case: Case, draft: Decision) -> Decision | None:
     """Keep the request where the workload may fit nowhere; else name the GPUs that it may be too large for.
 
     A job that may not fit is not held back: a prediction is not a proof, and the user may know better.
     """
-    where = places(case)
+    where = admitted(case)
     if not where:
         return None
     tightest = max(where, key=lambda place: memory_share(place).high)

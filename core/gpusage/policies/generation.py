@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies.place import Place, doubt, names, places
+from gpusage.policies.place import admitted, doubt, names
 from gpusage.predictors import speedups
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Case, Decision, Interval
+from gpusage_hooks.types import Case, Decision, Interval, Place
 
 
-@hookimpl(trylast=True)
 def decide_generation(case: Case, draft: Decision) -> Decision | None:
     """Prefer the oldest generation that is nearly as fast as the fastest; a type that the user named is kept."""
     rules = case.rules.generation
     if not rules.enabled or case.request.gpu_type is not None:
         return None
-    fitting = [place for place in places(case) if place.need.fits]
+    fitting = [place for place in admitted(case) if place.need.fits]
     judged = [place for place in fitting if doubt(place) is None]
     chosen = preferred(judged, rules.minimum_speedup)
-    worse = [place for place in places(case) if place not in chosen and (place in judged or place not in fitting)]
+    worse = [place for place in admitted(case) if place not in chosen and (place in judged or place not in fitting)]
     if not chosen or not worse:
         return None
     request = replace(draft.request, preferred_gpus=tuple(dict.fromkeys(place.name for place in chosen)))

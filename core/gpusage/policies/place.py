@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from gpusage_hooks.types import Case, Gpu, GpuNeed, GpuPool, GpuRequest, Interval, Price
+from gpusage_hooks.types import Case, GpuPool, GpuRequest, Interval, Place
 from gpusage_hooks.units import MIB
 
 LIMITING = (7, 0)
@@ -24,26 +23,9 @@ WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not tell a half from a whole one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One pool that may run the job; ``shares`` has what each size of a share of its GPU costs the job."""
-
-    pool: GpuPool
-    need: GpuNeed
-    gpu: Gpu
-    shares: tuple[Price, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the site's own name of the GPU type, as its users know it."""
-        return self.pool.site_type
-
-
-def places(case: Case) -> tuple[Place, ...]:
-    """Return the places of *case* whose GPU is understood, of the named type where the user named one."""
-    rows = zip(case.needs, case.gpus, strict=True)
-    found = (Place(pool=pool, need=need, gpu=gpu) for (pool, need), gpu in rows)
-    return tuple(place for place in found if admits(place.pool, case.request))
+def admitted(case: Case) -> tuple[Place, ...]:
+    """Return the places of *case* that have GPUs, of the named type where the user named one."""
+    return tuple(place for place in case.places if admits(place.pool, case.request))
 
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:

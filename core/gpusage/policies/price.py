@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gpusage.policies.place import LIMITING, Place
+from gpusage.policies.place import LIMITING
 from gpusage.predictors.intervals import product, ratio
 from gpusage.wording import percent
-from gpusage_hooks.types import GpuNeed, Interval, Price, SharingRules
+from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules
 from gpusage_hooks.units import gib
 
 AVERAGE_PARTNER = 1.08

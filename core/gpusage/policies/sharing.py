@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies import by_price
-from gpusage.policies.place import LIMITING, Place, doubt, memory_cap_bytes, names, not_understood, places
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Case, Decision, SharingRules
+from gpusage.policies.place import LIMITING, admitted, doubt, memory_cap_bytes, names, not_understood
+from gpusage_hooks.types import Case, Decision, Place, SharingRules
 
 
-@hookimpl(trylast=True)
 def decide_sharing(case: Case, draft: Decision) -> Decision | None:
     """Put a share in place of the whole GPU where one is enough on each GPU type that the job may land on."""
     rules = case.rules.sharing
@@ -27,7 +25,7 @@ def decide_sharing(case: Case, draft: Decision) -> Decision | None:
         return None
     if rules.rule == "price":
         return by_price.decide(case, draft)
-    where = [place for place in places(case) if place.pool.mps_per_gpu]
+    where = [place for place in admitted(case) if place.pool.mps_per_gpu]
     obstacle = _obstacle(case, where)
     if obstacle:
         return _whole(draft, obstacle)
@@ -75,7 +73,7 @@ def _obstacle(case: Case, where: Sequence[Place]) -> str | None:
         return f"a share could land on {', '.join(unknown)}, which is not in the catalogue"
     if not where:
         return "no GPU that it may use can be shared"
-    unshared = [place for place in places(case) if place not in where]
+    unshared = [place for place in admitted(case) if place not in where]
     if unshared:
         # A manager refuses a job that only these could run: what else ties it to them is not for us to know.
         return f"it may be bound to {names(unshared)}, which cannot be shared"

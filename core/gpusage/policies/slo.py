@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies.place import Place, doubt, names, places
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Case, Decision, Slo, Workload
+from gpusage.policies.place import admitted, doubt, names
+from gpusage_hooks.types import Case, Decision, Place, Slo, Workload
 from gpusage_hooks.units import seconds
 
 
-@hookimpl(trylast=True)
 def decide_slo(case: Case, draft: Decision) -> Decision | None:
     """Take a share back where the promise may break beside partners, and a preference where it breaks anyway."""
     slo = case.workload.slo
@@ -48,7 +46,7 @@ def latency_s(step_time_s: float, workload: Workload) -> float:
 def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
     """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on."""
     margin = min(case.rules.slo.latency_margin, 1.0)
-    where = [place for place in places(case) if place.pool.mps_per_gpu]
+    where = [place for place in admitted(case) if place.pool.mps_per_gpu]
     worst = max(where, key=lambda place: place.need.step_time_s.high, default=None)
     if worst is None:
         return _taken_back(case, draft, "the promised latency could not be checked")
@@ -70,7 +68,7 @@ def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
 
 def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
     """Return *draft* with a preference for GPUs that, alone, hold the promise, where only some do."""
-    where = [place for place in places(case) if place.need.fits and doubt(place) is None]
+    where = [place for place in admitted(case) if place.need.fits and doubt(place) is None]
     met = [place for place in where if latency_s(place.need.step_time_s.high, case.workload) <= slo.latency_s]
     if len(met) == len(where):
         return draft

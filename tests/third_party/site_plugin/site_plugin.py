@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Case, Decision, ModelGraph, Node
+from gpusage_hooks.types import Case, Decision, ModelGraph, Node, Stage
 
 
 @hookimpl
@@ -38,8 +38,8 @@ def read_model(source: str) -> ModelGraph | None:
 
 
 @hookimpl
-def decide_sharing(case: Case, draft: Decision) -> Decision | None:
-    """Keep a whole GPU for whoever asks for an H100 by name; leave every other job to the built-in policy."""
-    if case.request.gpu_type != "h100":
+def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+    """Keep a whole GPU for whoever asks for an H100 by name; leave all else to the built-in policies."""
+    if stage != "sharing" or case.request.gpu_type != "h100":
         return None
     return replace(draft, reasons=(*draft.reasons, "this site shares no H100"), plugin=__name__)

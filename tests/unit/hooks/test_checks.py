@@ -39,8 +39,8 @@ def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - field
 
 
 def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
-    site = plugin(predict_step_time=sound_step_time, decide_fit=kept, read_model=lambda source: None)  # noqa: ARG005
-    assert checks.check_plugin(site) == ("decide_fit", "predict_step_time", "read_model")
+    site = plugin(predict_step_time=sound_step_time, decide=kept, read_model=lambda source: None)  # noqa: ARG005
+    assert checks.check_plugin(site) == ("decide", "predict_step_time", "read_model")
 
 
 def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
@@ -110,21 +110,21 @@ def one_for_all(needs: Sequence[object], gpu: Gpu) -> Colocation:
 
 
 BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
-    "another error": ("decide_fit", raising, "raise nothing but GpuUsageError; it raised KeyError"),
-    "not pure": ("decide_fit", changing_its_mind(), "must answer the same question alike"),
-    "mutates": ("decide_fit", vandal, "must leave its arguments as they are"),
-    "wrong type": ("decide_fit", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),  # noqa: ARG005
+    "another error": ("decide", raising, "raise nothing but GpuUsageError; it raised KeyError"),
+    "not pure": ("decide", changing_its_mind(), "must answer the same question alike"),
+    "mutates": ("decide", vandal, "must leave its arguments as they are"),
+    "wrong type": ("decide", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),  # noqa: ARG005
     "list for tuple": (
-        "decide_fit",
+        "decide",
         changing(preferred_gpus=["sample-old"]),
         "preferred_gpus must be a tuple",
     ),
-    "two GPUs": ("decide_fit", changing(gpu_count=9), "no more GPUs than asked for"),
-    "type dropped": ("decide_fit", changing(gpu_type=None), "a named GPU type must be kept"),
-    "stray preference": ("decide_fit", changing(preferred_gpus=("b200",)), "must be in the cluster"),
-    "huge share": ("decide_fit", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
-    "share beside GPU": ("decide_fit", changing(mps_thread_percent=50), "must replace the whole GPU"),
-    "no reason": ("decide_fit", lambda draft: replace(draft, final=True), "must have reasons"),
+    "two GPUs": ("decide", changing(gpu_count=9), "no more GPUs than asked for"),
+    "type dropped": ("decide", changing(gpu_type=None), "a named GPU type must be kept"),
+    "stray preference": ("decide", changing(preferred_gpus=("b200",)), "must be in the cluster"),
+    "huge share": ("decide", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
+    "share beside GPU": ("decide", changing(mps_thread_percent=50), "must replace the whole GPU"),
+    "no reason": ("decide", lambda draft: replace(draft, final=True), "must have reasons"),
     "too few": ("predict_step_time", lambda gpus: [samples.around(1.0)], "one entry a GPU; got 1 for 3"),  # noqa: ARG005
     "own order": ("predict_step_time", graph_read_first, "must follow the order of the GPUs"),
     "turned ends": ("predict_memory", turned, "must be ordered low, value, high"),
@@ -155,13 +155,13 @@ def test_a_hook_that_does_not_exist_is_found() -> None:
 
 def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
     with pytest.raises(AssertionError, match=r"got \['queue'\]"):
-        checks.check_plugin(plugin(decide_fit=lambda case, queue: None))  # noqa: ARG005
+        checks.check_plugin(plugin(decide=lambda case, queue: None))  # noqa: ARG005
 
 
 def test_a_hook_may_be_named_by_its_mark() -> None:
     site = types.ModuleType("site")
-    site.mine = hookimpl(specname="decide_fit")(kept)  # type: ignore[attr-defined]
-    assert checks.check_plugin(site) == ("decide_fit",)
+    site.mine = hookimpl(specname="decide")(kept)  # type: ignore[attr-defined]
+    assert checks.check_plugin(site) == ("decide",)
 
 
 @pytest.mark.parametrize(

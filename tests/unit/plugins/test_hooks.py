@@ -64,9 +64,9 @@ def test_who_breaks_the_contract_is_named(function: Callable[..., Any], sentence
 
 
 def test_a_policy_that_answers_with_a_dict_is_named() -> None:
-    hooks = make_hooks([announced(decide_sharing=lambda case: {"code": "KEEP"})])  # noqa: ARG005
-    with pytest.raises(PluginError, match=r"Plugin 'site', hook 'decide_sharing', must .* got dict"):
-        hooks.decide_sharing(samples.case(), samples.draft(samples.case()))
+    hooks = make_hooks([announced(decide=lambda case: {"code": "KEEP"})])  # noqa: ARG005
+    with pytest.raises(PluginError, match=r"Plugin 'site', hook 'decide', must .* got dict"):
+        hooks.decide("sharing", samples.case(), samples.draft(samples.case()))
 
 
 def test_an_error_that_the_contract_knows_goes_through() -> None:

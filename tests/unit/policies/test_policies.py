@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from gpusage.policies import eligibility, fit, generation, sharing, slo
-from gpusage.policies.place import places
+from gpusage.policies.place import admitted
 from gpusage.predictors.speedups import speedup
 from gpusage_hooks.types import (
     Case,
@@ -22,6 +22,7 @@ from gpusage_hooks.types import (
     GpuPool,
     GpuRequest,
     Interval,
+    Place,
     Rules,
     SharingRules,
     Slo,
@@ -91,8 +92,7 @@ def case(
     return Case(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
-        needs=tuple((where, found) for where, (_, found) in zip(seen, rows, strict=True)),
-        gpus=tuple(row for row, _ in rows),
+        places=tuple(Place(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*seen, *others)),
         rules=rules or Rules(),
     )
@@ -113,8 +113,12 @@ def small(of: Gpu = V100) -> tuple[Gpu, GpuNeed]:
 # Eligibility: which requests may be changed at all.
 
 
+def eligible(of: Case) -> Decision | None:
+    return eligibility.decide_eligibility(of, draft(of))
+
+
 def test_one_whole_gpu_goes_on() -> None:
-    assert eligibility.decide_eligibility(case(small())) is None
+    assert eligible(case(small())) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_one_whole_gpu_goes_on() -> None:
     ],
 )
 def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, reason: str) -> None:
-    decision = eligibility.decide_eligibility(case(small(), request=request_))
+    decision = eligible(case(small(), request=request_))
     assert decision is not None
     assert (decision.code, decision.reasons, decision.request) == (code, (reason,), request_)
     assert decision.final
@@ -136,13 +140,13 @@ def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, rea
 
 def test_a_gpu_that_the_catalogue_does_not_know_is_left_alone() -> None:
     unknown = GpuPool(gpu=None, site_type="mi300", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
-    decision = eligibility.decide_eligibility(case(others=[unknown]))
+    decision = eligible(case(others=[unknown]))
     assert decision is not None
     assert decision.reasons == ("none of the GPU types that the job may use is in the catalogue",)
 
 
 def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
-    decision = eligibility.decide_eligibility(case())
+    decision = eligible(case())
     assert decision is not None
     assert decision.reasons == ("no GPU was seen in this cluster",)
 
@@ -150,8 +154,8 @@ def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
 @pytest.mark.parametrize("named", ["v100", "V100", "v100-sxm2-16gb"])
 def test_a_type_may_be_named_as_the_site_or_as_the_catalogue_does(named: str) -> None:
     both = case(small(), small(H100), request=GpuRequest(gpu_count=1, gpu_type=named))
-    assert eligibility.decide_eligibility(both) is None
-    assert [place.name for place in places(both)] == ["v100"]
+    assert eligible(both) is None
+    assert [place.name for place in admitted(both)] == ["v100"]
 
 
 # Fit: where the pessimistic end of the memory fits.
@@ -202,7 +206,7 @@ def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
     decision = generation.decide_generation(asked, draft(asked))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
-    gain = speedup(*reversed([item.need for item in places(asked)]))
+    gain = speedup(*reversed([item.need for item in admitted(asked)]))
     # 5 % either way on both, were they independent: exp(hypot(log(1.05), log(1 / 0.95))) = 1.073
     assert 2.79 < gain.low < gain.high < 3.23
     assert decision.reasons == (f"3.00x ({gain.low:.2f}-{gain.high:.2f}) on h100 against v100",)

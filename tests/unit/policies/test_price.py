@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies.choice import Choice, Reach, choose
-from gpusage.policies.place import Place
 from gpusage.policies.price import Limits, Offer, holds, limits, offers, sizes, trouble
 from gpusage_hooks import samples
-from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Price, SharingRules
+from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Place, Price, SharingRules
 from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
