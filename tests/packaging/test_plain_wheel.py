@@ -36,6 +36,17 @@ def test_without_the_jar_it_says_how_to_get_one(plain: Installation) -> None:
     )
 
 
+def test_without_the_extra_yarn_a_sandbox_with_gpusage_is_refused_before_anything_is_fetched(
+    plain: Installation,
+) -> None:
+    done = plain.run("gpusage", "yarn", "sandbox", "up", "--gpusage", "observe", check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gpusage: error: Library requests must be there for this command; got: not installed. "
+        "Install gpusage with its extra [yarn].\n"
+    )
+
+
 def test_the_wheel_holds_licence_notice_and_commands(sources: Path, plain: Installation) -> None:  # noqa: ARG001 - to build it
     with ZipFile(next(sources.glob("*.whl"))) as wheel:
         held = {name.rpartition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}

