@@ -18,7 +18,7 @@ from gpusage.predictors.beside import Partners
 from gpusage.predictors.slowdown import Deviations, ToldFrom, around, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
-from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table
+from gpusage_lab.learning.slowdown_partners import cautious, fitted_partners, partners_rows, partners_table
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import IntArray, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
@@ -39,7 +39,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     zoo = load_zoo()
     columns = _columns(data, zoo)
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
-    partners = fitted_partners(partners_rows(data, zoo, fitted))
+    partners = cautious(fitted_partners(partners_rows(data, zoo, fitted)))
     return [_artifact(columns, fitted, partners, _held_out(columns))]
 
 
