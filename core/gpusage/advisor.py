@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
 
+from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
 from gpusage.plugins.hooks import Hooks
@@ -61,6 +62,10 @@ class Advisor:
     catalogue: Catalogue
     rules: Rules = Rules()
     settings: Mapping[str, ManagerSettings] = field(default_factory=dict)
+
+    def configured(self, configuration: Configuration) -> Advisor:
+        """Return the advisor of a site: with its rules, and its settings of workload managers."""
+        return replace(self, rules=configuration.rules, settings=configuration.managers)
 
     def context(self, manager: str) -> Context:
         """Return what the hooks of the workload manager *manager* are given."""
@@ -188,7 +193,7 @@ class Advisor:
         Raises:
             PluginError: No adapter answers for the manager of a job that is to be rewritten.
         """
-        rendered = self.hooks.render_decision(job, decision, cluster)
+        rendered = self.hooks.render_decision(job, decision, cluster, self.context(job.submission.manager))
         if rendered is None and decision.code is not Code.REWRITE:
             rendered = Rendered(before=job.request_text, after=job.request_text, fields={})
         rendered = _answered("render_decision", rendered)
@@ -215,10 +220,10 @@ class Advisor:
         return Case(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
 
 
-def make_advisor(rules: Rules | None = None) -> Advisor:
+def make_advisor() -> Advisor:
     """Return an advisor with every installed plugin and the whole catalogue."""
     hooks = load_hooks()
-    return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()), rules=rules or Rules())
+    return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()))
 
 
 def _answered(hook: str, answer: T | None) -> T:

@@ -126,7 +126,7 @@ def check_manager(function: Hook) -> None:
 def check_parser(function: Hook) -> None:
     """Check an adapter's parser: another manager's submission is left to others."""
     submission = samples.job().submission
-    answer = sound_answer("parse_submission", function, submission=submission)
+    answer = sound_answer("parse_submission", function, submission=submission, context=samples.context())
     require(answer is None, f"parse_submission must leave manager {submission.manager!r} to others; got {answer!r:.80}")
 
 
@@ -134,7 +134,7 @@ def check_renderer(function: Hook) -> None:
     """Check an adapter's renderer: another manager's job is left to others."""
     case = samples.case()
     question = {"job": samples.job(), "decision": samples.draft(case), "cluster": case.cluster}
-    answer = sound_answer("render_decision", function, **question)
+    answer = sound_answer("render_decision", function, **question, context=samples.context())
     require(answer is None, f"render_decision must leave another manager's job to others; got {answer!r:.80}")
 
 
@@ -145,21 +145,25 @@ def check_observer(function: Hook) -> None:
 
 
 def check_finder(function: Hook) -> None:
-    """Check an adapter's finder: an id that no manager could have given is left to others."""
-    for job_id in ("sample:1", "no such job"):
-        answer = sound_answer("find_jobs", function, job_id=job_id, user="")
-        require(answer is None, f"find_jobs must leave id {job_id!r} to others; got {answer!r:.80}")
+    """Check an adapter's finder: another manager is left to others."""
+    question = {"manager": samples.MANAGER, "job_id": "sample:1", "user": "", "context": samples.context()}
+    answer = sound_answer("find_jobs", function, **question)
+    require(answer is None, f"find_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
 def check_sharers(function: Hook) -> None:
     """Check an adapter's list of shared jobs: another manager is left to others."""
-    answer = sound_answer("shared_jobs", function, manager=samples.MANAGER, states=("waiting",))
+    answer = sound_answer(
+        "shared_jobs", function, manager=samples.MANAGER, states=("waiting",), context=samples.context()
+    )
     require(answer is None, f"shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
 def check_turning(function: Hook) -> None:
     """Check an adapter's way back: another manager's job is left to others."""
-    answer = sound_answer("turn_back", function, job=samples.marked_job(), reason="it cannot start")
+    answer = sound_answer(
+        "turn_back", function, job=samples.marked_job(), reason="it cannot start", context=samples.context()
+    )
     require(answer is None, f"turn_back must leave another manager's job to others; got {answer!r:.80}")
 
 

@@ -118,8 +118,12 @@ def describe_manager() -> Manager | None:
 
 
 @hookspec(firstresult=True)
-def parse_submission(submission: Submission) -> Job | None:
+def parse_submission(submission: Submission, context: Context) -> Job | None:
     """Understand one workload manager's submission; first answer wins.
+
+    Args:
+        submission: Its fields, or its script. `gpusage_hooks.comment` reads what the user says to us.
+        context: As for each of the manager's hooks: its settings, and the GPUs that gpusage knows.
 
     Raises:
         RequestError: The user's words to us are malformed.
@@ -127,7 +131,7 @@ def parse_submission(submission: Submission) -> Job | None:
 
 
 @hookspec(firstresult=True)
-def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> Rendered | None:
     """Put a decision into the workload manager's own words; first answer wins."""
 
 
@@ -147,13 +151,15 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
 
 
-@hookspec
-def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
-    """Find jobs of a workload manager, ended ones too, by id or by user; all answers count.
+@hookspec(firstresult=True)
+def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+    """Find jobs of a workload manager, ended ones too, by id or by user; first answer wins.
 
     Args:
+        manager: Its name.
         job_id: As a user types it; empty for any.
         user: A login name; empty for anybody.
+        context: Its settings, and the GPUs that gpusage knows.
 
     Returns:
         Those that the caller may see, also where they carry no mark; ``None`` where the id is of no form that this
@@ -165,7 +171,7 @@ def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
 
 
 @hookspec(firstresult=True)
-def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+def shared_jobs(manager: str, states: Sequence[JobState], context: Context) -> Sequence[MarkedJob] | None:
     """Find the jobs in one of *states* whose whole GPU became a share; may take seconds; first answer wins.
 
     Raises:
@@ -174,7 +180,7 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
 
 
 @hookspec(firstresult=True)
-def turn_back(job: MarkedJob, reason: str) -> bool | None:
+def turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None:
     """Give a waiting job the request again that its user made, and write *reason* into its mark; first answer wins.
 
     Returns:

@@ -16,7 +16,7 @@ import click
 from gpusage.cli import tables
 from gpusage.cli.options import json_option
 from gpusage.mark import parse_mark
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import DecisionRecord, MarkedJob
 
 if TYPE_CHECKING:
@@ -93,9 +93,18 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
 
 
 def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
-    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - start-up time
+    """Return what each workload manager remembers; a plugin at fault is only mentioned."""
+    from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
+    from gpusage.configuration import read_configuration  # noqa: PLC0415 - as above
 
-    return load_hooks().find_jobs(job_id, user)
+    advisor = make_advisor().configured(read_configuration()[0])
+    jobs: list[MarkedJob] = []
+    for manager in advisor.settings:
+        try:
+            jobs += advisor.hooks.find_jobs(manager, job_id, user, advisor.context(manager)) or ()
+        except PluginError as error:  # noqa: PERF203 - one at fault must not silence the others
+            click.echo(tables.harmless(f"gpusage: warning: {error}"), err=True)
+    return jobs
 
 
 def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:

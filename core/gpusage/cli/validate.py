@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +87,7 @@ def command(
     from gpusage.verdict import Premises, held_back  # noqa: PLC0415 - as above
 
     configuration = load_configuration()
-    advisor = make_advisor(configuration.rules)
-    advisor = replace(advisor, settings=configuration.managers)
+    advisor = make_advisor().configured(configuration)
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)

@@ -106,29 +106,29 @@ class Hooks:
         """Return the workload managers that plugins adapt; of two with one name the first counts."""
         return self._all(specs.describe_manager)
 
-    def parse_submission(self, submission: Submission) -> Job | None:
+    def parse_submission(self, submission: Submission, context: Context) -> Job | None:
         """Understand one workload manager's submission."""
-        return self._first(specs.parse_submission, submission=submission)
+        return self._first(specs.parse_submission, submission=submission, context=context)
 
-    def render_decision(self, job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+    def render_decision(self, job: Job, decision: Decision, cluster: Cluster, context: Context) -> Rendered | None:
         """Put a decision into the workload manager's own words."""
-        return self._first(specs.render_decision, job=job, decision=decision, cluster=cluster)
+        return self._first(specs.render_decision, job=job, decision=decision, cluster=cluster, context=context)
 
     def observe_cluster(self, manager: str, context: Context) -> Cluster | None:
         """Ask a workload manager what it has."""
         return self._first(specs.observe_cluster, manager=manager, context=context)
 
-    def find_jobs(self, job_id: str, user: str) -> list[MarkedJob]:
-        """Find jobs of every workload manager, by id or by user."""
-        return [job for answer in self._all(specs.find_jobs, job_id=job_id, user=user) for job in answer]
+    def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+        """Find jobs of a workload manager, by id or by user."""
+        return self._first(specs.find_jobs, manager=manager, job_id=job_id, user=user, context=context)
 
-    def shared_jobs(self, manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+    def shared_jobs(self, manager: str, states: Sequence[JobState], context: Context) -> Sequence[MarkedJob] | None:
         """Find the jobs whose whole GPU became a share."""
-        return self._first(specs.shared_jobs, manager=manager, states=states)
+        return self._first(specs.shared_jobs, manager=manager, states=states, context=context)
 
-    def turn_back(self, job: MarkedJob, reason: str) -> bool | None:
+    def turn_back(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
         """Give a waiting job the request again that its user made."""
-        return self._first(specs.turn_back, job=job, reason=reason)
+        return self._first(specs.turn_back, job=job, reason=reason, context=context)
 
     def add_commands(self) -> list[object]:
         """Return the click commands of all plugins."""

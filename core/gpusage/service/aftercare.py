@@ -67,7 +67,8 @@ class Aftercare:
         snapshot, waiting = self._state.snapshot, dict[_Key, MarkedJob]()
         try:
             for manager in snapshot.clusters:
-                found = snapshot.advisor.hooks.shared_jobs(manager, ("waiting",))
+                context = snapshot.advisor.context(manager)
+                found = snapshot.advisor.hooks.shared_jobs(manager, ("waiting",), context)
                 waiting |= {(manager, job.job_id): job for job in found or ()}
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
@@ -94,7 +95,7 @@ class Aftercare:
             self._tell(key, job, why_not)
             return
         try:
-            done = snapshot.advisor.hooks.turn_back(job, job.stuck)
+            done = snapshot.advisor.hooks.turn_back(job, job.stuck, snapshot.advisor.context(job.manager))
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._again_s[key] = now_s + min(now_s - self._since_s[key], LONGEST_PAUSE_S)
             self._tell(key, job, _said(error))

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ class State:
         fresh = {manager: seen.cluster for manager, seen in sightings.items() if seen.seen_at_s >= oldest_s}
         return Snapshot(
             configuration=configuration,
-            advisor=replace(self._advisor, rules=configuration.rules, settings=configuration.managers),
+            advisor=self._advisor.configured(configuration),
             trusted_uids=self._trusted_uids,
             clusters=fresh,
             troubles={

@@ -46,12 +46,14 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
 
 @hookimpl(trylast=True)
-def find_jobs(job_id: str, user: str) -> Sequence[MarkedJob] | None:
+def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | None:
     """Find jobs by `squeue`, and those that slurmctld has forgotten by `sacct`.
 
     Raises:
         RequestError: slurmctld does not answer.
     """
+    if manager != MANAGER:
+        return None
     from gpusage_slurm import jobs  # noqa: PLC0415 - only the admin's commands need it
 
     return jobs.find_jobs(job_id, user)

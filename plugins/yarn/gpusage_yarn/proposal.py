@@ -19,6 +19,7 @@ from gpusage.store.numbers import Numbers
 from gpusage.store.opening import open_store
 from gpusage.verdict import Premises, Verdict, judge
 from gpusage_hooks.errors import GpuUsageError
+from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, Rendered
 from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
 from gpusage_yarn.plan import WHOLE_GPU, Plan
@@ -52,19 +53,20 @@ def propose(premises: Premises, job: Job, graph: ModelGraph | None, view: View, 
     cluster = _usable(cluster_of(view, premises.advisor.catalogue), known=queue is not None)
     verdict = judge(job, cluster, premises, lambda _job, _wish: graph)
     pools = modest_first(premises.advisor, job, graph, cluster).within(job.request.partitions).pools
-    wanted = _asking(verdict.decision, pools, view, size)
+    catalogue = premises.advisor.catalogue
+    wanted = _asking(verdict.decision, pools, view, size, catalogue)
     verdict = replace(verdict, rendered=_in_words_of(verdict.rendered, wanted))
     if verdict.held_back:
         whole = replace(verdict.decision, request=job.request)
-        return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size))
+        return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size, catalogue))
     cap_mib = int(verdict.rendered.fields.get("set.memory_cap_mib", "0"))
     return Proposal(verdict=verdict, plan=replace(wanted, memory_cap_mib=cap_mib))
 
 
-def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size) -> Plan:
+def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size, catalogue: GpuCatalogue) -> Plan:
     """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
-    labels = tuple(sorted(plan_labels(decision, pools), key=lambda label: not view.fits(label, size)))
+    labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not view.fits(label, size)))
     return Plan(
         share=size.share,
         labels=labels,

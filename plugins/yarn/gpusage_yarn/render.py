@@ -13,6 +13,7 @@ import math
 from types import MappingProxyType
 
 from gpusage_hooks import hookimpl
+from gpusage_hooks.managers import Context, GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered
 from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels
@@ -25,12 +26,12 @@ FALLBACK_AFTER_S = 30
 
 
 @hookimpl(trylast=True)
-def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> Rendered | None:
     """Put *decision* into a plan's words: the share, its memory, and the generations to try."""
     if job.submission.manager != MANAGER:
         return None
     before = job.request_text
-    labels = plan_labels(decision, cluster.within(job.request.partitions).pools)
+    labels = plan_labels(decision, cluster.within(job.request.partitions).pools, context.catalogue)
     if decision.code is not Code.REWRITE or not labels:
         return Rendered(before=before, after=before, fields=MappingProxyType({}))
     percent = decision.request.mps_thread_percent
@@ -50,28 +51,27 @@ def describe_plan(percent: int, labels: tuple[str, ...]) -> str:
     return f"{SHARE}: {percent} on {', then '.join(labels)}"
 
 
-def plan_labels(decision: Decision, pools: tuple[GpuPool, ...]) -> tuple[str, ...]:
+def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCatalogue) -> tuple[str, ...]:
     """Return the labels that may run what *decision* asks for, the preferred ones first.
 
     Args:
         decision: Its need tells what memory a whole GPU must have; a share is only given where it fits everywhere.
         pools: Those that the queue reaches.
+        catalogue: Knows how much memory a GPU has.
     """
     request = decision.request
     named = (request.gpu_type or "").casefold()
     fitting = [pool for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())]
     if request.mps_thread_percent is not None:
         fitting = [pool for pool in fitting if pool.mps_per_gpu]
-    elif any(_is_large_enough(pool, decision) for pool in fitting):
-        fitting = [pool for pool in fitting if _is_large_enough(pool, decision)]
+    else:
+        fitting = [pool for pool in fitting if _is_large_enough(pool, decision, catalogue)] or fitting
     known = {pool.site_type for pool in fitting}
     preferred = [name for name in request.preferred_gpus if name in known]
     return usable_labels([*preferred, *(pool.site_type for pool in fitting)])
 
 
-def _is_large_enough(pool: GpuPool, decision: Decision) -> bool:
+def _is_large_enough(pool: GpuPool, decision: Decision, catalogue: GpuCatalogue) -> bool:
     if decision.need is None or pool.gpu is None:
         return True
-    from gpusage.api import advisor  # noqa: PLC0415 - whoever only lists commands needs no catalogue
-
-    return decision.need.memory_bytes.high <= advisor().catalogue.find(pool.gpu).memory_bytes
+    return decision.need.memory_bytes.high <= catalogue.find(pool.gpu).memory_bytes

@@ -127,7 +127,7 @@ def _prepare(
     if ours:
         _tell(f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it")
     view, notes = _look(manager, configuration, wishes)
-    advised = replace(advisor(), rules=configuration.rules)
+    advised = advisor().configured(configuration)
     proposal = _decide(site_premises(advised, configuration), wish, wishes, manager.user, view)
     for note in notes:
         _tell(f"note: {note}")

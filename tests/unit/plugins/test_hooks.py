@@ -12,7 +12,7 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples, specs
 from gpusage_hooks.errors import PluginError, RequestError
-from gpusage_hooks.types import Gpu, MarkedJob, Workload
+from gpusage_hooks.types import Gpu, Workload
 from sites import announced
 
 GPUS = samples.gpus()
@@ -103,10 +103,9 @@ def test_where_all_answers_count_a_broken_one_is_left_out_with_one_warning(capsy
 
 
 def test_answers_of_all_plugins_come_as_one_list() -> None:
-    job = samples.marked_job()
-    hooks = make_hooks([announced(find_jobs=lambda: [job])])
-    assert hooks.find_jobs("sample:1", "") == [job]
-    assert isinstance(job, MarkedJob)
+    command, other = (type("Command", (), {"name": name})() for name in ("quota", "usage"))
+    points = [announced("one", add_commands=lambda: [command]), announced("other", add_commands=lambda: [other])]
+    assert {command, other} <= set(make_hooks(points).add_commands())
 
 
 def test_one_plugins_commands_are_asked_alone() -> None:

@@ -15,8 +15,10 @@ from gpusage.service.aftercare import Aftercare
 from gpusage.service.state import State
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import MarkedJob
 
+CONTEXT = samples.context()
 JOB = replace(samples.marked_job(), stuck="node n1 is idle")
 
 
@@ -29,14 +31,15 @@ class Manager:
         self.turned: list[str] = []
         self.answer: Callable[[], bool] = lambda: True
 
-    def shared_jobs(self, manager: str, states: Sequence[str]) -> Sequence[MarkedJob]:
+    def shared_jobs(self, manager: str, states: Sequence[str], context: Context) -> Sequence[MarkedJob]:
         """Answer as an adapter would."""
-        assert (manager, states) == (samples.MANAGER, ("waiting",))
+        assert (manager, states, context) == (samples.MANAGER, ("waiting",), CONTEXT)
         self.looks += 1
         return self.jobs
 
-    def turn_back(self, job: MarkedJob, reason: str) -> bool:
+    def turn_back(self, job: MarkedJob, reason: str, context: Context) -> bool:
         """Answer as an adapter would."""
+        assert context == CONTEXT
         self.turned.append(f"{job.job_id}: {reason}")
         return self.answer()
 
@@ -51,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def looking_after(manager: Manager, mode: str = "enforce", killed: str | None = None) -> Aftercare:
     configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
-    advisor = SimpleNamespace(hooks=manager)
+    advisor = SimpleNamespace(hooks=manager, context=lambda _: CONTEXT)
     clusters = {samples.MANAGER: samples.case().cluster}
     snapshot: Any = SimpleNamespace(configuration=configuration, advisor=advisor, killed=killed, clusters=clusters)
     return Aftercare(cast("State", SimpleNamespace(snapshot=snapshot)))
@@ -167,7 +170,7 @@ def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[fl
     manager = Manager(JOB)
     care = looking_after(manager)
     good = manager.shared_jobs
-    manager.shared_jobs = lambda manager, states: 1 / 0  # type: ignore[assignment,return-value,misc] # noqa: ARG005
+    manager.shared_jobs = lambda manager, states, context: 1 / 0  # type: ignore[assignment,return-value,misc] # noqa: ARG005
     care.look()
     assert care.due.is_set()
     assert "ZeroDivisionError" in care.status()["error"]

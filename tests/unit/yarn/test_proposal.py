@@ -48,7 +48,9 @@ def proposed(
     wish: ModelRequest = WISH,
     **fields: str,
 ) -> Proposal:
-    job = advisor.hooks.parse_submission(Submission(manager="yarn", fields=fields, origin="alice"))
+    job = advisor.hooks.parse_submission(
+        Submission(manager="yarn", fields=fields, origin="alice"), advisor.context("yarn")
+    )
     job = replace(job, model_request=wish if graph else None)
     return propose(site_premises(advisor, configuration or Configuration()), job, graph, view, SIZE)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Interval, Job, Rendered, Submission
 from gpusage_hooks.units import GIB
 from gpusage_yarn.plan import encode_texts, parse_plan
 from gpusage_yarn.render import render_decision
 from gpusage_yarn.request import parse_submission
+from gpusage_yarn.settings import YarnSettings
 
+CONTEXT = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
 POOLS = tuple(
     GpuPool(gpu=gpu, site_type=label, gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature=label)
     for label, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm5-80gb"), ("v100", "v100-sxm2-16gb"))
@@ -41,7 +45,7 @@ def rendered(
 ) -> Rendered:
     request = dataclasses.replace(job.request, **changes)  # type: ignore[arg-type]
     decision = Decision(code=code, request=request, reasons=(), plugin="test", need=need)
-    found = render_decision(job, decision, Cluster(manager="yarn", version="3.4.2", pools=pools))
+    found = render_decision(job, decision, Cluster(manager="yarn", version="3.4.2", pools=pools), CONTEXT)
     assert found is not None
     return found
 
