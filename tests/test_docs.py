@@ -92,7 +92,7 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_a_difference_is_seen() -> None:
     """The comparison itself: an argument renamed, an annotation changed."""
-    written = "```python\ndef turn_back(job: MarkedJob, reason: str) -> bool | None: ...\n```\n"
+    written = "```python\ndef turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None: ...\n```\n"
     right = documented(written)
     assert right == declared(specs.turn_back)
     renamed = documented(written.replace("reason", "why"))

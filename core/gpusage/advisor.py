@@ -39,6 +39,7 @@ from gpusage_hooks.types import (
     Price,
     Rendered,
     Rules,
+    Submission,
     Workload,
 )
 
@@ -163,6 +164,14 @@ class Advisor:
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
         """Return what jobs, each given by its need on *gpu*, do to each other there."""
         return _answered("predict_colocation", self.hooks.predict_colocation(needs, gpu))
+
+    def understand(self, submission: Submission) -> Job | None:
+        """Return what a plugin understands of *submission*; ``None`` where none is for its manager.
+
+        Raises:
+            RequestError: The user's words to us are malformed.
+        """
+        return self.hooks.parse_submission(submission, self.context(submission.manager))
 
     def decide(self, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Decision:
         """Return what is to become of *job*; an expected refusal is a decision, not an error.

@@ -116,7 +116,7 @@ def require_job(submission: Submission, advisor: Advisor) -> Job:
     Raises:
         GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.
     """
-    job = advisor.hooks.parse_submission(submission, advisor.context(submission.manager))
+    job = advisor.understand(submission)
     if job is None:
         message = (
             f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "

@@ -16,6 +16,7 @@ import click
 from gpusage.cli import tables
 from gpusage.cli.options import json_option
 from gpusage.mark import parse_mark
+from gpusage.plain_text import one_line
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import DecisionRecord, MarkedJob
 
@@ -103,7 +104,7 @@ def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
         try:
             jobs += advisor.hooks.find_jobs(manager, job_id, user, advisor.context(manager)) or ()
         except PluginError as error:  # noqa: PERF203 - one at fault must not silence the others
-            click.echo(tables.harmless(f"gpusage: warning: {error}"), err=True)
+            click.echo(one_line(f"gpusage: warning: {error}"), err=True)
     return jobs
 
 

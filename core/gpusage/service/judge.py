@@ -76,7 +76,7 @@ class Judge:
             return Ruling(verdict=leave_alone(submission, premises, premises.killed), answer=KEPT)
         job: Job | None = None
         try:
-            job = premises.advisor.hooks.parse_submission(submission)
+            job = premises.advisor.understand(submission)
             if job is None:
                 return Ruling(answer=DECLINED)
             understood(job)
