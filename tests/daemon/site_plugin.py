@@ -71,6 +71,8 @@ def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
         _SLEPT.add(graph.name)
     if word == "fault":
         raise ZeroDivisionError(graph.name)
+    if word == "few":
+        return []
     return [Interval(value=0.1, low=0.09, high=0.11) for _ in gpus]
 
 
@@ -94,6 +96,8 @@ def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
     """Give 40 %; who may have it, the built-in policy says."""
     if stage == "eligibility":
         return None
+    if "dict" in _behaviour():
+        return {"code": "KEEP"}  # type: ignore[return-value]
     if stage == "fit":
         return replace(draft, need=case.places[0].need)
     return _shared(draft) if stage == "sharing" else draft

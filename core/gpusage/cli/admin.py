@@ -51,6 +51,21 @@ def settings_finding(configuration: Configuration, trouble: str) -> Finding:
     return passed(name, f"mode = {configuration.mode}")
 
 
+def plugins_finding(troubles: Mapping[str, str], status: Mapping[str, Any] | None) -> Finding:
+    """Return whether every plugin can be used.
+
+    Args:
+        troubles: What is wrong with plugins as this process finds them, by name.
+        status: gpusaged's, which tells what it found itself.
+    """
+    name = "plugins"
+    every = {**troubles, **(status or {}).get("plugins", {})}
+    if every:
+        todo = "update or uninstall them, then restart gpusaged; gpusage works on without those that are set aside"
+        return warned(name, " ".join(every.values()), todo)
+    return passed(name, "all can be used")
+
+
 def store_finding(configuration: Configuration, status: Mapping[str, Any] | None) -> Finding:
     """Return whether decisions are kept, as gpusaged's *status* has it."""
     name = "store"

@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gpus": "gpusage.cli.gpus:command",
         "decisions": "gpusage.cli.decisions:command",
         "status": "gpusage.cli.status:command",
+        "plugins": "gpusage.cli.plugins:command",
         "job-card": "gpusage.cli.job_card:job_card",
     }
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as installed_entry_points
-from typing import Any
+from importlib.metadata import version as installed_version
 
 import pluggy
 
@@ -44,17 +44,19 @@ def make_hooks(points: Sequence[EntryPoint] = ()) -> Hooks:
     """Return the hooks of the built-in plugins and of those that *points* announce."""
     manager = pluggy.PluginManager("gpusage")
     manager.add_hookspecs(specs)
-    plugins = [_registered_built_in(manager, name) for name in BUILT_IN]
+    our_version = installed_version(PACKAGE)
+    plugins = [_registered_built_in(manager, name, our_version) for name in BUILT_IN]
     plugins += [_registered(manager, point) for point in points]
-    ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE}
+    ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE and plugin.trouble is None}
     implementations = {name: tuple(_implementations(manager, name, ours)) for name in vars(manager.hook)}
     return Hooks(plugins, implementations)
 
 
-def _registered_built_in(manager: pluggy.PluginManager, name: str) -> Plugin:
+def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:
     module = built_in_plugin(name)
     manager.register(module, name)
-    return Plugin(name=name, package=PACKAGE, hooks=_hooks_of(manager, module))
+    hooks = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
+    return Plugin(name=name, package=PACKAGE, version=version, hooks=tuple(hooks))
 
 
 def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:
@@ -91,10 +93,6 @@ def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
         message = f"keep to API {API_VERSION}: {str(error).removesuffix('.')}"
         raise UnusableError(message) from error
     return hooks
-
-
-def _hooks_of(manager: pluggy.PluginManager, plugin: Any) -> tuple[str, ...]:  # noqa: ANN401 - any object
-    return tuple(sorted(caller.name for caller in manager.get_hookcallers(plugin) or ()))
 
 
 def _implementations(manager: pluggy.PluginManager, hook: str, ours: set[str]) -> Iterator[Implementation]:

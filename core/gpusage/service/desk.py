@@ -150,6 +150,7 @@ class Desk:
             "missed": dict(self.missed),
             "records": asdict(self._recorder.counts),
             "aftercare": self._aftercare.status(),
+            "plugins": self._state.snapshot.advisor.hooks.troubles(),
         }
 
     def _parsed(self, line: bytes, uid: int) -> Question:

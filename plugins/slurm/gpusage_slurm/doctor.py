@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
+from gpusage.cli.admin import Finding, failed, passed, plugins_finding, settings_finding, store_finding, warned
 from gpusage_slurm.block import block_of
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
@@ -206,6 +206,10 @@ def _store(evidence: Evidence) -> Finding:
     return store_finding(evidence.configuration, evidence.status)
 
 
+def _plugins(evidence: Evidence) -> Finding:
+    return plugins_finding(evidence.plugin_troubles, evidence.status)
+
+
 def _kill_switch(evidence: Evidence) -> Finding:
     name = "kill switch"
     if evidence.killed:
@@ -256,7 +260,7 @@ _OF_SLURM = (
     _submission,
     _pyslurm,
 )
-_OF_OURS = (_settings_file, _daemon, _in_time, rewritten_jobs, _store, _kill_switch)
+_OF_OURS = (_settings_file, _daemon, _in_time, rewritten_jobs, _store, _plugins, _kill_switch)
 
 
 def _skip(check: str) -> Finding:

@@ -12,12 +12,13 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpusage.api import advisor
 from gpusage.configuration import Configuration, read_configuration
+from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
@@ -44,6 +45,7 @@ class Evidence:
         socket: Where gpusaged answers, or should.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
+        plugin_troubles: What is wrong with plugins, by name.
     """
 
     version: tuple[int, int] | None
@@ -64,6 +66,7 @@ class Evidence:
     killed: bool
     outdated: tuple[str, ...] | None = ()
     daemon_uid: int | None = None
+    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
@@ -100,6 +103,7 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
         killed=Path(configuration.kill_switch).exists(),
+        plugin_troubles=load_hooks().troubles(),
         outdated=_outdated(site),
         daemon_uid=_owner(socket) if status else None,
     )

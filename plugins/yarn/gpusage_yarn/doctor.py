@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpusage.cli.admin import Finding, failed, passed, settings_finding, store_finding, warned
+from gpusage.cli.admin import Finding, failed, passed, plugins_finding, settings_finding, store_finding, warned
 from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
@@ -187,6 +187,10 @@ def _store(evidence: Evidence) -> Finding:
     return store_finding(evidence.configuration, evidence.status)
 
 
+def _plugins(evidence: Evidence) -> Finding:
+    return plugins_finding(evidence.plugin_troubles, evidence.status)
+
+
 def _kill_switch(evidence: Evidence) -> Finding:
     name, ours = "kill switch", evidence.configuration.kill_switch
     if evidence.killed:
@@ -217,6 +221,7 @@ _OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (
     _daemon,
     _allowed_users,
     _store,
+    _plugins,
     _kill_switch,
 )
 

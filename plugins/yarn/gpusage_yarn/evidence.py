@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.configuration import Configuration, DaemonSettings, read_configuration
+from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
@@ -52,6 +53,7 @@ class Evidence:
         loaded: For each of our classes that is configured here, why it cannot be made, or ``""``; ``None`` where
             that could not be tried, and *loading_trouble* says why.
         socket: Where gpusaged answers, or should.
+        plugin_troubles: What is wrong with plugins, by name.
     """
 
     folder: Path
@@ -70,6 +72,7 @@ class Evidence:
     status_trouble: str = ""
     socket: str = DaemonSettings().socket
     killed: bool = False
+    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evidence:
@@ -93,6 +96,7 @@ def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evide
         status_trouble=status_trouble,
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
+        plugin_troubles=load_hooks().troubles(),
         **cluster,
     )
 
