@@ -217,8 +217,11 @@ class Desk:
 
     def _judged(self, exchange: Exchange, ruling: Ruling | None) -> None:
         """Send and record *ruling*, or what the job got that was answered in the judge's place."""
+        if exchange.timer is not None:
+            exchange.timer.cancel()
         if ruling is not None:
-            self._remember(exchange, ruling)
+            self.counts.spent += ruling.spent
+            self.counts.failed += ruling.failed
         if ruling is not None and not exchange.answered:
             exchange.answered = exchange.recorded = True
             self._settle(ruling, exchange.ask, exchange.reply)
@@ -226,16 +229,6 @@ class Desk:
             exchange.recorded = True
             given = ruling is not None and (ruling.verdict is None or ruling.verdict.decision.code is not Code.REWRITE)
             self._settle(ruling if ruling and given else overdue(exchange), exchange.ask, _unheard)
-
-    def _remember(self, exchange: Exchange, ruling: Ruling) -> None:
-        """Let *ruling* hold for all that agree in what was looked at, unless it came about by a fault."""
-        if exchange.timer is not None:
-            exchange.timer.cancel()
-        self.counts.spent += ruling.spent
-        if ruling.failed:
-            self.counts.failed += 1
-        else:
-            exchange.snapshot.precedents.add(exchange.ask, ruling.seen, ruling)
 
     def _settle(self, ruling: Ruling, ask: Ask, reply: Reply) -> None:
         """Have *ruling* recorded, then send it."""

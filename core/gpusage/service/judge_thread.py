@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from gpusage.service.exchange import Exchange
 from gpusage.service.judge import Judge, Ruling
+from gpusage.service.precedents import Precedents
 
 LATE_LIMIT = 256
 """Jobs that were answered in the judge's place and are still to be judged, for their records and for the next alike."""
@@ -46,7 +47,7 @@ class JudgeThread:
         judge = Judge()
         while (exchange := self._next()) is not None:
             if not exchange.answered or self._waiting.empty():
-                self._tell(exchange, judge.rule(exchange.ask, exchange.snapshot, exchange.understood))
+                self._tell(exchange, _ruling(judge, exchange))
             elif len(self._late) < LATE_LIMIT:
                 self._late.append(exchange)
             else:
@@ -60,3 +61,13 @@ class JudgeThread:
     def _tell(self, exchange: Exchange, ruling: Ruling | None) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._judged, exchange, ruling)
+
+
+def _ruling(judge: Judge, exchange: Exchange) -> Ruling:
+    """Return the ruling of *judge*, or the one that holds already for a question that waited behind its like."""
+    precedents: Precedents[Ruling] = exchange.snapshot.precedents
+    ruling = precedents.find(exchange.ask)
+    if ruling is None:
+        ruling = judge.rule(exchange.ask, exchange.snapshot, exchange.understood)
+        precedents.add(exchange.ask, ruling.seen, ruling)
+    return ruling

@@ -7,11 +7,12 @@ Invariants:
 
 1. A verdict rests on the fields that were looked at and on the snapshot, and on nothing else.
 2. Two questions that agree in those fields, present or absent, get the same verdict.
-3. Only one thread finds and adds.
+3. Any thread may find and add.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -62,13 +63,15 @@ class Precedents(Generic[Verdict]):
     def __init__(self) -> None:
         self._patterns: dict[str, list[_Pattern]] = {}
         self._verdicts: Memo[_Key, Verdict] = Memo(LIMIT_CHARACTERS)
+        self._lock = threading.Lock()
 
     def find(self, ask: Ask) -> Verdict | None:
         """Return the verdict of an earlier question that agrees with *ask* in all that mattered."""
-        for pattern in self._patterns.get(ask.manager, ()):
-            found = self._verdicts.get(_key(ask, pattern))
-            if found is not None:
-                return found
+        with self._lock:
+            for pattern in self._patterns.get(ask.manager, ()):
+                verdict = self._verdicts.get(_key(ask, pattern))
+                if verdict is not None:
+                    return verdict
         return None
 
     def add(self, ask: Ask, seen: frozenset[str] | None, verdict: Verdict) -> None:
@@ -76,13 +79,17 @@ class Precedents(Generic[Verdict]):
         if seen is None:
             return
         pattern = tuple(sorted(seen))
-        patterns = self._patterns.setdefault(ask.manager, [])
-        if pattern not in patterns:
-            if len(patterns) >= PATTERNS_LIMIT:
-                return
-            patterns.append(pattern)
         key = _key(ask, pattern)
-        self._verdicts.put(key, verdict, weight=1000 + sum(len(value) for value in key[2] if value))
+        with self._lock:
+            if self._takes(ask.manager, pattern):
+                self._verdicts.put(key, verdict, weight=1000 + sum(len(value) for value in key[2] if value))
+
+    def _takes(self, manager: str, pattern: _Pattern) -> bool:
+        """Take note of *pattern*, unless there are too many others."""
+        patterns = self._patterns.setdefault(manager, [])
+        if pattern not in patterns and len(patterns) < PATTERNS_LIMIT:
+            patterns.append(pattern)
+        return pattern in patterns
 
 
 def _key(ask: Ask, pattern: _Pattern) -> _Key:
