@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import zlib
 
+try:
+    import lzma
+except ImportError:  # a Python may be built without it
+    lzma = None  # type: ignore[assignment]
+
 _LZMA_MARK = b"\x5d"  # literal context 3, literal position 0, position 2: what the filter below always writes
 _DICTIONARY_BYTES = 1024 * 1024
 _MEMORY_BYTES = 8 * 1024 * 1024
@@ -12,9 +17,7 @@ _MEMORY_BYTES = 8 * 1024 * 1024
 def pack(content: bytes) -> bytes:
     """Return *content* compressed, the smaller of the two ways that this Python knows."""
     deflated = zlib.compress(content, 9)
-    try:
-        import lzma  # noqa: PLC0415 - a Python may be built without it
-    except ImportError:
+    if lzma is None:
         return deflated
     way = {"id": lzma.FILTER_LZMA1, "dict_size": _DICTIONARY_BYTES, "lc": 3, "lp": 0, "pb": 2, "nice_len": 273}
     return min(lzma.compress(content, lzma.FORMAT_ALONE, filters=[way]), deflated, key=len)
@@ -37,10 +40,8 @@ def unpack(packed: bytes, limit_bytes: int) -> bytes | None:
 
 
 def _unpack_lzma(packed: bytes, limit_bytes: int) -> bytes | None:
-    try:
-        import lzma  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise ValueError from error
+    if lzma is None:
+        raise ValueError
     try:
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=_MEMORY_BYTES)
         content = decompressor.decompress(packed, limit_bytes + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpusage.graphs.two_runs import Run
 from gpusage_hooks.types import Node
 
 _PAIR = 2
@@ -41,15 +42,17 @@ class Edges:
         return self.producers[index][0] if index >= 0 and self.producers[index] else None
 
 
-def fuse(nodes: list[Node], producers: list[tuple[int, ...]]) -> None:
-    """Replace the last node of each known pattern by the operator that the pattern is; both lists change in place."""
+def fuse(run: Run) -> Run:
+    """Return *run* with the last node of each known pattern replaced by the operator that the pattern is."""
+    nodes, producers = list(run.nodes), list(run.producers)
     edges = Edges(nodes, producers)
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(run.nodes):
         for pattern in _PATTERNS.get(node.op_type, ()):
-            found = pattern(edges, index)
-            if found is not None:
-                nodes[index], producers[index] = found.node, found.producers
+            fused = pattern(edges, index)
+            if fused is not None:
+                nodes[index], producers[index] = fused.node, fused.producers
                 break
+    return replace(run, nodes=tuple(nodes), producers=tuple(producers))
 
 
 def _gate(edges: Edges, index: int) -> Fused | None:

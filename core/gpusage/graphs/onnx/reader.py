@@ -16,11 +16,12 @@ from gpusage.graphs.onnx.batch_normalizations import unfold
 from gpusage.graphs.onnx.file import OnnxModel, read_file
 from gpusage.graphs.onnx.fusing import fuse
 from gpusage.graphs.onnx.inputs import Binding, bind
-from gpusage.graphs.onnx.merge import BATCHES, Merged, UnevenError, follows, live, merge
+from gpusage.graphs.onnx.nodes import BATCHES, nodes_at_any_batch, nodes_of
 from gpusage.graphs.onnx.shape_inference import InferenceError, Trace, infer
+from gpusage.graphs.two_runs import Merged, graph_of, live
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Node, Shape
+from gpusage_hooks.types import ModelGraph, Node
 
 SUFFIX = ".onnx"
 
@@ -38,39 +39,33 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         graph, folded = unfold(model.graph)
         model = replace(model, graph=graph)
         binding = bind(model.graph.inputs, shape, source)
-        trace, merged, fixed = _runs(model, binding, source)
-    if not merged.nodes:
-        message = f"Model {shown(source)} must have at least one operation on its inputs; got none. Export it again."
-        raise GraphError(message)
-    followed = fixed is None and binding.fixed_batch_size is not None
-    return ModelGraph(
+        trace, merged, fixed = _played(model, binding, source)
+    followed = binding.fixed_batch_size if fixed is None else None
+    return graph_of(
+        merged.run,
         name=printable(PurePath(source).stem),
         source=printable(source),
-        nodes=tuple(merged.nodes),
-        producers=tuple(merged.producers),
-        inputs=tuple(_inputs(binding, fixed)),
         parameter_count=sum(trace.weight_counts.values()),
         fixed_batch_size=fixed,
-        unknown_op_types=tuple(sorted(merged.unknown.items())),
-        notes=tuple(_notes(merged, fixed, binding.fixed_batch_size if followed else None, folded)),
+        notes=_notes(merged, fixed, followed, folded),
     )
 
 
-def _runs(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
-    """Return a run, the nodes, and the batch size where the file works for one alone."""
+def _played(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
+    """Return a run, its nodes, and the batch size where the file works for one alone."""
     try:
         first, second = (infer(model, binding.shapes(batch), binding.symbols(batch)) for batch in BATCHES)
-        merged = _nodes(first, second)
-    except (InferenceError, UnevenError) as error:
-        return _fixed_run(model, binding, source, error)
-    if binding.fixed_batch_size is None or _all_follow(merged):
-        return first, merged, None
-    return _fixed_run(model, binding, source, None)
+    except InferenceError as error:
+        return _played_once(model, binding, source, error)
+    merged = nodes_at_any_batch(first, second)
+    if merged is not None:
+        merged = replace(merged, run=live(fuse(merged.run)))
+        if binding.fixed_batch_size is None or _all_follow(merged):
+            return first, merged, None
+    return _played_once(model, binding, source, None)
 
 
-def _fixed_run(
-    model: OnnxModel, binding: Binding, source: str, cause: Exception | None
-) -> tuple[Trace, Merged, int | None]:
+def _played_once(model: OnnxModel, binding: Binding, source: str, cause: Exception | None) -> tuple[Trace, Merged, int]:
     """Return the run at the one batch size that the file was made for; 1 where it claims to work for any."""
     batch = binding.fixed_batch_size or 1
     try:
@@ -81,18 +76,11 @@ def _fixed_run(
             "Check --shape, or export the model again."
         )
         raise GraphError(message) from error
-    merged = _nodes(trace, trace)
-    recurrent = next((node for node in merged.nodes if node.op_type in _RECURRENT and node.inputs), None)
+    run = live(fuse(nodes_of(trace)))
+    recurrent = next((node for node in run.nodes if node.op_type in _RECURRENT and node.inputs), None)
     if recurrent is not None and binding.fixed_batch_size is not None:
         batch = recurrent.inputs[0][_batch_place(recurrent)]  # the inputs' first size may be the time steps
-    return trace, merged, batch
-
-
-def _nodes(first: Trace, second: Trace) -> Merged:
-    """Return what runs on a GPU: patterns as one operator, and only what the outputs need."""
-    merged = merge(first, second)
-    fuse(merged.nodes, merged.producers)
-    return live(merged)
+    return trace, Merged(run=run, uneven=Counter(), squared=Counter()), batch
 
 
 def _all_follow(merged: Merged) -> bool:
@@ -101,11 +89,13 @@ def _all_follow(merged: Merged) -> bool:
     A size that was written down at export either breaks the run, or leaves a tensor that does not grow with the batch,
     or one that grows with its square, or a recurrent layer that takes the time steps for the batch.
     """
-    recurrent = (node for node in merged.nodes if node.op_type in _RECURRENT and node.inputs)
+    nodes = merged.run.nodes
+    outputs = (shape for index in merged.run.results for shape in nodes[index].outputs)
+    recurrent = (node for node in nodes if node.op_type in _RECURRENT and node.inputs)
     return (
         not merged.uneven
         and not merged.squared
-        and follows([shape for index in merged.outputs for shape in merged.nodes[index].outputs])
+        and all(min(shape, default=0) < 0 for shape in outputs)
         and all(node.inputs[0][_batch_place(node)] < 0 for node in recurrent)
     )
 
@@ -115,17 +105,6 @@ def _batch_place(recurrent: Node) -> int:
     return 0 if dict(recurrent.attributes).get("layout") else 1
 
 
-def _inputs(binding: Binding, fixed: int | None) -> Iterator[tuple[str, Shape]]:
-    if fixed is not None:
-        batch = binding.fixed_batch_size or fixed
-        yield from ((printable(name), shape) for name, shape in binding.shapes(batch).items())
-        return
-    small, large = (binding.shapes(batch) for batch in BATCHES)
-    for name, shape in small.items():
-        pairs = zip(shape, large[name], strict=True)
-        yield printable(name), tuple(one if one == other else -(one // BATCHES[0]) for one, other in pairs)
-
-
 def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int) -> Iterator[str]:
     if fixed is not None:
         yield f"The file works at batch size {fixed} alone; export it with a dynamic batch axis to use another."
@@ -133,8 +112,8 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int)
         yield f"The file was exported for batch size {followed}; every size in it follows the batch all the same."
     if folded:
         yield f"The exporter folded {folded} batch normalizations into convolutions; they are counted as in training."
-    if merged.unknown:
-        yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.unknown)}."
+    if merged.run.unknown:
+        yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.run.unknown)}."
     if merged.uneven:
         yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
 

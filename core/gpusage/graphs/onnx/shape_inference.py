@@ -52,8 +52,9 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """A whole run: its steps, its results, and how many weights it read."""
+    """A whole run: its inputs, its steps, its results, and how many weights it read."""
 
+    inputs: tuple[tuple[str, Shape], ...] = ()
     steps: list[Step] = field(default_factory=list)
     outputs: tuple[Value, ...] = ()
     weight_counts: dict[str, int] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class _Run:
             one.name: Value(inputs[one.name], one.element_type, origin=-1 - index)
             for index, one in enumerate(graph.inputs)
         }
+        self._trace.inputs = tuple((printable(one.name), inputs[one.name]) for one in graph.inputs)
         self._trace.outputs = self._graph(graph, _Scope(values, graph.declared))
         return self._trace
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from gpusage.graphs.recording import Recording, Tensor
 from gpusage.graphs.torch.aten_names import NOTHING, OP_TYPES, VIEWS
+from gpusage.graphs.torch.recording import Recording, Tensor
 from gpusage_hooks.types import Attribute
 
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpusage.graphs.guard import printable, shown
-from gpusage.graphs.recording import BATCHES, Recording, graph_of, merged
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
+from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
+from gpusage.graphs.two_runs import Run, graph_of
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -43,15 +44,15 @@ def graph_from_module(
     torch = import_library("torch")
     module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
-    batch = _batch_size(torch, (arguments, words), label)
     with quiet(), _evaluating(module):
-        recording, fixed = _play_twice(module, arguments, words, batch=batch, label=label)
+        run, fixed = _played(module, arguments, words, label)
     return graph_of(
-        recording,
+        run,
         name=label,
         source=origin or f"torch:{label}",
         parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
         fixed_batch_size=fixed,
+        notes=fixed_notes(fixed),
     )
 
 
@@ -75,35 +76,28 @@ def _callable(
     raise GraphError(message)
 
 
-def _batch_size(torch: Any, inputs: Any, label: str) -> int:  # noqa: ANN401 - torch's tree of tensors
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415 - as torch
-
-    for leaf in tree_leaves(inputs):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
-    raise GraphError(message)
-
-
-def _play_twice(
+def _played(
     module: Any,  # noqa: ANN401 - torch may not be installed
     arguments: tuple[Any, ...],
     words: dict[str, Any],
-    *,
-    batch: int,
     label: str,
-) -> tuple[Recording, int | None]:
-    """Return the recording for any batch size; where there is none, that at *batch*, and *batch*."""
-    from gpusage.graphs.torch.trace import play, resized  # noqa: PLC0415 - it imports torch
+) -> tuple[Run, int | None]:
+    """Return the run for any batch size; where there is none, that at the inputs' own batch size, and that size."""
+    from gpusage.graphs.torch.trace import batch_size, play, resized  # noqa: PLC0415 - it imports torch
 
-    def at(size: int) -> Recording:
+    batch = batch_size((arguments, words))
+    if batch is None:
+        message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
+        raise GraphError(message)
+
+    def at(size: int) -> Run:
         return play(module, *resized((arguments, words), batch, size))
 
     try:
         for _ in range(_TRIES):
-            recording = merged(*map(at, BATCHES))
-            if recording is not None:
-                return recording, None
+            run = at_any_batch(at)
+            if run is not None:
+                return run, None
     except GraphError:
         raise
     except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below

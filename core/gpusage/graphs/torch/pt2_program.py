@@ -11,9 +11,10 @@ from math import prod
 from typing import Any
 
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
-from gpusage.graphs.recording import BATCHES, Recording, Tensor, graph_of, merged
 from gpusage.graphs.torch.aten import Call, record
+from gpusage.graphs.torch.recording import Recording, Tensor, at_any_batch, fixed_notes
 from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
+from gpusage.graphs.two_runs import Run, graph_of
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ElementType, ModelGraph
 
@@ -63,30 +64,28 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
     free, notes = _free_symbols(program, shape)
     batch = _batch_symbol(program)
     count = sum(prod(_shape(program.graph, parameter, free)) for parameter in program.parameters.values())
-    if batch is not None:
-        recording = merged(*(_play(program, {**free, batch: size}) for size in BATCHES))
-        if recording is not None:
-            free.pop(batch, None)
-            return graph_of(recording, name=name, source=source, parameter_count=count, notes=notes)
-    recording = _play(program, free)
-    size = recording.inputs[0][1][:1]
+    run = None if batch is None else at_any_batch(lambda size: _play(program, {**free, batch: size}))
+    fixed = None
+    if run is None:
+        run = _play(program, free)
+        size = run.inputs[0][1][:1]
+        fixed = size[0] if size else 1
     return graph_of(
-        recording,
+        run,
         name=name,
         source=source,
         parameter_count=count,
-        fixed_batch_size=size[0] if size else 1,
-        notes=notes,
+        fixed_batch_size=fixed,
+        notes=(*fixed_notes(fixed), *notes),
     )
 
 
-def _play(program: Program, symbols: Mapping[str, int]) -> Recording:
+def _play(program: Program, symbols: Mapping[str, int]) -> Run:
     recording = Recording()
     for name in program.user_inputs:
         recording.add_input(printable(name), _tensor(program.graph, name, symbols))
     _Player(recording, symbols).play(program.graph, {}, depth=0)
-    outputs = [Tensor(key=name, shape=()) for name in program.outputs]
-    return recording.without_dead_nodes(outputs)
+    return recording.run(Tensor(key=name, shape=()) for name in program.outputs)
 
 
 class _Player:

@@ -10,9 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gpusage.graphs.recording import Recording, Tensor
 from gpusage.graphs.torch.aten import Call, is_known, record
 from gpusage.graphs.torch.known_values import KnownValues, is_small
+from gpusage.graphs.torch.recording import Recording, Tensor
+from gpusage.graphs.two_runs import Run
 from gpusage_hooks.types import ElementType
 
 _META = torch.device("meta")
@@ -26,7 +27,7 @@ _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
 }
 
 
-def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> Recording:
+def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> Run:
     """Return what *module* does when called with *arguments* and *words*, without computing any of it."""
     recording = Recording()
     tracer = _Tracer(recording)
@@ -41,7 +42,13 @@ def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, A
     with torch.inference_mode(), _META, tracer:
         returned = torch.func.functional_call(module, state, arguments, words)
     outputs = [tracer.tensor(leaf) for leaf in _leaves(returned)]
-    return recording.without_dead_nodes(outputs)
+    return recording.run(outputs)
+
+
+def batch_size(inputs: Any) -> int | None:  # noqa: ANN401 - torch's tree of tensors
+    """Return the first size of the first tensor in *inputs*, None where none has a size."""
+    leaves = (leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim())
+    return next((int(leaf.shape[0]) for leaf in leaves), None)
 
 
 def resized(inputs: Any, batch: int, size: int) -> Any:  # noqa: ANN401 - torch's tree of tensors

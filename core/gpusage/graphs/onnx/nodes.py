@@ -1,0 +1,148 @@
+"""From the steps of an ONNX model's run to nodes: only what costs a GPU something, with what its cost depends on.
+
+What the file computes for itself costs nothing and is left out: constants, and arithmetic on shapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpusage.graphs.onnx.file import Attribute as FileAttribute
+from gpusage.graphs.onnx.shape_inference import Step, Trace
+from gpusage.graphs.onnx.shapes import Value
+from gpusage.graphs.two_runs import Merged, Run, merge
+from gpusage_hooks.types import Attribute, Node, Shape
+
+BATCHES = (8, 12)
+"""The batch sizes at which a model runs: both have many divisors, for models that fold the batch in two or four."""
+
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "FusedConv"),
+        ("auto_pad", "dilations", "group", "kernel_shape", "output_padding", "pads", "strides"),
+    ),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), ("auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")),
+    **dict.fromkeys(("Gemm", "FusedMatMul"), ("transA", "transB")),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), ("direction", "hidden_size", "layout")),
+    **dict.fromkeys(
+        ("Attention", "MultiHeadAttention", "GroupQueryAttention"),
+        ("is_causal", "kv_num_heads", "num_heads", "q_num_heads", "unidirectional"),
+    ),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "LayerNormalization", "Concat", "Gather", "Split"), ("axis",)),
+    "MatMulNBits": ("K", "N", "bits", "block_size"),
+    "Transpose": ("perm",),
+    "Resize": ("mode",),
+    "Einsum": ("equation",),
+}
+"""What of a node's attributes changes its cost."""
+
+_FREE = frozenset({"Identity", "StopGradient"})
+
+
+def nodes_at_any_batch(first: Trace, second: Trace) -> Merged | None:
+    """Return what ran in both of the runs at `BATCHES`, `None` where they took different ways."""
+    if [step.op_type for step in first.steps] != [step.op_type for step in second.steps]:
+        return None
+    free = [_is_free(one, other) for one, other in zip(first.steps, second.steps, strict=True)]
+    return merge(_Nodes(first, free).run(), _Nodes(second, free).run(), BATCHES)
+
+
+def nodes_of(trace: Trace) -> Run:
+    """Return what ran at the one batch size of *trace*."""
+    return _Nodes(trace, [_is_free(step, step) for step in trace.steps]).run()
+
+
+class _Nodes:
+    """Goes through the steps of a run; remembers which node made the outputs of which step."""
+
+    def __init__(self, trace: Trace, free: Sequence[bool]) -> None:
+        self._trace = trace
+        self._free = free
+        self._makers: list[int | None] = []
+        self._nodes: list[Node] = []
+        self._producers: list[tuple[int, ...]] = []
+        self._unknown: Counter[str] = Counter()
+
+    def run(self) -> Run:
+        for step, free in zip(self._trace.steps, self._free, strict=True):
+            self._makers.append(None if free else self._node(step))
+        makers = [self._maker(value) for value in self._trace.outputs]
+        return Run(
+            nodes=tuple(self._nodes),
+            producers=tuple(self._producers),
+            inputs=self._trace.inputs,
+            results=tuple(maker for maker in makers if maker is not None and maker >= 0),
+            unknown=self._unknown,
+        )
+
+    def _node(self, step: Step) -> int | None:
+        """Return the node or input that gives the outputs of *step*: a new one, unless the step only hands on."""
+        source = self._handed_on(step)
+        if source is not None:
+            return self._maker(source)
+        read = [
+            (value.shape, maker)
+            for value in step.inputs
+            if value is not None and value.shape is not None and (maker := self._maker(value)) is not None
+        ]
+        self._nodes.append(
+            Node(
+                op_type=step.op_type,
+                inputs=tuple(shape for shape, _ in read),
+                outputs=tuple(value.shape for value in step.outputs if value.shape is not None),
+                parameters=tuple(_parameters(step)),
+                attributes=tuple(_attributes(step.op_type, step.attributes)),
+                element_type=step.outputs[0].element_type if step.outputs else "float",
+            )
+        )
+        self._producers.append(tuple(maker for _, maker in read))
+        if not step.known:
+            self._unknown[step.op_type] += 1
+        return len(self._nodes) - 1
+
+    def _maker(self, value: Value) -> int | None:
+        """Return the node or input that gives *value*, ``None`` where it is a constant or known beforehand."""
+        if value.origin is None or value.origin < 0:
+            return value.origin
+        return self._makers[value.origin]
+
+    def _handed_on(self, step: Step) -> Value | None:
+        """Return the value that *step* only hands on.
+
+        PyTorch's exporter writes a safe softmax as a choice between the softmax and 0 where it is not a number; what
+        runs in training is the one fused operation.
+        """
+        first = step.inputs[0] if step.inputs else None
+        if step.op_type in _FREE and first is not None:
+            return first
+        if step.op_type == "Where" and first is not None and first.origin is not None and first.origin >= 0:
+            test = self._trace.steps[first.origin]
+            last = step.inputs[2]
+            tested = test.inputs[0] if test.op_type == "IsNaN" else None
+            if tested is not None and last is not None and tested.origin == last.origin:
+                return last
+        return None
+
+
+def _is_free(one: Step, other: Step) -> bool:
+    """Tell whether a step costs nothing: its results are the file's constants, or numbers that shapes are made of."""
+    pairs = list(zip(one.outputs, other.outputs, strict=True))
+    if all(value.numbers is not None and twin.numbers is not None for value, twin in pairs):
+        return True
+    return all(value.constant and value.shape == twin.shape for value, twin in pairs)
+
+
+def _parameters(step: Step) -> Iterator[Shape]:
+    for value in step.inputs:
+        if value is not None and value.constant and value.weighty and value.shape is not None:
+            yield value.shape
+
+
+def _attributes(op_type: str, attributes: Mapping[str, FileAttribute]) -> Iterator[tuple[str, Attribute]]:
+    for name in _ATTRIBUTES.get(op_type, ()):
+        value = attributes.get(name)
+        if isinstance(value, tuple):
+            yield name, tuple(int(number) for number in value)
+        elif isinstance(value, (int, float)) or (isinstance(value, str) and value not in {"", "NOTSET"}):
+            yield name, value
