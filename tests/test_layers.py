@@ -46,11 +46,11 @@ def imports(path: Path, package: str) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
         elif (
             isinstance(node, ast.Call)
-            and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("import_module", "__import__")
+            and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("import_module", "__import__", "run_by")
             and node.args
             and isinstance(node.args[0], ast.Constant)
         ):
-            yield str(node.args[0].value)
+            yield str(node.args[0].value).replace(":", ".")  # run_by names a function, ``module:function``
 
 
 def files(package: str) -> list[Path]:
@@ -171,6 +171,7 @@ def test_the_contract_needs_the_standard_library_and_pluggy_only() -> None:
         ("from . import plugins", "gpusage.policies.plugins"),
         ("from ..plugins import load_plugins", "gpusage.plugins.load_plugins"),
         ("import importlib\nimportlib.import_module('gpusage_slurm.plugin')", "gpusage_slurm.plugin"),
+        ("@run_by('gpusage_slurm.plugin:f')\ndef command(): ...", "gpusage_slurm.plugin.f"),
     ],
 )
 def test_every_way_of_importing_is_seen(

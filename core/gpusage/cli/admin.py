@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-if TYPE_CHECKING:
-    from gpusage.configuration import Configuration
-    from gpusage.edits import Edit
+from gpusage.configuration import Configuration
+from gpusage.edits import Edit, make_edits
 
 Verdict = Literal["pass", "warn", "fail", "skip"]
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
@@ -80,8 +79,6 @@ def store_finding(configuration: Configuration, status: Mapping[str, Any] | None
 
 def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: bool, after: str) -> None:
     """Show *edits*; with *yes*, make them, and say what comes *after*."""
-    from gpusage.edits import make_edits  # noqa: PLC0415 - --help stays quick
-
     changing = [edit for edit in edits if edit.changes]
     if yes:
         make_edits(changing)

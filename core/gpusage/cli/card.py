@@ -8,15 +8,13 @@ from typing import Any
 
 import click
 
+from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.graphs.card.file import write_file
+from gpusage.graphs.card.text import encode
+from gpusage.graphs.summary import summary
 from gpusage_hooks.types import ModelGraph
 
-EXAMPLE = """\b
-Examples:
-  gpusage card examples/models/resnet50.onnx
-  gpusage card examples/models/resnet50.onnx -o resnet50.card.json
-  gpusage card examples/models/unet.onnx --json
-"""
 SCHEMA = "gpusage.card/1"
 SUFFIX = ".card.json"
 COMMONEST = 5
@@ -30,24 +28,10 @@ COLUMNS = (
 )
 
 
-@click.command(epilog=EXAMPLE, short_help="Describe models compactly, without their weights.")
-@options.models_argument
-@options.shape_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Save the readable form here, as NAME.card.json; a folder takes several.",
-)
-@options.json_option
-@click.pass_context
-def command(
+def card(
     context: click.Context, models: tuple[str, ...], shape: tuple[str, ...], output: Path | None, *, as_json: bool
 ) -> None:
-    """Describe each MODEL in at most 4096 characters, without its weights.
-
-    From a card every prediction can be made that can be made from the file. With --json the card is in `card`.
-    """
+    """Describe each MODEL in at most 4096 characters, without its weights."""
     if output is not None and not output.is_dir():
         _check_file(context, output, len(models))
     graphs = [_read(word, shape) for word in models]
@@ -70,23 +54,16 @@ def _check_file(context: click.Context, output: Path, count: int) -> None:
 
 
 def _read(word: str, shape: Sequence[str]) -> ModelGraph:
-    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-
     request = options.read_requests([word], {"shape": shape})[0]
     return advisor().read(request.model, dict(request.workload.shape))
 
 
 def _document(graph: ModelGraph) -> dict[str, Any]:
-    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - start-up time
-    from gpusage.graphs.summary import summary  # noqa: PLC0415 - start-up time
-
     text = encode(graph)
     return {"model": documents.model(graph), "summary": summary(graph), "byte_count": len(text), "card": text}
 
 
 def _save(graphs: Sequence[ModelGraph], output: Path) -> None:
-    from gpusage.graphs.card.file import write_file  # noqa: PLC0415 - start-up time
-
     for graph in graphs:
         write_file(graph, output / f"{graph.name}{SUFFIX}" if output.is_dir() else output)
 

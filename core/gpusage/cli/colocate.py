@@ -7,16 +7,11 @@ from typing import Any
 
 import click
 
+from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, ModelRequest
 from gpusage_hooks.units import gib
 
-EXAMPLE = """\b
-Examples:
-  cd examples/models
-  gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
-  gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
-"""
 SCHEMA = "gpusage.colocate/1"
 MINIMUM_JOBS = 2
 COLUMNS = (
@@ -28,18 +23,8 @@ COLUMNS = (
 )
 
 
-@click.command(epilog=EXAMPLE, short_help="What models on one GPU do to each other.")
-@options.models_argument
-@options.gpu_option(multiple=False)
-@options.workload_options
-@options.json_option
-@click.pass_context
-def command(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as_json: bool, **run: Any) -> None:  # noqa: ANN401
-    """Predict the throughput of each MODEL beside the others on one GPU under MPS.
-
-    A MODEL may carry its own options behind commas; the command's options hold for the rest. The exit status is 1 where
-    sharing is not recommended.
-    """
+def colocate(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as_json: bool, **run: Any) -> None:  # noqa: ANN401
+    """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
@@ -55,8 +40,6 @@ def command(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as_
 
 def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNeed], Colocation]:
     """Return what each job needs alone, and what all do to each other."""
-    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-
     gpu = advisor().catalogue.find(name)
     needs = []
     for request in requests:

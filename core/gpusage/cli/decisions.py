@@ -9,38 +9,26 @@ from __future__ import annotations
 import pwd
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
 
 import click
 
+from gpusage.advisor import make_advisor
 from gpusage.cli import tables
-from gpusage.cli.options import json_option
+from gpusage.cli.decision_lines import document, lines
+from gpusage.configuration import load_configuration, read_configuration
 from gpusage.mark import parse_mark
 from gpusage.plain_text import one_line
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import DecisionRecord, MarkedJob
-
-if TYPE_CHECKING:
-    from gpusage.store.decisions import DecisionStore
 
 SCHEMA = "gpusage.decisions/1"
 USUAL_COUNT = 20
 
 
-@click.command(name="decisions")
-@click.argument("job_id", metavar="[JOBID]", default="")
-@click.option("--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="The last N.  [default: 20]")
-@click.option("--user", metavar="NAME", default="", help="Only this user's.")
-@json_option
-def command(job_id: str, count: int | None, user: str, *, as_json: bool) -> None:
-    """Show what was done to a job, and why; without a job, what was decided last.
-
-    A job's own user sees the line that the job carries; who may read the daemon's store sees all that was decided.
-
-    Example: gpusage decisions 1234
-    """
-    from gpusage.cli.decision_lines import document, lines  # noqa: PLC0415 - start-up time
-
+def decisions(job_id: str, count: int | None, user: str, *, as_json: bool) -> None:
+    """Show what was done to a job, and why; without a job, what was decided last."""
     if job_id and (count or user):
         message = "JOBID names one job; leave out --last and --user."
         raise click.UsageError(message)
@@ -95,9 +83,6 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
 
 def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
     """Return what each workload manager remembers; a plugin at fault is only mentioned."""
-    from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
-    from gpusage.configuration import read_configuration  # noqa: PLC0415 - as above
-
     advisor = make_advisor().configured(read_configuration()[0])
     jobs: list[MarkedJob] = []
     for manager in advisor.settings:
@@ -124,9 +109,6 @@ def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:
 
 
 def _store() -> DecisionStore:
-    from gpusage.configuration import load_configuration  # noqa: PLC0415 - start-up time
-    from gpusage.store.opening import open_store  # noqa: PLC0415 - as above
-
     return open_store(load_configuration().store.url)
 
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-import click
-
-from gpusage.cli import documents, options, tables
+from gpusage.api import advisor
+from gpusage.cli import documents, tables
+from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
-if TYPE_CHECKING:
-    from gpusage.devices.nvml import LocalGpu
-
-EXAMPLE = """\b
-Examples:
-  gpusage gpus
-  gpusage gpus --local --json
-"""
 SCHEMA = "gpusage.gpus/1"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 COLUMNS = (
@@ -40,20 +31,10 @@ LOCAL_COLUMNS = (
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
-@click.command(epilog=EXAMPLE, short_help="List the GPU catalogue, with sources.")
-@click.option("--local", is_flag=True, help="Only this machine's GPUs: which rows of the catalogue they are (NVML).")
-@options.json_option
-def command(*, local: bool, as_json: bool) -> None:
-    """List the GPUs that predictions can be made for, and where each row is from.
-
-    GPU names are understood in other spellings, too: workload managers' type names, NVML's names, and the short forms.
-    """
-    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-
+def gpus(*, local: bool, as_json: bool) -> None:
+    """List the GPUs that predictions can be made for, and where each row is from."""
     catalogue = advisor().catalogue
     if local:
-        from gpusage.devices.nvml import local_gpus  # noqa: PLC0415 - start-up time
-
         show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:
         tables.print_json({"schema": SCHEMA, "gpus": [documents.gpu(row) for row in catalogue]})

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
-        "predict": "gpusage.cli.predict:command",
-        "colocate": "gpusage.cli.colocate:command",
+        "predict": "gpusage.cli.commands.predict:command",
+        "colocate": "gpusage.cli.commands.colocate:command",
         "validate": "gpusage.cli.validate:command",
-        "card": "gpusage.cli.card:command",
-        "gpus": "gpusage.cli.gpus:command",
-        "decisions": "gpusage.cli.decisions:command",
+        "card": "gpusage.cli.commands.card:command",
+        "gpus": "gpusage.cli.commands.gpus:command",
+        "decisions": "gpusage.cli.commands.decisions:command",
         "status": "gpusage.cli.status:command",
         "plugins": "gpusage.cli.plugins:command",
         "job-card": "gpusage.cli.job_card:job_card",

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gpusage.cli import documents, figures, options, shares, tables
+from gpusage.api import advisor
+from gpusage.cli import documents, explain, explain_page, figures, options, shares, tables
 from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 
-if TYPE_CHECKING:
-    from gpusage.predictors.explanation import Explanation
-
-EXAMPLE = """\b
-Examples:
-  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
-  gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
-  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
-  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
-"""
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
     "In parentheses: the ends between which 9 of 10 runs should lie. '*': outside what the predictors were fitted on."
@@ -42,25 +34,7 @@ SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
 Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
 
 
-@click.command(epilog=EXAMPLE, short_help="What models need on GPUs: time, memory, utilization.")
-@options.models_argument
-@options.gpu_option(multiple=True)
-@options.workload_options
-@shares.share_options
-@click.option(
-    "--explain",
-    "explains",
-    is_flag=True,
-    help="Show where time and memory go, by operator class and by layer, on each --gpu or else the newest.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the explanation as an HTML page with plots, which needs no network.",
-)
-@options.json_option
-def command(
+def predict(
     models: tuple[str, ...],
     gpus: tuple[str, ...],
     output: Path | None,
@@ -69,11 +43,7 @@ def command(
     as_json: bool,
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
-    """Predict what each MODEL needs on each GPU: time, memory, utilization.
-
-    MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
-    its own options behind commas.
-    """
+    """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     predictions = _predictions(options.read_requests(models, run), gpus, shares.read_shares(run))
     explanations = [
         _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
@@ -94,8 +64,6 @@ def command(
 
 def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Shares) -> list[Prediction]:
     """Return graph, workload and needs of each request."""
-    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
     asked.check(gpus, catalogue)
@@ -107,22 +75,15 @@ def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Sh
 
 
 def _explanations(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> Sequence[Explanation]:
-    from gpusage.api import advisor  # noqa: PLC0415 - start-up time
-    from gpusage.predictors.explanation import explanation_of  # noqa: PLC0415 - as above
-
     return [explanation_of(graph, run, advisor().catalogue.find(need.gpu)) for need in needs]
 
 
 def _show_explanations(explanations: Sequence[Explanation]) -> None:
-    from gpusage.cli import explain  # noqa: PLC0415 - start-up time
-
     for found in explanations:
         explain.show(found)
 
 
 def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Sequence[Sequence[Explanation]]) -> None:
-    from gpusage.cli import explain_page  # noqa: PLC0415 - start-up time
-
     models = [
         explain_page.Model(
             title=graph.name,
@@ -144,8 +105,6 @@ def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Seq
 def _document(
     graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], explanations: Sequence[Explanation]
 ) -> dict[str, Any]:
-    from gpusage.cli import explain  # noqa: PLC0415 - start-up time
-
     found = [documents.need(need, first=needs[0], steps=run.steps) for need in needs]
     by_gpu = {explained.gpu: explain.document(explained) for explained in explanations}
     found = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in found]

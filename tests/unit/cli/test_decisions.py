@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import decisions
+from gpusage.cli.commands.decisions import command
 from gpusage.cli.decision_lines import document, lines
 from gpusage.mark import mark_of
 from gpusage.store.opening import open_store
@@ -45,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict
     monkeypatch.setattr(decisions, "_asked", known)
 
     def run(*arguments: str) -> dict[str, Any]:
-        done = CliRunner().invoke(decisions.command, [*arguments, "--json"], catch_exceptions=False)
+        done = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         answer: dict[str, Any] = json.loads(done.output)
         return answer
@@ -78,13 +79,13 @@ def test_who_may_not_read_the_store_gets_the_marks(asked: Callable[..., dict[str
         assert found["decided_at_s"] == 0x69215F4A
     if os.geteuid():
         return
-    done = CliRunner().invoke(decisions.command, ["--last", "5"])
+    done = CliRunner().invoke(command, ["--last", "5"])
     assert "must be readable" in str(done.exception)
 
 
 def test_a_job_that_nobody_knows_is_one_sentence(asked: Callable[..., dict[str, Any]]) -> None:
     assert asked
-    done = CliRunner().invoke(decisions.command, ["99"])
+    done = CliRunner().invoke(command, ["99"])
     assert "Job '99' must be one that a workload manager here remembers" in str(done.exception)
 
 

@@ -107,13 +107,14 @@ def test_our_own_bug_is_status_70_with_a_traceback_and_where_to_report_it() -> N
     assert "please report it" in result.stderr.splitlines()[-1]
 
 
-def test_predict_does_not_load_torch_onnx_rich_or_the_slurm_plugins_commands() -> None:
-    """What an import at the top of a module costs, every start pays."""
-    code = "import sys; from gpusage.cli import main, predict; print(*sorted(m.partition('.')[0] for m in sys.modules))"
+@pytest.mark.parametrize("name", sorted({place.partition(":")[0] for place in BUILT_IN.values()}))
+def test_help_of_a_command_loads_nothing_of_what_the_command_does(name: str) -> None:
+    """What an import at the top of a module costs, every `gpusage --help` pays."""
+    code = f"import sys; import {name}; print(*sorted(sys.modules))"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     )
-    assert not loaded & {"torch", "onnx", "rich", "numpy", "gpusage_slurm"}
+    assert not loaded & {"torch", "onnx", "rich", "numpy", "gpusage_slurm", "gpusage.advisor", "gpusage.api"}
 
 
 def test_a_closed_pipe_ends_the_command_without_a_word() -> None:

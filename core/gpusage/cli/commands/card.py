@@ -1,0 +1,36 @@
+"""`gpusage card`: the compact description of a model that travels with a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpusage.cli import options
+from gpusage.cli.deferred import run_by
+
+EXAMPLE = """\b
+Examples:
+  gpusage card examples/models/resnet50.onnx
+  gpusage card examples/models/resnet50.onnx -o resnet50.card.json
+  gpusage card examples/models/unet.onnx --json
+"""
+
+
+@click.command(epilog=EXAMPLE, short_help="Describe models compactly, without their weights.")
+@options.models_argument
+@options.shape_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Save the readable form here, as NAME.card.json; a folder takes several.",
+)
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.card:card")
+def command() -> None:
+    """Describe each MODEL in at most 4096 characters, without its weights.
+
+    From a card every prediction can be made that can be made from the file. With --json the card is in `card`.
+    """

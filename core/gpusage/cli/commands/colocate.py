@@ -1,0 +1,30 @@
+"""`gpusage colocate`: what jobs on one GPU do to each other."""
+
+from __future__ import annotations
+
+import click
+
+from gpusage.cli import options
+from gpusage.cli.deferred import run_by
+
+EXAMPLE = """\b
+Examples:
+  cd examples/models
+  gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
+  gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
+"""
+
+
+@click.command(epilog=EXAMPLE, short_help="What models on one GPU do to each other.")
+@options.models_argument
+@options.gpu_option(multiple=False)
+@options.workload_options
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.colocate:colocate")
+def command() -> None:
+    """Predict the throughput of each MODEL beside the others on one GPU under MPS.
+
+    A MODEL may carry its own options behind commas; the command's options hold for the rest. The exit status is 1 where
+    sharing is not recommended.
+    """

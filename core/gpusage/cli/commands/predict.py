@@ -1,0 +1,45 @@
+"""`gpusage predict`: what each model needs on each GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpusage.cli import options, shares
+from gpusage.cli.deferred import run_by
+
+EXAMPLE = """\b
+Examples:
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
+  gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
+"""
+
+
+@click.command(epilog=EXAMPLE, short_help="What models need on GPUs: time, memory, utilization.")
+@options.models_argument
+@options.gpu_option(multiple=True)
+@options.workload_options
+@shares.share_options
+@click.option(
+    "--explain",
+    "explains",
+    is_flag=True,
+    help="Show where time and memory go, by operator class and by layer, on each --gpu or else the newest.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the explanation as an HTML page with plots, which needs no network.",
+)
+@options.json_option
+@run_by("gpusage.cli.predict:predict")
+def command() -> None:
+    """Predict what each MODEL needs on each GPU: time, memory, utilization.
+
+    MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
+    its own options behind commas.
+    """
