@@ -31,6 +31,7 @@ NOT_COMPARED = ("ceiling", "gpusage, random rows")
 UNSEEN_FAMILY, UNSEEN_GPU = "Step time of an unseen family", "Step time on an unseen GPU"
 NEIGHBOURS, WIDE = "Neighbour generations", "Wide generations"
 MEMORY = "Memory: measured peaks of training, flat and impossible rows left out"
+BOOKED = "Memory: what a share books"
 ACTIVITY = "Activity of random networks"
 GAVEL, LUCID = (
     "Co-location, target's model held out: Gavel 2020, V100, MPS",
@@ -78,6 +79,10 @@ GOALS = (
     Goal("memory, family unseen: median %", MEMORY, "gpusage, unseen", "median %", (0, 3), "rows"),
     Goal("memory, more than the high end: % of rows", MEMORY, "gpusage, unseen", "above high %", (0, 1), ""),
     Goal(f"memory, {INSIDE}", MEMORY, "gpusage, unseen", "coverage %", COVERED, ""),
+    Goal(
+        "memory that a share books, family unseen: % of rows above", BOOKED, "gpusage, a share", "above %", (0, 5), ""
+    ),
+    Goal("the same over the point, median", BOOKED, "gpusage, a share", "end/point, median", (1, 1.35), ""),
     Goal("utilization, type unseen: RMSLE", ACTIVITY, "ours, utilization", "unseen type: all", (0, 0.10), "rows"),
     Goal("utilization, random rows: RMSLE", ACTIVITY, "ours, utilization", "random rows: all", (0, 0.08), "rows"),
     Goal(f"utilization, type unseen, {INSIDE}", ACTIVITY_COVERAGE, "utilization", "all", COVERED, ""),

@@ -269,11 +269,12 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
 
 def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
     step_time_s = product(alone_s, price.slowdown)
+    booked_bytes = need.memory_bytes.high if price.share_percent == WHOLE_PERCENT else need.share_memory_bytes
     return replace(
         need,
         step_time_s=step_time_s,
         throughput_samples_per_s=_throughput(workload, step_time_s),
-        fits=need.memory_bytes.high <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
+        fits=booked_bytes <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
         share_percent=price.share_percent,
         slowdown=price.slowdown,
     )

@@ -65,7 +65,11 @@ def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
 
 @hookspec(firstresult=True)
 def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
-    """Predict the peak bytes of device memory on each GPU, context included; first answer wins."""
+    """Predict the peak bytes of device memory on each GPU, context included; first answer wins.
+
+    Returns:
+        For each of *gpus* an `Interval`, or a `MemoryInterval` with a second upper end, which is what a share books.
+    """
 
 
 @hookspec(firstresult=True)

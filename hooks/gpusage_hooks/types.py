@@ -42,6 +42,18 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInterval(Interval):
+    """Peak bytes of device memory, with a second upper end.
+
+    Attributes:
+        share_high: What a share books, and lets the job take: 95 % of jobs stay below, and the others have what they
+            would like to use, not what they need. Between the point and the upper end, which says whether a job fits.
+    """
+
+    share_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operation of a model, named as in the ONNX operator set.
 
@@ -193,7 +205,8 @@ class GpuNeed:
     """What one replica of a workload needs on one GPU.
 
     Attributes:
-        fits: Whether the upper end of the memory is no more than the GPU has, or than the share's part of it.
+        fits: Whether the upper end of the memory is no more than the GPU has; for a share, whether `share_memory_bytes`
+            is no more than its part.
         parameter_count: Of the model, by which two jobs are known to train or serve the same one; 0 where not known.
         share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
         slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself.
@@ -212,6 +225,12 @@ class GpuNeed:
     parameter_count: int = 0
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
+
+    @property
+    def share_memory_bytes(self) -> float:
+        """Return the memory that a share books: see `MemoryInterval`; the upper end where no second one is known."""
+        memory = self.memory_bytes
+        return memory.share_high if isinstance(memory, MemoryInterval) else memory.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

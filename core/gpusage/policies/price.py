@@ -61,7 +61,7 @@ class Offer:
     @property
     def booked_bytes(self) -> float:
         """Return the memory that the share has to have, for it is also the most that the job may take."""
-        return self.place.need.memory_bytes.high
+        return self.place.need.share_memory_bytes
 
     def has_memory(self, booked_bytes: float) -> bool:
         """Tell whether *booked_bytes* are within the share's part of the GPU's memory."""

@@ -154,8 +154,8 @@ class MemoryParameters:
 
     Attributes:
         terms: Names of the columns of *weights*.
-        weights: One row each for low end, point and high end.
-        constant_bytes: Of low end, point and high end: the context, and what cuDNN's kernels add to it.
+        weights: One row each for low end, point, high end and a share's high end.
+        constant_bytes: Of the same four: the context, and what cuDNN's kernels add to it.
     """
 
     terms: Sequence[str]

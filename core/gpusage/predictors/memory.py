@@ -20,7 +20,7 @@ from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, TRAINING_TERMS, Wa
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "adafactor": 0.1}
@@ -71,7 +71,7 @@ checked on perceptrons, which are smaller than that."""
 
 
 @hookimpl(trylast=True)
-def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
+def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[MemoryInterval]:
     """Predict the peak bytes of device memory on each GPU, context included."""
     tensors = _tensor_bytes(Identity(graph), Identity(lower(graph, workload)), workload)
     generations = {gpu.generation for gpu in gpus}
@@ -79,18 +79,19 @@ def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -
     return [intervals[gpu.generation] for gpu in gpus]
 
 
-def _interval(tensors: Interval, generation: str) -> Interval:
+def _interval(tensors: MemoryInterval, generation: str) -> MemoryInterval:
     context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
     low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
-    return Interval(
+    return MemoryInterval(
         value=tensors.value + context,
         low=tensors.low + low * context,
         high=tensors.high + high * context,
+        share_high=tensors.share_high + high * context,
     )
 
 
 @remembered
-def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload: Workload) -> Interval:
+def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload: Workload) -> MemoryInterval:
     """Return what a process takes beside the context."""
     lowering = key.value
     tensors = walk(graph.value, lowering, workload.batch_size)
@@ -98,18 +99,21 @@ def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     uncertain = spread(INFERENCE_DEVIATION, graph.value)
     if not lowering.train:
-        return Interval(value=inference, low=inference / uncertain, high=inference * uncertain)
+        high = inference * uncertain
+        return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
     found = terms(lowering, tensors)
     step = library_bytes + _step_bytes(lowering, float(found[PEAK]), workload)
     update = library_bytes + _update_bytes(lowering, tensors, workload)
     extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
-    low, value, high = (weighted + extra for weighted in _weighted_sums(lowering, found))
+    low, value, high, share_high = (weighted + extra for weighted in _weighted_sums(lowering, found))
     value = max(value, inference, step, update)
-    unknown = spread(0.0, graph.value)
-    return Interval(
+    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph.value)
+    high = max(high, least)
+    return MemoryInterval(
         value=value,
         low=min(low, value) / unknown,
-        high=max(high, value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES) * unknown,
+        high=high * unknown,
+        share_high=min(max(share_high, least), high) * unknown,
     )
 
 
@@ -119,23 +123,23 @@ def _unmeasured_bytes(workload: Workload) -> float:
     return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
 
 
-def _weighted_sums(lowering: Lowering, found: FloatArray) -> tuple[float, float, float]:
-    """Return low end, point and high end of a training step that momentum updates in fp32, context left out."""
+def _weighted_sums(lowering: Lowering, found: FloatArray) -> list[float]:
+    """Return the `_ENDS` of a training step that momentum updates in fp32, context left out."""
     weights, constants = _learned(pretrained().memory)
     sums = weights @ found
-    low, value, high = (sums + constants if _has_convolutions(lowering) else sums).tolist()
-    return low, value, high
+    ends: list[float] = (sums + constants if _has_convolutions(lowering) else sums).tolist()
+    return ends
 
 
 @lru_cache(maxsize=4)
 def _learned(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
-    """Return the weights, one row for each of low, value and high, and what cuDNN's kernels add to the context."""
+    """Return the weights, one row for each of the `_ENDS`, and what cuDNN's kernels add to the context."""
     constants = shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"]
     return shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)), constants
 
 
-_ENDS = 3
-"""Low end, point, high end."""
+_ENDS = 4
+"""Low end, point, high end, a share's high end."""
 
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:

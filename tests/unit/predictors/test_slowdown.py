@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Alone, GpuNeed, Workload
+from gpusage_hooks.types import Alone, GpuNeed, Interval, Workload
 from graphs import convolution_graph
 from sites import announced
 
@@ -97,9 +99,8 @@ def test_a_whole_gpu_among_the_shares_is_asked_for_once() -> None:
 
 def test_memory_must_fit_into_the_share_s_part() -> None:
     small, large = need(100), need(10)
-    assert large.memory_bytes.high > 0.1 * V100.memory_bytes or large.fits
     assert small.fits
-    assert large.fits == (large.memory_bytes.high <= 0.1 * V100.memory_bytes)
+    assert large.fits == (large.share_memory_bytes <= 0.1 * V100.memory_bytes)
 
 
 @settings(max_examples=40, deadline=None)
@@ -118,3 +119,15 @@ def test_every_slowdown_is_an_ordered_interval_of_at_least_1(
     for known in ({"utilization": utilization}, {"step_time_s": step_time_s}, {}):
         slowdown = need(percent, 8, **known).slowdown
         assert 1.0 <= slowdown.low <= slowdown.value <= slowdown.high
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 256), st.sampled_from(["train", "infer"]))
+def test_what_a_share_books_lies_between_the_point_and_the_upper_end(batch_size: int, mode: str) -> None:
+    need = gpusage.predict(GRAPH, gpu="v100", batch_size=batch_size, mode=mode)
+    assert need.memory_bytes.value <= need.share_memory_bytes <= need.memory_bytes.high
+
+
+def test_a_predictor_without_a_second_upper_end_books_the_first() -> None:
+    memory = Interval(value=1e9, low=0.9e9, high=1.2e9)
+    assert replace(need(50), memory_bytes=memory).share_memory_bytes == 1.2e9

@@ -61,9 +61,10 @@ def test_the_ends_hold_most_rows_of_families_that_were_not_seen() -> None:
     measured = (terms.sum(axis=1) + 1e9) * RANDOM.lognormal(0, 0.1, 600)
     families = np.array([f"family{number % 12}" for number in range(600)])
     fitted = fit_memory(terms[:400], measured[:400], families[:400])
-    low, point, high = fitted.predicted(terms[400:])
-    assert ((low <= point) & (point <= high)).all()
+    low, point, high, share_high = fitted.predicted(terms[400:])
+    assert ((low <= point) & (point <= share_high) & (share_high <= high)).all()
     assert (measured[400:] > high).mean() <= 2 * (1 - HIGH_SHARE)
+    assert (measured[400:] > share_high).mean() <= 0.05
     assert (measured[400:] < low).mean() <= 0.2
 
 
@@ -142,7 +143,7 @@ def test_the_fit_is_shipped_with_its_card_and_is_the_same_twice(
     assert artifact.card.errors["unseen family, MAPE"] < 0.05
     assert "36 rows of 4 families" in artifact.card.fitted_on[0]
     assert isinstance(artifact.parameters, MemoryParameters)
-    assert np.shape(artifact.parameters.weights) == (3, len(TRAINING_TERMS))
+    assert np.shape(artifact.parameters.weights) == (4, len(TRAINING_TERMS))
 
 
 def test_ours_stands_first_with_every_baseline_below(
@@ -150,7 +151,7 @@ def test_ours_stands_first_with_every_baseline_below(
 ) -> None:
     data, zoo = measured_folder
     monkeypatch.setattr(memory, "load_zoo", lambda: zoo)
-    sound, without_flat, everything, families, unfitted = memory.evaluate(data)
+    sound, without_flat, everything, share, families, unfitted = memory.evaluate(data)
     names = [row[0] for row in sound.rows]
     assert names[:2] == ["gpusage, unseen family", "gpusage, random rows"]
     assert names[2:] == list(BASELINES)
@@ -158,5 +159,6 @@ def test_ours_stands_first_with_every_baseline_below(
     assert isinstance(errors[names[0]], float)
     assert errors[names[0]] < 5 < errors["weights only"]
     assert [len(table.rows) for table in (without_flat, everything)] == [7, 7]
+    assert [row[0] for row in share.rows][:2] == ["gpusage, a share's end", "gpusage, the high end"]
     assert len(families.rows) == 4
     assert unfitted.rows == ()
