@@ -14,7 +14,7 @@ import pytest
 from gpusage_hooks import specs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-SITE_PLUGIN = Path(__file__).parent / "third_party/site_plugin"
+THIRD_PARTY = Path(__file__).parent / "third_party"
 HOOKS = {name: hook for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")}
 
 Signature = tuple[tuple[tuple[str, str], ...], str]
@@ -71,11 +71,20 @@ def test_the_page_says_whose_answer_counts(name: str) -> None:
     assert PAGE[name].lstrip().startswith("First answer wins." if first else "All answers count.")
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "site_plugin.py", "check_it.py"])
-def test_the_example_on_the_page_is_the_one_that_is_run(name: str) -> None:
+@pytest.mark.parametrize(
+    "file",
+    [
+        "site_plugin/pyproject.toml",
+        "site_plugin/site_plugin.py",
+        "site_plugin/check_it.py",
+        "toy_manager/toy_manager.py",
+    ],
+)
+def test_the_example_on_the_page_is_the_one_that_is_run(file: str) -> None:
     """`tests/third_party` builds, installs and runs these files."""
     page = (DOCS / "plugins.md").read_text(encoding="utf-8")
-    assert blocks(page.split(f"`{name}`:\n", 1)[1])[0] == (SITE_PLUGIN / name).read_text(encoding="utf-8")
+    example = page.split(f"`{file.partition('/')[2]}`:\n", 1)[1]
+    assert blocks(example)[0] == (THIRD_PARTY / file).read_text(encoding="utf-8")
 
 
 def links() -> Iterator[tuple[Path, str]]:

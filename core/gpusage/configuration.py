@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from gpusage.managers import installed_managers
+from gpusage.plugins.loading import load_hooks
 from gpusage.sections import Source, flattened, read_section, require_known, require_table
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager, ManagerSettings
@@ -175,6 +176,7 @@ def parse_configuration(text: str, *, origin: str, managers: Managers | None = N
 def _configuration(document: Mapping[str, Any], source: Source, managers: Managers) -> Configuration:
     kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
     known = ("mode", "kill_switch", *kinds)
+    document = _without_those_set_aside(document, known)
     _require_installed(document, known, source)
     require_known(document, known, source)
     tables = {name: require_table(name, value, source) for name, value in document.items() if name in kinds}
@@ -189,6 +191,13 @@ def _configuration(document: Mapping[str, Any], source: Source, managers: Manage
         managers={name: sections[name] for name in managers},
         origins=dict.fromkeys(_keys(document), source.origin),
     )
+
+
+def _without_those_set_aside(document: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return *document* without the sections of plugins that cannot be used; people are told of these elsewhere."""
+    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
+    aside = strange & load_hooks().troubles().keys() if strange else strange
+    return {name: value for name, value in document.items() if name not in aside}
 
 
 def _require_installed(document: Mapping[str, Any], known: tuple[str, ...], source: Source) -> None:

@@ -29,7 +29,7 @@ class ManagerSettings:
 
     @property
     def answer_limit_s(self) -> float:
-        """How long gpusaged may take over a question of this manager that names no limit, in seconds."""
+        """How long gpusaged may take over a question that does not say until when its answer is of use, in seconds."""
         return 0.04
 
 

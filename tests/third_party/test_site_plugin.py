@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
-import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,9 @@ SOURCE = Path(__file__).parent / "site_plugin"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which the plugin is installed: its own wheel, from its own pyproject.toml, unpacked.
-
-    That is what `pip install --target` does with a wheel of pure Python; without pip, it needs no network.
-    """
-    work = tmp_path_factory.mktemp("site")
-    project, target = work / "project", work / "installed"
-    shutil.copytree(SOURCE, project)
-    build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", build, str(work)], cwd=project, check=True, capture_output=True, timeout=120)
-    (wheel,) = work.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
-    return target
+def installed(install: Callable[[Path], Path]) -> Path:
+    """Return a folder in which the plugin is installed."""
+    return install(SOURCE)
 
 
 def run(script: str, *arguments: str, installed: Path | None) -> str:
