@@ -18,6 +18,7 @@ from gpusage.configuration import load_configuration
 from gpusage.managers import managers_of
 from gpusage.service.access import keep_to, open_to_everyone
 from gpusage.service.aftercare import Aftercare
+from gpusage.service.asks import Asks
 from gpusage.service.client import status_path
 from gpusage.service.desk import Desk
 from gpusage.service.door import Door
@@ -90,11 +91,12 @@ async def _tend(asking: Door, looking: Door, state: State) -> None:
 async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     aftercare = Aftercare(state)
-    desk = Desk(state, recorder, aftercare, loop)
+    asks = Asks(recorder, aftercare, loop)
+    desk = Desk(state, asks, recorder, aftercare)
     server, visitors = Server(desk, loop), Visitors(desk, loop)
     state.start()
     recorder.start()
-    desk.start()
+    asks.start()
     aftercare.start()
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
@@ -107,7 +109,7 @@ async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorde
     tending.cancel()
     await visitors.close()
     await server.close()
-    desk.stop()
+    asks.stop()
     aftercare.stop()
     state.stop()
     await recorder.close()

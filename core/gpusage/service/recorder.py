@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Counts:
+class RecordCounts:
     """What became of the decisions: kept, or lost; late are those whose answer left before; waiting, those in work."""
 
     kept: int = 0
@@ -72,7 +72,7 @@ class Recorder:
         hooks: Hooks | None = None,
         limit_s: float = LIMIT_S,
     ) -> None:
-        self.counts = Counts()
+        self.counts = RecordCounts()
         self._store = store
         self._loop = loop
         self._hooks = hooks
