@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
 Report = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much: ``report("download", 3_000, 14_000)``."""
 
@@ -16,9 +19,6 @@ def silent(stage: str, done: int, total: int) -> None:
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Report]:
     """Show on standard error what is done, as a bar a stage, where that is a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - --help stays quick
-    from rich.progress import Progress, TaskID  # noqa: PLC0415 - as above
-
     console = Console(stderr=True, quiet=quiet)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}

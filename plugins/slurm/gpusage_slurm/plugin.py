@@ -9,6 +9,7 @@ import click
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import Cluster, JobState, MarkedJob
+from gpusage_slurm import jobs, rewritten_jobs, turning_back
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 from gpusage_slurm.settings import SLURM
@@ -40,7 +41,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import observing  # noqa: PLC0415 - the daemon and the admin's commands need it
+    from gpusage_slurm import observing  # noqa: PLC0415 - what lists commands starts faster
 
     return observing.observe_cluster(context.catalogue)
 
@@ -54,8 +55,6 @@ def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | Non
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import jobs  # noqa: PLC0415 - only the admin's commands need it
-
     return jobs.find_jobs(job_id, user)
 
 
@@ -68,8 +67,6 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import rewritten_jobs  # noqa: PLC0415 - the daemon and the admin's commands need it
-
     return rewritten_jobs.shared_jobs(states)
 
 
@@ -82,14 +79,12 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm import turning_back  # noqa: PLC0415 - the daemon and the admin's commands need it
-
     return turning_back.turn_back(job, reason)
 
 
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage slurm`."""
-    from gpusage_slurm.commands import slurm  # noqa: PLC0415 - only the command line needs it
+    from gpusage_slurm.commands import slurm  # noqa: PLC0415 - gpusaged has no commands
 
     return [slurm]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpusage.api import advisor
 from gpusage.configuration import Configuration, DaemonSettings, read_configuration
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
@@ -103,8 +104,6 @@ def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evide
 
 def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str, ...]) -> dict[str, Any]:
     """Return what the ResourceManager and its nodes say, by the names of `Evidence`."""
-    from gpusage.api import advisor  # noqa: PLC0415 - loads the catalogue
-
     settings = configuration.of_manager(YarnSettings)
     try:
         manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)

@@ -9,6 +9,7 @@ import click
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import Cluster
+from gpusage_yarn.address import find_addresses
 from gpusage_yarn.render import render_decision
 from gpusage_yarn.request import MANAGER, parse_submission
 from gpusage_yarn.settings import YARN, YarnSettings
@@ -32,23 +33,17 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_yarn.address import find_addresses  # noqa: PLC0415 - the daemon and the admin's commands need it
-
-    settings = context.settings_of(YarnSettings)
-    addresses = find_addresses(settings)
+    addresses = find_addresses(context.settings_of(YarnSettings))
     if not addresses:
         return None
-    from gpusage_yarn.cluster import cluster_of, read_view  # noqa: PLC0415 - as above
-    from gpusage_yarn.rest import ResourceManager  # noqa: PLC0415 - requests is slow to import
+    from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
 
-    manager_of = ResourceManager(addresses)
-    view = read_view(lambda path: manager_of.look("GET", path), settings.share_resource)
-    return cluster_of(view, context.catalogue)
+    return observing.observe_cluster(addresses, context)
 
 
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage yarn`."""
-    from gpusage_yarn.commands import yarn  # noqa: PLC0415 - only the command line needs it
+    from gpusage_yarn.commands import yarn  # noqa: PLC0415 - gpusaged has no commands
 
     return [yarn]

@@ -1,0 +1,64 @@
+"""`gpusage slurm sandbox`: up, shell, down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from gpusage.cli.deferred import run_by
+from gpusage.configuration import SiteMode
+
+_FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("gpusage-sandbox"),
+    show_default=True,
+    help="Where all of it lies.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group()
+def sandbox() -> None:
+    """Bring up a private, real Slurm in a folder, without root, to try things on."""
+
+
+@sandbox.command()
+@_FOLDER
+@click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="COUNTxTYPE:GPUS,...")
+@click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps a GPU; 0 for none.")
+@click.option("--release", help="A Debian or Ubuntu release's Slurm, for example trixie.  [default: the host's own]")
+@click.option("--gpusage", "mode", type=click.Choice(get_args(SiteMode)), help="Install gpusage there, in this mode.")
+@_JSON
+@run_by("gpusage_slurm.sandbox.actions:up")
+def up() -> None:
+    """Start a cluster.
+
+    Slurm is fetched from the host's own apt mirror on first use; nothing is installed on the host.
+
+    Example: gpusage slurm sandbox up --nodes 2xv100:4,1xh100:8 --release trixie --gpusage enforce
+    """
+
+
+@sandbox.command(context_settings={"allow_interspersed_args": False})
+@_FOLDER
+@click.argument("command", nargs=-1)
+@run_by("gpusage_slurm.sandbox.actions:shell")
+def shell() -> None:
+    """Open a shell inside, or run COMMAND there.
+
+    Example: gpusage slurm sandbox shell sinfo -N
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@_JSON
+@run_by("gpusage_slurm.sandbox.actions:down")
+def down() -> None:
+    """End every job and daemon of the sandbox, and remove its folder.
+
+    Example: gpusage slurm sandbox down
+    """

@@ -1,0 +1,73 @@
+"""What the commands of `gpusage yarn sandbox` do, a function for each."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from gpusage.configuration import SiteMode
+from gpusage.sandboxes.inside import enter
+from gpusage.sandboxes.progress import progress
+from gpusage_yarn.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.jar import find_jar
+from gpusage_yarn.sandbox.trial import start_daemon, stop_daemon, with_gpusage
+
+_USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
+"""YARN's own, so that what is tried here is what a site has."""
+
+
+def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_json: bool) -> None:
+    """Start a cluster: one ResourceManager, and a NodeManager a node."""
+    plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
+    if mode:
+        import_module("gpusage_yarn.rest")  # what gpusaged needs of the extra [yarn]: told now, not when it is missed
+        plan = with_gpusage(plan, jar or find_jar(), mode)
+    with progress(quiet=as_json) as report:
+        cluster = start_sandbox(plan, folder=folder, report=report)
+    if mode:
+        start_daemon(cluster)
+    if as_json:
+        document = {
+            "schema": "gpusage.yarn.sandbox/1",
+            "folder": str(cluster.layout.folder),
+            "up": True,
+            "hadoop_version": cluster.hadoop.version,
+            "rm_url": cluster.rm_url,
+            "hadoop_conf_dir": cluster.environment["HADOOP_CONF_DIR"],
+            "nodes": {name: cluster.node_id(name) for name in cluster.nodes()},
+            "gpusage": mode,
+        }
+        click.echo(json.dumps(document, indent=1))
+        return
+    click.echo(f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.")
+    if mode:
+        click.echo(f"gpusage is switched on there in mode {mode}, and gpusaged runs.")
+    else:
+        click.echo("It is plain YARN; a sandbox with gpusage in it: gpusage yarn sandbox up --gpusage enforce")
+    click.echo("While it is up, other users of this host can run commands in it as you: YARN asks nobody who they are.")
+    click.echo(f"Enter it: gpusage yarn sandbox shell --folder {folder}")
+
+
+def shell(folder: Path, command: tuple[str, ...]) -> None:
+    """Open a shell inside, or run COMMAND there."""
+    enter(command, open_sandbox(folder).environment)
+
+
+def restart(folder: Path) -> None:
+    """Restart every daemon, with the configuration as it is now; containers run on."""
+    cluster = open_sandbox(folder)
+    runs = stop_daemon(cluster)
+    cluster.restart()
+    if runs:
+        start_daemon(cluster)
+    click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run anew.")
+
+
+def down(folder: Path, *, as_json: bool) -> None:
+    """End every container and daemon of the sandbox, and remove its folder."""
+    open_sandbox(folder).down()
+    document = {"schema": "gpusage.yarn.sandbox/1", "folder": str(folder.absolute()), "up": False}
+    click.echo(json.dumps(document, indent=1) if as_json else f"{folder} is gone.")

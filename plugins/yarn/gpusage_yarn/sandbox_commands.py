@@ -1,0 +1,85 @@
+"""`gpusage yarn sandbox`: up, shell, restart, down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from gpusage.cli.deferred import run_by
+from gpusage.configuration import SiteMode
+
+_FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("gpusage-yarn-sandbox"),
+    show_default=True,
+    help="Where all of it lies.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group()
+def sandbox() -> None:
+    """Bring up a private, real YARN in a folder, without root, to try things on."""
+
+
+@sandbox.command()
+@_FOLDER
+@click.option(
+    "--nodes",
+    default="1xv100:2,1xa100:2,1xh100:2,1xcpu:0",
+    show_default=True,
+    help="COUNTxTYPE:GPUS,... A type is a node label, unless it has 0 GPUs.",
+)
+@click.option("--gpusage", "mode", type=click.Choice(get_args(SiteMode)), help="Switch gpusage on, in this mode.")
+@click.option(
+    "--jar",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
+)
+@_JSON
+@run_by("gpusage_yarn.sandbox.actions:up")
+def up() -> None:
+    """Start a cluster: one ResourceManager, and a NodeManager a node.
+
+    Hadoop is fetched with Maven on first use; nothing is installed on the host. While the cluster is up, other users of
+    the host can run commands in it as you, because a YARN without Kerberos believes any user name.
+
+    Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@click.argument("command", nargs=-1)
+@run_by("gpusage_yarn.sandbox.actions:shell")
+def shell() -> None:
+    """Open a shell inside, or run COMMAND there.
+
+    Example: gpusage yarn sandbox shell -- yarn node -list
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@run_by("gpusage_yarn.sandbox.actions:restart")
+def restart() -> None:
+    """Restart every daemon, with the configuration as it is now; containers run on.
+
+    Inside, $HADOOP_CONF_DIR is what all of them read.
+
+    Example: gpusage yarn sandbox restart
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@_JSON
+@run_by("gpusage_yarn.sandbox.actions:down")
+def down() -> None:
+    """End every container and daemon of the sandbox, and remove its folder.
+
+    Example: gpusage yarn sandbox down
+    """
