@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.plain_text import one_line, shortened
+from gpusage.wording import cost, part_of
 from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, Rendered
 from gpusage_hooks.units import GIB
 
 MAXIMUM_LENGTH = 500
+_MEMORY_AND_FORM = re.compile(r"-(?:sxm|pcie|nvl)[0-9]*(?:-[0-9]+gb)?")
 
 
 def explain(decision: Decision, rendered: Rendered, assumed: Sequence[str] = ()) -> str:
@@ -32,7 +37,11 @@ def _assumptions(assumed: Sequence[str]) -> list[str]:
 
 
 def describe_need(need: GpuNeed) -> str:
-    """Return what is predicted on one GPU, each figure with its interval."""
+    """Return what is predicted on one GPU, or on a share of it with what that costs, each figure with its interval."""
+    if need.share_percent < WHOLE_PERCENT:
+        part = part_of(need.share_percent, _MEMORY_AND_FORM.sub("", need.gpu))
+        booked = replace(need.memory_bytes, high=need.share_memory_bytes)
+        return f"{part} costs {cost(need.slowdown)} | {_figure(booked, scale=1 / GIB, digits=1, unit='GiB')}"
     activity = _figure(need.sm_activity, scale=100, digits=0, unit="%")
     memory = _figure(need.memory_bytes, scale=1 / GIB, digits=1, unit="GiB")
     return f"on {need.gpu}: SM activity {activity}, {memory}"

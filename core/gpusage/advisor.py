@@ -16,6 +16,8 @@ from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import load_hooks
+from gpusage.policies.by_price import may_share
+from gpusage.policies.price import sizes
 from gpusage.predictors.familiarity import doubts
 from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
@@ -226,7 +228,14 @@ class Advisor:
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
         places = tuple(Place(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
+        if may_share(request, workload, cluster, self.rules.sharing):
+            prices = self.price(graph, workload, gpus, sizes(self.rules.sharing), self._known(workload.alone))
+            places = tuple(replace(place, shares=shares) for place, shares in zip(places, prices, strict=True))
         return Case(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
+
+    def _known(self, alone: Alone) -> Alone:
+        """Return what the user knows, the GPU that the step time is of by its name of the catalogue."""
+        return alone if alone.gpu is None else replace(alone, gpu=self.catalogue.find(alone.gpu).name)
 
 
 def make_advisor() -> Advisor:

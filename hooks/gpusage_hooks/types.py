@@ -411,7 +411,7 @@ class SharingRules:
     Attributes:
         rule: What decides: the predicted price of a share, the known utilization, or the predicted SM activity.
         sizes: By price: the percentages that a share may have, each 1 to 99.
-        maximum_slowdown: By price: how much longer a step may take as expected, beside an average partner.
+        maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
         worst_slowdown: By price: the same at the pessimistic end.
         bind: By price: when a share may confine the job to the GPU types on which its price holds: where one of them
             has room now, never, or always.

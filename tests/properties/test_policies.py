@@ -9,6 +9,8 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
+from gpusage.policies.price import partners_of
+from gpusage.predictors.beside import beside
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
@@ -23,7 +25,9 @@ from gpusage_hooks.types import (
     GpuPool,
     GpuRequest,
     Interval,
+    NodeKind,
     Place,
+    Price,
     Rules,
     SharingRules,
     Slo,
@@ -68,8 +72,25 @@ def rows(draw: st.DrawFn, name: str) -> tuple[GpuPool, GpuNeed, Gpu]:
         free_gpu_count=0,
         mps_per_gpu=draw(st.sampled_from((None, 10, 100, 160))),
         feature=draw(st.sampled_from((None, name))),
+        exact_feature=draw(st.sampled_from((None, name, name))),
+        free_share_percent=draw(st.sampled_from((None, 0, 50))),
+        node_kinds=draw(st.sampled_from(((), KINDS, KINDS[:1]))),
     )
-    return pool, need, gpu
+    return replace(pool, free_gpu_count=draw(st.integers(0, pool.gpu_count))), need, gpu
+
+
+SIZES = (25, 33, 50, 75)
+KINDS = (NodeKind(partitions=("small",), cpu_count=4, host_memory_bytes=8 * GIB), NodeKind(cpu_count=64))
+"""Nodes of which some jobs below fit on none, some on one."""
+
+
+def prices(gpu: Gpu, of_half: float, spread: float) -> tuple[Price, ...]:
+    """Return what shares cost where half the GPU costs *of_half*: more for a smaller one, as it is."""
+    return tuple(
+        Price(gpu=gpu.name, share_percent=size, slowdown=Interval(low=1.0, value=value, high=value * spread))
+        for size in SIZES
+        for value in (1 + (of_half - 1) * (100 - size) / 50,)
+    )
 
 
 @st.composite
@@ -82,9 +103,15 @@ def cases(draw: st.DrawFn) -> Case:
     slo = draw(st.none() | st.builds(Slo, latency_s=st.floats(1e-3, 10), rate_per_s=st.none() | st.floats(0.1, 1e4)))
     return Case(
         request=GpuRequest(
-            gpu_count=draw(st.sampled_from((1, 1, 1, 0, 2))), gpu_type=draw(st.sampled_from((None, None, *NAMES)))
+            gpu_count=draw(st.sampled_from((1, 1, 1, 0, 2))),
+            gpu_type=draw(st.sampled_from((None, None, *NAMES))),
         ),
-        workload=Workload(mode="infer" if slo else "train", slo=slo, batch_size=draw(st.integers(1, 64))),
+        workload=Workload(
+            mode="infer" if slo else "train",
+            slo=slo,
+            batch_size=draw(st.integers(1, 64)),
+            slowdown=draw(st.none() | st.floats(1.0, 3.0)),
+        ),
         places=tuple(Place(pool=pool, gpu=gpu, need=need) for pool, need, gpu in found),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in found), *others)),
         rules=draw(rules()),
@@ -96,9 +123,10 @@ def rules() -> st.SearchStrategy[Rules]:
     whole, part = st.integers(0, 120), st.floats(0, 2)
     return st.builds(
         Rules,
-        sharing=st.just(SharingRules())
+        sharing=st.just(SharingRules(rule="activity"))
         | st.builds(
             SharingRules,
+            rule=st.just("activity"),
             maximum_percent=whole,
             minimum_percent=whole,
             step_percent=whole,
@@ -107,6 +135,44 @@ def rules() -> st.SearchStrategy[Rules]:
         ),
         generation=st.builds(GenerationRules, minimum_speedup=part),
         slo=st.builds(SloRules, latency_margin=part),
+    )
+
+
+@st.composite
+def priced_cases(draw: st.DrawFn) -> Case:
+    """Return a job that may well have a share by its price: a small one that asks for one GPU."""
+    found = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, min_size=1))]
+    small = Interval(low=GIB / 2, value=GIB, high=draw(st.sampled_from((1.5, 2.5, 5.0))) * GIB)
+    places = tuple(
+        Place(
+            pool=pool,
+            gpu=replace(gpu, compute_capability=(9, 0)),
+            need=replace(need, memory_bytes=small, fits=True, familiar=True),
+            shares=prices(gpu, draw(st.sampled_from((1.0, 1.05, 1.2, 1.5))), draw(st.sampled_from((1.0, 1.2)))),
+        )
+        for pool, need, gpu in found
+    )
+    return Case(
+        request=GpuRequest(
+            gpu_count=1,
+            gpu_type=draw(st.sampled_from((None, None, None, found[0][0].site_type))),
+            cpu_count=draw(st.sampled_from((1, 8))),
+            partitions=draw(st.sampled_from(((), ("small",), ("large",)))),
+            bindable=draw(st.sampled_from((True, True, True, False))),
+        ),
+        workload=Workload(slowdown=draw(st.sampled_from((None, None, 1.1, 2.0)))),
+        places=places,
+        cluster=Cluster(manager="slurm", version="24.11", pools=tuple(place.pool for place in places)),
+        rules=Rules(
+            sharing=SharingRules(
+                rule="price",
+                sizes=draw(st.sampled_from((SIZES, SIZES, (50,)))),
+                bind=draw(st.sampled_from(("room", "room", "never", "always"))),
+                maximum_slowdown=draw(st.sampled_from((1.1, 1.25, 2.0))),
+                worst_slowdown=draw(st.sampled_from((1.1, 1.5, 3.0))),
+                maximum_partners=draw(st.sampled_from((2, 4))),
+            )
+        ),
     )
 
 
@@ -125,11 +191,12 @@ def decide(case: Case) -> Decision:
 
 def landing(case: Case, decision: Decision) -> Sequence[Place]:
     """Return where the share of *decision* may land."""
-    named = decision.request.gpu_type
+    named, required = decision.request.gpu_type, decision.request.required_gpus
     return [
         place
         for place in case.places
         if place.pool.mps_per_gpu and place.pool.gpu_count and named in (None, place.name)
+        if not required or place.name in required
     ]
 
 
@@ -139,7 +206,7 @@ def test_every_decision_keeps_the_contract(case: Case) -> None:
     assert decide(case).code in Code
 
 
-@given(cases())
+@given(cases() | priced_cases())
 def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
     """Its cap is within its share of the memory: shares that fit by number fit by memory (docs/decisions/0002)."""
     decision = decide(case)
@@ -155,10 +222,64 @@ def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
         assert need.familiar
         assert need.memory_bytes.high <= cap
         assert 100 * cap <= share * gpu.memory_bytes
-        assert share >= round(100 * need.sm_activity.high, 6)
+        assert case.rules.sharing.rule == "price" or share >= round(100 * need.sm_activity.high, 6)
         assert gpu.compute_capability >= (7, 0)
     assert share <= case.rules.sharing.maximum_percent
     assert 100 // share <= case.rules.sharing.maximum_partners
+
+
+def shared_by_price(case: Case) -> Decision | None:
+    """Return the decision where it is a share that was chosen by its price."""
+    decision = decide(case)
+    return decision if decision.request.mps_thread_percent is not None else None
+
+
+@given(priced_cases())
+def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: Case) -> None:
+    """As expected and at the pessimistic end, alone and beside an average partner; its size is one of the site's."""
+    decision = shared_by_price(case)
+    if decision is None:
+        return
+    share, sharing = decision.request.mps_thread_percent, case.rules.sharing
+    accepted = case.workload.slowdown or sharing.maximum_slowdown
+    excess = max((sharing.worst_slowdown - 1) / max(sharing.maximum_slowdown - 1, 1e-9), 1.0)
+    worst = sharing.worst_slowdown if case.workload.slowdown is None else 1 + (accepted - 1) * excess
+    assert share in sharing.sizes
+    for place in landing(case, decision):
+        alone = next(price.slowdown for price in place.shares if price.share_percent == share)
+        for cost in (alone, beside(alone, partners_of(share))):
+            assert cost.value <= accepted
+            assert cost.high <= worst * (1 + 1e-9) or sharing.maximum_slowdown <= 1
+            assert share * cost.value <= 80
+
+
+@given(priced_cases())
+def test_a_job_is_bound_only_where_it_could_run(case: Case) -> None:
+    """Each GPU type has a name to ask for and a node that is large enough and in reach; one has room, unless told."""
+    decision = shared_by_price(case)
+    if decision is None or not decision.request.required_gpus:
+        return
+    asked, where = case.request, landing(case, decision)
+    assert asked.bindable
+    assert asked.gpu_type is None
+    assert case.rules.sharing.bind != "never"
+    assert len({place.pool.mps_per_gpu for place in where}) == 1
+    for place in where:
+        assert place.pool.exact_feature
+        assert not place.pool.node_kinds or any(
+            kind.cpu_count >= asked.cpu_count
+            and kind.host_memory_bytes >= asked.host_memory_bytes
+            and (not kind.partitions or not asked.partitions or {*kind.partitions} & {*asked.partitions})
+            for kind in place.pool.node_kinds
+        )
+    if case.rules.sharing.bind == "room":
+        assert any(place.pool.has_room(decision.request.mps_thread_percent or 0) for place in where)
+
+
+@given(priced_cases())
+def test_who_accepts_no_slowdown_never_shares_by_price(case: Case) -> None:
+    strict = replace(case, workload=replace(case.workload, slowdown=1.0))
+    assert shared_by_price(strict) is None
 
 
 @given(cases(), st.floats(1.0, 4.0))
@@ -196,3 +317,9 @@ def test_the_cases_reach_every_outcome() -> None:
         lambda decision: any("promised" in reason for reason in decision.reasons),
     ):
         assert outcome(decide(find(cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
+    for outcome in (
+        lambda decision: bool(decision.request.required_gpus),
+        lambda decision: decision.request.mps_thread_percent is not None and not decision.request.required_gpus,
+        lambda decision: decision.request.mps_thread_percent is None,
+    ):
+        assert outcome(decide(find(priced_cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))

@@ -16,6 +16,7 @@ from gpusage_hooks.types import Interval
         (25, "rtx-3090", "a quarter of an rtx-3090"),
         (75, "t4", "three quarters of a t4"),
         (40, "A30", "40 % of an A30"),
+        (50, "new-type", "half a new-type"),
     ],
 )
 def test_a_share_reads_as_people_say_it(percent: int, gpu: str, words: str) -> None:

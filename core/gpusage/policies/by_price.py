@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
 from gpusage.policies.place import admitted, names, not_understood
-from gpusage.policies.price import AVERAGE_PARTNER, Limits, Offer, holds, limits, need_on, offers, sizes, trouble
+from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.wording import cost, part_of, percent
-from gpusage_hooks.types import Case, Decision
+from gpusage_hooks.types import Case, Cluster, Decision, GpuRequest, SharingRules, Workload
 
 
 def decide(case: Case, draft: Decision) -> Decision:
     """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
-    within = limits(case.rules.sharing, case.workload.slowdown)
-    obstacle = _obstacle(case, within)
+    within = replace(limits(case.rules.sharing, case.workload.slowdown), serving=_serving(case))
+    obstacle = _obstacle(case.cluster, case.rules.sharing, within)
     if obstacle:
         return whole(draft, obstacle)
     offered = offered_shares(case)
@@ -26,9 +26,19 @@ def decide(case: Case, draft: Decision) -> Decision:
     return _shared(draft, choice, within, case)
 
 
+def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
+    """Tell whether a share is in question at all, so that prices are worth predicting."""
+    ours = rules.enabled and rules.rule == "price" and request.gpu_count == 1 and not request.obstacles
+    return ours and _obstacle(cluster, rules, limits(rules, workload.slowdown)) is None
+
+
 def offered_shares(case: Case) -> tuple[Offer, ...]:
     """Return every share of a size of the site's, on each place that can be shared."""
     return tuple(offers((place for place in admitted(case) if place.pool.mps_per_gpu), case.rules.sharing))
+
+
+def _serving(case: Case) -> Workload | None:
+    return case.workload if case.rules.slo.enabled and case.workload.mode == "infer" else None
 
 
 def whole(draft: Decision, reason: str) -> Decision:
@@ -36,15 +46,15 @@ def whole(draft: Decision, reason: str) -> Decision:
     return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
 
 
-def _obstacle(case: Case, within: Limits) -> str | None:
+def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be asked for, whatever it costs."""
-    if case.cluster.unshared:
-        return "; ".join(dict.fromkeys(case.cluster.unshared.values()))
-    if within.expected < AVERAGE_PARTNER:
-        return f"any share costs more than the accepted {percent(within.expected)}"
-    if not sizes(case.rules.sharing):
+    if cluster.unshared:
+        return "; ".join(dict.fromkeys(cluster.unshared.values()))
+    if within.expected <= 1:
+        return "no slowdown is accepted"
+    if not sizes(rules):
         return "the site's rules allow no size of a share"
-    if not any(place.pool.mps_per_gpu for place in admitted(case)):
+    if not any(pool.mps_per_gpu for pool in cluster.pools):
         return "no GPU that it may use can be shared"
     return None
 
@@ -76,7 +86,7 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
         required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
     )
     reasons = [] if choice.binding else [*draft.reasons]
-    reasons += [f"beside a partner {cost(dearest.slowdown)}, at most {percent(within.expected)} is accepted"]
+    reasons += [f"beside partners {cost(dearest.slowdown)}, at most {percent(within.expected)} is accepted"]
     reasons += [known] if (known := _known(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(dearest))
@@ -95,7 +105,7 @@ def _known(case: Case) -> str:
 def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Case) -> str:
     """Return why none of the shares is taken, by the one that came closest."""
     if not offered:
-        return "what a share would cost is not known"
+        return "no GPU that it may use can be shared"
     holding = [offer for offer in offered if holds(offer, within)]
     if not holding:
         nearest = min(offered, key=lambda offer: _distance(offer, within))
@@ -111,7 +121,7 @@ def _unbound(best: Offer, reach: Reach, within: Limits, case: Case) -> str:
     if case.rules.sharing.bind == "never":
         return f"{why}, and the site binds no job to a GPU type"
     if not is_fast(best, reach, within):
-        return f"{why}, which is faster"
+        return f"{why}, which {'is' if len(others) == 1 else 'are'} faster"
     if not can_bind(best.place, reach):
         return f"{why}, and the job cannot be bound to {best.place.name}"
     return f"{why}, and {best.place.name} has no room now"

@@ -2,7 +2,7 @@
 
 Invariants (docs/decisions/0023):
 
-1. What is promised holds beside an average partner: with percentages that add up to 100, who comes hardly matters.
+1. What is promised holds beside average partners: with percentages that add up to 100, who comes hardly matters.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
 """
@@ -13,26 +13,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpusage.policies.place import LIMITING
+from gpusage.policies.slo import latency_s
 from gpusage.predictors.intervals import product, ratio
 from gpusage.wording import percent
-from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules
+from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
 from gpusage_hooks.units import gib
 
-AVERAGE_PARTNER = 1.08
-"""How many times as long a step takes beside a partner, each held to its own part of the threads.
-
-Source: inference of three networks on halves of a V100, measured: 1.05 to 1.12 times the step time alone on the half.
-"""
 MOST_GPU_TIME = 0.8
 """Of the whole GPU's time for a step: a share that takes more of it saves too little to be worth a slowdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many times as long a step may take on a share: as expected, and at the pessimistic end."""
+    """How many times as long a step may take on a share: as expected, and at the pessimistic end.
+
+    Attributes:
+        serving: The workload whose promised latency the share has to keep; ``None`` where none is.
+    """
 
     expected: float
     worst: float
+    serving: Workload | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Offer:
 
     Attributes:
         price: What it costs the job alone there.
-        slowdown: The step time against that on the whole GPU, beside an average partner.
+        slowdown: The step time against that on the whole GPU, beside average partners.
     """
 
     place: Place
@@ -85,6 +86,14 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
     return Limits(expected=accepted, worst=1 + (accepted - 1) * times)
 
 
+def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
+    """Tell whether the latency that *serving* promises holds on the share, at its pessimistic end."""
+    if serving is None or serving.slo is None:
+        return True
+    step_s = product(offer.place.need.step_time_s, offer.slowdown).high
+    return latency_s(step_s, serving) <= serving.slo.latency_s
+
+
 def sizes(rules: SharingRules) -> tuple[int, ...]:
     """Return the percentages that a share may have under the site's *rules*, smallest first."""
     least, most = max(rules.minimum_percent, 1), min(rules.maximum_percent, 99)
@@ -94,20 +103,18 @@ def sizes(rules: SharingRules) -> tuple[int, ...]:
 
 def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
     """Yield the shares at each place that have a size of the site's."""
+    from gpusage.predictors.beside import beside  # noqa: PLC0415 - numpy, for whoever only loads plugins
+
     allowed = sizes(rules)
     for place in where:
         for price in place.shares:
             if price.share_percent in allowed:
-                yield Offer(place=place, price=price, slowdown=beside_partner(price.slowdown))
+                yield Offer(place=place, price=price, slowdown=beside(price.slowdown, partners_of(price.share_percent)))
 
 
-def beside_partner(slowdown: Interval) -> Interval:
-    """Return the slowdown beside an average partner of a job whose *slowdown* is that of the share alone."""
-    return Interval(
-        value=slowdown.value * AVERAGE_PARTNER,
-        low=slowdown.low * AVERAGE_PARTNER,
-        high=slowdown.high * AVERAGE_PARTNER,
-    )
+def partners_of(share_percent: int) -> int:
+    """Return how many others of the same size fit beside a share; beside a large one there is a smaller one."""
+    return max(100 // share_percent - 1, 1)
 
 
 def need_on(offer: Offer) -> GpuNeed:
@@ -133,6 +140,7 @@ def holds(offer: Offer, within: Limits) -> bool:
         and offer.has_memory(offer.booked_bytes)
         and offer.slowdown.value <= within.expected
         and offer.slowdown.high <= within.worst
+        and keeps_promise(offer, within.serving)
         and offer.gpu_time <= MOST_GPU_TIME
     )
 
@@ -149,9 +157,9 @@ def trouble(offer: Offer, within: Limits) -> str:
     if not offer.has_memory(offer.booked_bytes):
         return f"may need up to {gib(offer.booked_bytes)}, more than its part of the memory"
     if not slowdown.value <= within.expected:
-        return f"would cost {percent(slowdown.value)} beside a partner, more than {percent(within.expected)}"
+        return f"would cost {percent(slowdown.value)} beside partners, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
-        return f"may cost up to {percent(slowdown.high)} beside a partner, more than {percent(within.worst)}"
+        return f"may cost up to {percent(slowdown.high)} beside partners, more than {percent(within.worst)}"
     return (
         f"would save too little: a step takes {100 * offer.gpu_time:.0f} % of the GPU time that it takes on a whole GPU"
     )

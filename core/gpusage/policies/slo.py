@@ -20,7 +20,7 @@ def decide_slo(case: Case, draft: Decision) -> Decision | None:
     slo = case.workload.slo
     if not case.rules.slo.enabled or slo is None or case.workload.mode != "infer":
         return None
-    decided = _prefer_those_that_meet(case, slo, draft)
+    decided = draft if draft.request.required_gpus else _prefer_those_that_meet(case, slo, draft)
     if decided.request.mps_thread_percent is not None:
         decided = _protect(case, slo, decided)
     return None if decided == draft else replace(decided, plugin=__name__)
@@ -44,7 +44,12 @@ def latency_s(step_time_s: float, workload: Workload) -> float:
 
 
 def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
-    """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on."""
+    """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on.
+
+    Where the share has a price, its promise was kept when it was chosen.
+    """
+    if draft.need is not None and draft.need.share_percent == draft.request.mps_thread_percent:
+        return draft
     margin = min(case.rules.slo.latency_margin, 1.0)
     where = [place for place in admitted(case) if place.pool.mps_per_gpu]
     worst = max(where, key=lambda place: place.need.step_time_s.high, default=None)

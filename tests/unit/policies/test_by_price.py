@@ -1,0 +1,172 @@
+"""The rule ``price``, in its turn among the policies; prices are made up here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.policies import sharing, slo
+from gpusage.policies.by_price import may_share
+from gpusage.policies.price import partners_of
+from gpusage.predictors.beside import beside
+from gpusage.predictors.intervals import product
+from gpusage.wording import cost, percent
+from gpusage_hooks import samples
+from gpusage_hooks.types import (
+    Alone,
+    Case,
+    Cluster,
+    Decision,
+    Gpu,
+    GpuRequest,
+    Interval,
+    Price,
+    Rules,
+    SharingRules,
+    Slo,
+    Workload,
+)
+
+OLD, SMALL, FAST = samples.gpus()
+PRICE = SharingRules(rule="price", maximum_partners=4)
+DEAR = {25: 3.0, 33: 2.0, 50: 1.5, 75: 1.3}
+CHEAP = {25: 1.3, 33: 1.15, 50: 1.1, 75: 1.09}
+
+
+def priced(*costs: dict[int, float], rules: SharingRules = PRICE, **changes: object) -> Case:
+    """Return a case with the sample GPUs, the old one first, and what shares of them cost; each may be named."""
+    case = samples.case(memory_gib=1.0)
+    places = tuple(
+        replace(place, pool=replace(place.pool, exact_feature=place.name), shares=shares_of(place.gpu, of_gpu))
+        for place, of_gpu in zip(case.places, costs, strict=False)
+    )
+    pools = tuple(place.pool for place in places)
+    case = replace(case, places=places, cluster=replace(case.cluster, pools=pools), rules=Rules(sharing=rules))
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def shares_of(gpu: Gpu, costs: dict[int, float]) -> tuple[Price, ...]:
+    return tuple(
+        Price(gpu=gpu.name, share_percent=size, slowdown=Interval(value=times, low=1.0, high=times + 0.05))
+        for size, times in costs.items()
+    )
+
+
+def decided(case: Case, preferred: tuple[str, ...] = ()) -> Decision:
+    draft = samples.draft(case)
+    draft = replace(draft, request=replace(draft.request, preferred_gpus=preferred))
+    decision = sharing.decide_sharing(case, draft)
+    assert decision is not None
+    return decision
+
+
+def reason(case: Case, preferred: tuple[str, ...] = ()) -> str:
+    decision = decided(case, preferred)
+    assert decision.request.mps_thread_percent is None
+    return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
+
+
+def test_a_share_that_holds_everywhere_takes_the_place_of_the_gpu() -> None:
+    """33 % at 1.15, and more beside partners, take about 40 % of the GPU's time; 25 % at 1.3 are too dear."""
+    decision = decided(priced(CHEAP, CHEAP, CHEAP))
+    request = decision.request
+    assert (request.gpu_count, request.mps_thread_percent, request.required_gpus) == (0, 33, ())
+    there = beside(Interval(value=1.15, low=1.0, high=1.2), partners_of(33))
+    assert decision.reasons[-1] == f"beside partners {cost(there)}, at most 25 % is accepted"
+    assert decision.need is not None
+    assert (decision.need.share_percent, decision.need.slowdown.value) == (33, 1.15)
+
+
+def test_one_that_holds_on_some_binds_the_job_to_these_and_says_so() -> None:
+    decision = decided(priced(DEAR, CHEAP, CHEAP))
+    assert decision.request.required_gpus == (SMALL.name, FAST.name)
+    assert decision.request.preferred_gpus == ()
+    assert decision.reasons[-1] == f"bound to {SMALL.name}, {FAST.name}, where that holds"
+
+
+def test_a_named_type_needs_no_binding() -> None:
+    decision = decided(priced(DEAR, CHEAP, CHEAP, request=GpuRequest(gpu_count=1, gpu_type=FAST.name)))
+    assert (decision.request.mps_thread_percent, decision.request.required_gpus) == (33, ())
+
+
+def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
+    told = priced(CHEAP, workload=Workload(alone=Alone(utilization=0.6)))
+    assert "by the GPU utilization that you gave, 60 %" in decided(told).reasons
+    timed = priced(CHEAP, workload=Workload(alone=Alone(step_time_s=0.03, gpu="a100")))
+    assert "by the step time that you gave, 30 ms on a100" in decided(timed).reasons
+
+
+DEAREST = beside(Interval(value=1.3, low=1.0, high=1.35), 1)
+NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hold on sample-old, and "
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (
+            priced(DEAR),
+            f"three quarters of a sample-old would cost {percent(DEAREST.value)} beside partners, more than 25 %",
+        ),
+        (priced(CHEAP, workload=Workload(slowdown=1.0)), "no slowdown is accepted"),
+        (priced(CHEAP, rules=replace(PRICE, sizes=())), "the site's rules allow no size of a share"),
+        (
+            priced(DEAR, CHEAP, rules=replace(PRICE, bind="never")),
+            NOT_EVERYWHERE + "the site binds no job to a GPU type",
+        ),
+        (
+            priced(DEAR, CHEAP, request=GpuRequest(gpu_count=1, bindable=False)),
+            NOT_EVERYWHERE + "the job cannot be bound to sample-small",
+        ),
+    ],
+)
+def test_a_whole_gpu_is_kept_with_the_nearest_miss(case: Case, expected: str) -> None:
+    assert reason(case) == expected
+
+
+def test_a_job_is_not_bound_to_a_gpu_that_is_slower_than_the_one_it_would_have() -> None:
+    told = (
+        "a third of a sample-old would be enough, but it does not hold on sample-small, sample-fast, which are faster"
+    )
+    assert reason(priced(CHEAP, DEAR, DEAR), preferred=(FAST.name,)) == told
+
+
+def test_a_place_that_has_no_room_now_is_said() -> None:
+    case = priced(DEAR, CHEAP)
+    full = tuple(replace(place, pool=replace(place.pool, free_gpu_count=0)) for place in case.places)
+    assert reason(replace(case, places=full)).endswith("and sample-small has no room now")
+
+
+@pytest.mark.parametrize(("accepted", "share"), [(None, 33), (1.2, 50), (1.1, 75), (1.5, 25)])
+def test_the_user_decides_how_much_slower_a_job_may_become(accepted: float | None, share: int) -> None:
+    """75 % at 1.09 take more than 80 % of the GPU's time, which saves too little: that one stays whole."""
+    request = decided(priced(CHEAP, workload=Workload(slowdown=accepted))).request
+    assert request.mps_thread_percent == (None if share == 75 else share)
+
+
+def serving(latency_s: float) -> Workload:
+    return Workload(mode="infer", slo=Slo(latency_s=latency_s))
+
+
+def test_a_promised_latency_has_to_hold_on_the_share() -> None:
+    third, half = (
+        product(samples.need(OLD).step_time_s, beside(Interval(value=times, low=1.0, high=times + 0.05), partners)).high
+        for times, partners in ((1.15, 2), (1.1, 1))
+    )
+    assert decided(priced(CHEAP, workload=serving(third))).request.mps_thread_percent == 33
+    tight = priced(CHEAP, workload=serving((third + half) / 2))
+    assert decided(tight).request.mps_thread_percent == 50
+    assert slo.decide_slo(tight, decided(tight)) is None
+    assert decided(priced(CHEAP, workload=serving(half - 0.001))).request.mps_thread_percent is None
+
+
+def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
+    case = priced(CHEAP)
+    asked, work, seen = GpuRequest(gpu_count=1), Workload(), case.cluster
+    assert may_share(asked, work, seen, PRICE)
+    assert not may_share(asked, work, seen, SharingRules(rule="activity"))
+    assert not may_share(asked, work, seen, replace(PRICE, enabled=False))
+    assert not may_share(replace(asked, gpu_count=2), work, seen, PRICE)
+    assert not may_share(replace(asked, obstacles=("no",)), work, seen, PRICE)
+    assert not may_share(asked, Workload(slowdown=1.0), seen, PRICE)
+    assert not may_share(asked, work, Cluster(manager="m", version="1", pools=()), PRICE)
