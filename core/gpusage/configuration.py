@@ -96,7 +96,7 @@ class Configuration:
         return next((each for each in self.managers.values() if isinstance(each, kind)), kind())
 
     def answer_limit_s(self, manager: str) -> float:
-        """Return how long a question of *manager* may take that names no limit, in seconds."""
+        """Return how long a question of *manager* may take that does not say until when, in seconds."""
         return self.managers.get(manager, ManagerSettings()).answer_limit_s
 
     def effective(self) -> Iterator[tuple[str, Any, str]]:

@@ -10,15 +10,20 @@ Invariants:
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from gpusage_hooks.types import Gpu
+from gpusage_hooks.types import Gpu, Range
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 """What a manager may be called."""
 
+TAKEN = ("mode", "kill_switch", "sharing", "generation", "slo", "daemon", "store")
+"""The keys of gpusage.toml that are gpusage's own."""
+
 _PLAIN = (bool, int, float, str, tuple[str, ...])
+_PLAIN_NAMES = "bool, int, float, str, tuple[str, ...]"
 _Chosen = TypeVar("_Chosen", bound="ManagerSettings")
 
 
@@ -88,22 +93,38 @@ class Context:
 
 def manager_fault(manager: Manager) -> str | None:
     """Return what is wrong with the description of a manager, one clause, or ``None``."""
-    kind = manager.settings
-    if not NAME.fullmatch(manager.name):
-        return f"its name must be lower-case letters, digits, '-' and '_'; got {manager.name!r:.80}"
-    if kind is ManagerSettings:
-        return None
+    return next(_faults(manager), None)
+
+
+def _faults(manager: Manager) -> Iterator[str]:
+    """Yield what is wrong; what comes later rests on what came before."""
+    kind, name = manager.settings, manager.name
+    if not NAME.fullmatch(name):
+        yield f"its name must be lower-case letters, digits, '-' and '_'; got {name!r:.80}"
+    if name in TAKEN:
+        yield f"its name must not be one of gpusage.toml's own keys, {', '.join(TAKEN)}; got {name!r}"
+    if kind is not ManagerSettings:
+        yield from _settings_faults(kind)
+
+
+def _settings_faults(kind: type[ManagerSettings]) -> Iterator[str]:
     if not (is_dataclass(kind) and "__setattr__" in vars(kind)):  # which dataclass() writes where it is frozen
-        return f"its settings must be a frozen dataclass; got {kind.__name__}"
+        yield f"its settings must be a frozen dataclass; got {kind.__name__}"
     hints = get_type_hints(kind, include_extras=True)
-    faults = (_field_fault(item, hints[item.name]) for item in fields(kind))
-    return next((fault for fault in faults if fault), None)
+    for item in fields(kind):  # type: ignore[arg-type]  # it is a dataclass
+        yield from _field_faults(item, hints[item.name])
+    limit_s = kind().answer_limit_s
+    if not limit_s > 0:
+        yield f"answer_limit_s of its settings must be above 0; got {limit_s!r}"
 
 
-def _field_fault(field: Any, hint: Any) -> str | None:  # noqa: ANN401 - a field, and any annotation
-    if field.default is MISSING and field.default_factory is MISSING:
-        return f"setting {field.name!r} must have a default; got none"
-    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def _field_faults(field: Field[Any], hint: Any) -> Iterator[str]:  # noqa: ANN401 - any annotation
+    default: Any = field.default
+    if default is MISSING:
+        yield f"setting {field.name!r} must have a default; got none"
+    plain, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if plain not in _PLAIN and get_origin(plain) is not Literal:
-        return f"setting {field.name!r} must be a bool, int, float, str, tuple[str, ...] or Literal; got {plain}"
-    return None
+        yield f"setting {field.name!r} must be one of {_PLAIN_NAMES} or a Literal; got {plain}"
+    for limit in limits:
+        if isinstance(limit, Range) and not limit.low <= default <= limit.high:
+            yield f"setting {field.name!r} must have a default from {limit.low:g} to {limit.high:g}; got {default}"
