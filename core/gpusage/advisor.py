@@ -18,7 +18,6 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
 from gpusage.policies.price import sizes
-from gpusage.predictors.familiarity import doubts
 from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
@@ -101,6 +100,8 @@ class Advisor:
                 f"got batch={workload.batch_size}. Export it with a dynamic batch axis."
             )
             raise GraphError(message)
+        from gpusage.predictors.needs import doubts  # noqa: PLC0415 - numpy is not for every command
+
         answers = zip(
             gpus,
             _answered("predict_step_time", self.hooks.predict_step_time(graph, workload, gpus)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -37,7 +37,7 @@ def mismatch(value: object, hint: Hint, path: str) -> str | None:
         return _of_tuple(value, hint, path)
     if origin is Sequence:
         return _of_sequence(value, hint, path)
-    if origin is Mapping:
+    if origin in (Mapping, MutableMapping):
         return _of_mapping(value, hint, path)
     if origin is type:
         return _of_type(value, hint, path)

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
@@ -91,6 +91,8 @@ class ModelGraph:
         fixed_batch_size: The only batch size that the file was exported for; ``None`` where sizes follow the batch.
         unknown_op_types: Operators that no rule describes, with how often each occurs.
         notes: What a reader should know, one sentence each.
+        derived: What plugins worked out from this graph, each under its own name: no part of the graph's value, and
+            kept as long as the graph. Nothing in it should refer to the graph.
     """
 
     name: str
@@ -102,6 +104,7 @@ class ModelGraph:
     fixed_batch_size: int | None = None
     unknown_op_types: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    derived: MutableMapping[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

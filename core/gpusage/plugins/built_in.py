@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -17,33 +17,38 @@ BUILT_IN: tuple[str, ...] = (
     "gpusage.graphs.onnx.reader",
     "gpusage.graphs.torch.pt2",
     "gpusage.policies.stages",
-    "gpusage.predictors.activity",
     "gpusage.predictors.colocation",
-    "gpusage.predictors.memory",
+    "gpusage.predictors.needs",
     "gpusage.predictors.slowdown",
-    "gpusage.predictors.step_time",
 )
-DEFERRED: Mapping[str, str] = MappingProxyType(
+DEFERRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        **dict.fromkeys((name for name in BUILT_IN if name.startswith("gpusage.graphs.")), "read_model"),
-        **{name: f"predict_{name.rpartition('.')[2]}" for name in BUILT_IN if name.startswith("gpusage.predictors.")},
+        **dict.fromkeys((name for name in BUILT_IN if name.startswith("gpusage.graphs.")), ("read_model",)),
+        "gpusage.predictors.colocation": ("predict_colocation",),
+        "gpusage.predictors.needs": ("predict_step_time", "predict_memory", "predict_activity"),
+        "gpusage.predictors.slowdown": ("predict_slowdown",),
     }
 )
-"""Built-in plugins that are imported when their one hook is first called: large, and most commands need few of them."""
+"""Built-in plugins that are imported when one of these hooks is first called: large, and most commands need few."""
 
 
 def built_in_plugin(name: str) -> ModuleType:
-    """Return the built-in plugin *name*, or what stands in for it until its one hook is called."""
+    """Return the built-in plugin *name*, or what stands in for it until one of its hooks is called."""
     return _deferred(name, DEFERRED[name]) if name in DEFERRED else importlib.import_module(name)
 
 
-def _deferred(module: str, hook: str) -> ModuleType:
+def _deferred(module: str, hooks: Sequence[str]) -> ModuleType:
+    substitute = ModuleType(module)
+    for hook in hooks:
+        setattr(substitute, hook, specs.hookimpl(trylast=True)(_importing(module, hook)))
+    return substitute
+
+
+def _importing(module: str, hook: str) -> Callable[..., Any]:
     specified: Callable[..., Any] = getattr(specs, hook)
 
     @wraps(specified)
     def call(*arguments: Any) -> Any:  # noqa: ANN401 - those of any hook
         return getattr(importlib.import_module(module), hook)(*arguments)
 
-    substitute = ModuleType(module)
-    setattr(substitute, hook, specs.hookimpl(trylast=True)(call))
-    return substitute
+    return call

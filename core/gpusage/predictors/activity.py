@@ -14,15 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.activity_features import NAMES, features_with
+from gpusage.predictors.activity_features import NAMES, Work, features_of
 from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import ActivityParameters, RegionParameters, pretrained
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.artifacts import ActivityParameters, RegionParameters
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
-from gpusage.predictors.timing import Timing, timing_of
+from gpusage.predictors.timing import Timing
 from gpusage.predictors.trees import Trees, read_trees
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Activity, Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.types import Activity, Interval, ModelGraph
 
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
@@ -62,29 +60,27 @@ class Learned(NamedTuple):
     far: FloatArray
 
 
-@hookimpl(trylast=True)
-def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
-    """Predict how busy the workload keeps each GPU when alone."""
-    timing = timing_of(graph, workload, gpus)
-    return _activities(Identity(timing), Identity(graph), workload)
+def activities(parameters: ActivityParameters, graph: ModelGraph, work: Work, timing: Timing) -> list[Activity]:
+    """Return how busy a workload keeps each GPU when alone.
 
-
-@remembered
-def _activities(
-    timing_key: Identity[Timing], graph_key: Identity[ModelGraph], workload: Workload
-) -> tuple[Activity, ...]:
-    timing, graph, learned = timing_key.value, graph_key.value, _learned(pretrained().activity)
-    rows = features_with(timing, graph, workload)
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        work: Of the workload.
+        timing: Of the workload, one entry per GPU.
+    """
+    learned = _learned(parameters)
+    rows = features_of(work, timing)
     values, deviations = np.empty((len(rows), 3)), np.full((len(rows), 3), DRAM_DEVIATION)
-    values[:, :2] = shares(learned.shares, rows)
-    values[:, 2] = timing.dram_s / timing.step_s
-    deviations[:, :2] = deviations_of(learned.regions, learned.far, rows)
+    values[:, :_FIGURES] = shares(learned.shares, rows)
+    values[:, _FIGURES] = timing.dram_s / timing.step_s
+    deviations[:, :_FIGURES] = deviations_of(learned.regions, learned.far, rows)
     intervals = shares_around(values, np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph))))
     never_waiting = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
-    return tuple(
+    return [
         Activity(gpu_utilization=_up_to(busy, ceiling), sm_activity=sm, dram_activity=dram)
         for (busy, sm, dram), ceiling in zip(intervals, never_waiting, strict=True)
-    )
+    ]
 
 
 def _up_to(share: Interval, ceiling: float) -> Interval:
@@ -129,7 +125,7 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
 
     Args:
         trees: What they say is the logarithm of 1 + percent.
-        rows: As `features_with` returns them.
+        rows: As `features_of` returns them.
     """
     found = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])

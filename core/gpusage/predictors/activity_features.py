@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log, prod
+from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.lowering import FloatArray, Lowering, lower
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.timing import Timing, timing_of
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage.predictors.timing import Timing
+from gpusage_hooks.types import ModelGraph
+
+_PASSES = 3
+"""A training step runs about three kernels for each forward one."""
+_LEAST = 1e-12
+_IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
+
+
+class Features(NamedTuple):
+    """The columns, one entry per GPU."""
+
+    log_busy_s: FloatArray
+    log_busy_s_per_kernel: FloatArray
+    log_kernels: FloatArray
+    sm_over_busy: FloatArray
+    dram_over_busy: FloatArray
+    log_inputs: FloatArray
+    log_batch_size: FloatArray
+    log_inputs_per_busy_s: FloatArray
+    log_flop_per_byte: FloatArray
+    log_parameters: FloatArray
+    log_outputs: FloatArray
+    log_flop_per_kernel: FloatArray
+
 
 NAMES = (
     "log busy seconds",
@@ -26,52 +50,51 @@ NAMES = (
     "log outputs",
     "log FLOP a kernel",
 )
-_BUSY, _BUSY_A_KERNEL, _KERNELS, _SM, _DRAM, _INPUTS = range(6)
-_INPUTS_OVER_BUSY = 7
-_PASSES = 3
-"""A training step runs about three kernels for each forward one."""
-_LEAST = 1e-12
-_IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
+"""Of the fields of `Features`, in the artifact and for people."""
 
 
-def features_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> FloatArray:
-    """Return one row a GPU, with a column for each of `NAMES`."""
-    return features_with(timing_of(graph, workload, gpus), graph, workload)
+class Work(NamedTuple):
+    """Those of `Features` that no GPU changes."""
+
+    log_kernels: float
+    log_inputs: float
+    log_batch_size: float
+    log_flop_per_byte: float
+    log_parameters: float
+    log_outputs: float
+    log_flop_per_kernel: float
 
 
-def features_with(timing: Timing, graph: ModelGraph, workload: Workload) -> FloatArray:
-    """Return the same where the GPUs' times are known."""
+def features_of(work: Work, timing: Timing) -> FloatArray:
+    """Return one row per GPU of *timing*, with a column for each of `Features`."""
+    table = np.empty((len(NAMES), len(timing.busy_s)))
+    columns = Features(*table)
+    for name, figure in zip(Work._fields, work, strict=True):
+        getattr(columns, name)[:] = figure
     busy_s = np.maximum(timing.busy_s, _LEAST)
     log_busy_s = np.log(busy_s)
-    rows = np.empty((len(busy_s), len(NAMES)))
-    rows[:] = _work(graph, lower(graph, workload), workload.batch_size)
-    rows[:, _BUSY] = log_busy_s
-    rows[:, _BUSY_A_KERNEL] = log_busy_s - rows[:, _KERNELS]
-    rows[:, _SM] = timing.sm_s / busy_s
-    rows[:, _DRAM] = timing.dram_s / busy_s
-    rows[:, _INPUTS_OVER_BUSY] = rows[:, _INPUTS] - log_busy_s
-    return rows
+    columns.log_busy_s[:] = log_busy_s
+    columns.log_busy_s_per_kernel[:] = log_busy_s - work.log_kernels
+    columns.sm_over_busy[:] = timing.sm_s / busy_s
+    columns.dram_over_busy[:] = timing.dram_s / busy_s
+    columns.log_inputs_per_busy_s[:] = work.log_inputs - log_busy_s
+    return np.ascontiguousarray(table.T)
 
 
-def _work(graph: ModelGraph, lowering: Lowering, batch_size: int) -> tuple[float, ...]:
-    """Return a row with what no GPU changes, and 0 for the rest."""
+def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Work:
+    """Return what of one step no GPU changes; *lowering* is of *graph* at *batch_size*."""
     counts = lowering.structure.counts
     passes = _PASSES if lowering.train else 1
     kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
     flop = float(counts @ lowering.flop) * passes
     traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
-    return (
-        0.0,
-        0.0,
-        log(kernels),
-        0.0,
-        0.0,
-        log(max(inputs, 1)),
-        log(batch_size),
-        0.0,
-        log(max(flop, 1.0) / max(traffic, 1.0)),
-        log(max(lowering.parameter_count, 1)),
-        log(max(lowering.output_elements_of_model, 1.0)),
-        log(max(flop, 1.0) / kernels),
+    return Work(
+        log_kernels=log(kernels),
+        log_inputs=log(max(inputs, 1)),
+        log_batch_size=log(batch_size),
+        log_flop_per_byte=log(max(flop, 1.0) / max(traffic, 1.0)),
+        log_parameters=log(max(lowering.parameter_count, 1)),
+        log_outputs=log(max(lowering.output_elements_of_model, 1.0)),
+        log_flop_per_kernel=log(max(flop, 1.0) / kernels),
     )

@@ -14,21 +14,13 @@ from enum import IntEnum
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity, remembered
 from gpusage.predictors.operators import OperatorClass, rule_of
-from gpusage.predictors.structure import Role, Structure, structure_of
+from gpusage.predictors.structure import Role, Structure
 from gpusage_hooks.types import ModelGraph, Node
 
 
-def widened(graph: ModelGraph) -> Structure:
-    """Return the structure of *graph* with kinds told apart by which of their tensors stay in fp32."""
-    return _widened(Identity(graph))
-
-
-@remembered
-def _widened(identity: Identity[ModelGraph]) -> Structure:
-    graph = identity.value
-    structure = structure_of(graph)
+def widened(graph: ModelGraph, structure: Structure) -> Structure:
+    """Return the *structure* of *graph* with kinds told apart by which of their tensors stay in fp32."""
     wide: list[bool] = []
     numbers: dict[tuple[int, bool, tuple[bool, ...]], int] = {}
     kind_of_node = []

@@ -8,7 +8,7 @@ its inputs are the kernel's shape and what the catalogue says of the GPU, as rat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray, shaped
-from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters, pretrained
+from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
 
@@ -79,6 +79,11 @@ class Efficiency:
         outputs: FloatArray = np.matmul(second[operator_class], np.tanh(hidden, out=hidden))
         return outputs
 
+    def gpu_factors(self, gpus: Sequence[str]) -> FloatArray:
+        """Return each GPU's own factor, 1 where it was not measured."""
+        factors: FloatArray = np.exp([self.gpu_log_factors.get(name, 0.0) for name in gpus])
+        return factors
+
     @cached_property
     def _layers(self) -> Mapping[np.dtype[Any], tuple[FloatArray, FloatArray]]:
         """By precision, both layers, shape (classes, out, in); the biases are the weights of a last input that is 1."""
@@ -111,8 +116,3 @@ def efficiency_of(parameters: StepTimeParameters) -> Efficiency:
         deviations=parameters.deviations,
         residual=residual_of(parameters.residual),
     )
-
-
-def shipped() -> Efficiency:
-    """Return the efficiencies of the artifact in use."""
-    return efficiency_of(pretrained().step_time)

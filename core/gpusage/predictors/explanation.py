@@ -15,14 +15,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gpusage.predictors.efficiency import shipped
-from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.liveness import walk
-from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
+from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.memory_parts import MemoryPart, memory_parts
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.question import question_of
 from gpusage.predictors.structure import Role
-from gpusage.predictors.timing import ideal_times, kernel_times, timing_of
+from gpusage.predictors.timing import ideal_times, kernel_times
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 
 Bound = Literal["compute", "bandwidth", "launch"]
@@ -143,8 +144,9 @@ class Explanation:
 
 def explanation_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Explanation:
     """Return what the built-in predictors' figures for *workload* on *gpu* are made of."""
-    timing, kernels, lowering = timing_of(graph, workload, [gpu]), kernels_of(graph, workload), lower(graph, workload)
-    times = kernel_times(shipped(), kernels, ideal_times(kernels, [gpu], workload.precision))
+    question = question_of(graph, workload)
+    timing, kernels, lowering = question.timing([gpu]), question.kernels, question.lowering
+    times = kernel_times(question.efficiency, kernels, ideal_times(kernels, [gpu], workload.precision))
     busy_s = float(timing.busy_s[0])
     factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
     bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
@@ -157,7 +159,7 @@ def explanation_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Explanati
         waiting_s=step_s - busy_s,
         classes=tuple(_classes(kernels, total_s * kernels.counts, bounds)),
         layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, len(lowering.flop)))),
-        memory=tuple(memory_parts(graph, workload, gpu)),
+        memory=tuple(memory_parts(question, gpu)),
     )
 
 

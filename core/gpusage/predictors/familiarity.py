@@ -10,12 +10,12 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from gpusage.predictors.artifacts import Card, pretrained
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.artifacts import Card
+from gpusage.predictors.lowering import Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
@@ -27,20 +27,28 @@ ALIKE = {"bf16": "fp16"}
 _SHOWN_OPERATORS = 3
 
 
-def doubts(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
-    """Return, a GPU, one sentence for each reason not to trust its figures as usual."""
-    limits = _limits(pretrained().step_time_card)
-    of_run = _run_notes(Identity(graph), workload, Identity(limits))
-    return [(*of_run, *_gpu_doubts(gpu, limits)) for gpu in gpus]
+def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
+    """Return one sentence for each reason not to trust the figures of *workload* as usual, whatever the GPU.
+
+    Args:
+        card: Of the artifact ``step_time``.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+    """
+    limits = _limits(card)
+    return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits))
 
 
-def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = ()) -> dict[str, float]:
+def gpu_doubts(card: Card, gpu: Gpu) -> tuple[str, ...]:
+    """Return one sentence for each reason not to trust figures on *gpu* as usual."""
+    return tuple(_gpu_doubts(gpu, _limits(card)))
+
+
+def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:
     """Return, by ``op_type``, the share of the forward FLOP that operators with long sums do, but for *known* ones."""
-    from gpusage.predictors.lowering import lower  # noqa: PLC0415 - numpy is not for every command
-
-    lowering = lower(graph, workload)
     kinds, shares = lowering.structure.kinds, defaultdict[str, float](float)
-    total = float(lowering.flop @ lowering.structure.counts)
+    total = step_flop(lowering)
     for number in (lowering.inner > 1).nonzero()[0].tolist():
         if kinds[number].op_type not in known:
             shares[kinds[number].op_type] += float(lowering.flop[number] * lowering.structure.counts[number]) / total
@@ -50,11 +58,6 @@ def work_shares(graph: ModelGraph, workload: Workload, known: Collection[str] = 
 @lru_cache(maxsize=4)
 def _limits(card: Card) -> Mapping[str, Any]:
     return {**card.ranges, **{name: frozenset(names) for name, names in card.known.items()}}
-
-
-@remembered
-def _run_notes(graph: Identity[ModelGraph], workload: Workload, limits: Identity[Mapping[str, Any]]) -> tuple[str, ...]:
-    return (*_model_doubts(graph.value, limits.value), *_run_doubts(graph.value, workload, limits.value))
 
 
 def _model_doubts(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[str]:
@@ -68,17 +71,14 @@ def _model_doubts(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[str]
         yield f"The model has {graph.parameter_count:.3g} parameters; no measured one has more than {most:.3g}."
 
 
-def _run_doubts(graph: ModelGraph, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:
-    from gpusage.predictors.lowering import lower  # noqa: PLC0415 - numpy is not for every command
-
+def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:
     if (most := _greatest(limits, "batch_size")) < workload.batch_size:
         yield f"The batch has {workload.batch_size} samples; no measured one has more than {most:.0f}."
-    lowering = lower(graph, workload)
-    flop = float(lowering.flop @ lowering.structure.counts)
+    flop = step_flop(lowering)
     if (most := _greatest(limits, "flop")) < flop:
         yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
     if "operator" in limits:
-        shares = work_shares(graph, workload, limits["operator"])
+        shares = work_shares(lowering, limits["operator"])
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_named(strange)}."

@@ -1,19 +1,16 @@
-"""A key that stands for one object, so that caches need not compare or hash large values, and those caches."""
+"""Keys that stand for one object, so that a memory need not compare or hash large values, and a memory of a few."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Generic, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-P = ParamSpec("P")
-_REMEMBERED = 512
-_forget: list[Callable[[], None]] = []
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Identity(Generic[T]):
-    """Equal only to the identity of the same object, which it keeps alive as long as a cache keeps the key."""
+    """Equal only to the identity of the same object, which it keeps alive as long as a memory keeps the key."""
 
     __slots__ = ("value",)
 
@@ -27,14 +24,23 @@ class Identity(Generic[T]):
         return isinstance(other, Identity) and other.value is self.value
 
 
-def remembered(function: Callable[P, T]) -> Callable[P, T]:
-    """Let *function*, whose first argument is an `Identity`, remember its latest results until `forget` is called."""
-    cached = lru_cache(maxsize=_REMEMBERED)(function)
-    _forget.append(cached.cache_clear)
-    return cast("Callable[P, T]", cached)
+class Newest(Generic[Key, T]):
+    """The newest values by key; safe in several threads, of which two may both make what neither found.
 
+    Args:
+        limit: How many are kept, at least 2.
+    """
 
-def forget() -> None:
-    """Forget every graph that predictors have seen, and what they worked out for it."""
-    for clear in _forget:
-        clear()
+    __slots__ = ("_kept", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: dict[Key, T] = {}
+
+    def find(self, key: Key, make: Callable[[], T]) -> T:
+        """Return the value of *key*, which *make* makes where it is not kept."""
+        value = self._kept.get(key)
+        if value is None:
+            value = make()
+            self._kept = dict([*list(self._kept.items())[1 - self._limit :], (key, value)])
+        return value

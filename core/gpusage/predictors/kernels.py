@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.predictors.identity import Identity, remembered
-from gpusage.predictors.lowering import FloatArray, IntArray, Lowering, lower
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_hooks.types import Optimizer, Precision
 
 _C = OperatorClass
 _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
@@ -110,14 +110,8 @@ class Kernels:
     kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def kernels_of(graph: ModelGraph, workload: Workload) -> Kernels:
-    """Return the kernels of one step of *workload*."""
-    return _kernels(Identity(lower(graph, workload)), workload.precision, workload.optimizer)
-
-
-@remembered
-def _kernels(key: Identity[Lowering], precision: str, optimizer: str) -> Kernels:
-    lowering = key.value
+def kernels_of(lowering: Lowering, precision: Precision, optimizer: Optimizer) -> Kernels:
+    """Return the kernels of one step."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     others = _others(lowering, precision, optimizer)
     table = np.empty((_WIDTH, passes * count + len(others)))

@@ -14,9 +14,8 @@ from itertools import compress
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.operators import (
     CLASS_OF_NUMBER,
     RULE_OF_NUMBER,
@@ -29,10 +28,6 @@ from gpusage.predictors.operators import (
 )
 from gpusage.predictors.structure import Role, Structure
 from gpusage_hooks.types import Node
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 
@@ -125,13 +120,8 @@ _CLASS_OF_ROLE = np.array(
 
 
 def kinds_of(structure: Structure, batch_size: int) -> Kinds:
-    """Return the columns of *structure* at *batch_size*, worked out once for each pair."""
-    return _kinds(Identity(structure), batch_size)
-
-
-@remembered
-def _kinds(key: Identity[Structure], batch_size: int) -> Kinds:
-    structure, sizes = key.value, Sizes(batch_size)
+    """Return the columns of *structure* at *batch_size*."""
+    sizes = Sizes(batch_size)
     nodes, operators, roles = structure.kinds, structure.operators, structure.roles
     classes = _classes(nodes, operators, roles)
     works, gathers = _WORKS[classes], _GATHERS[classes]

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering
+from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
 from gpusage_hooks.types import ModelGraph
 
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights and their gradients in fp32."""
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

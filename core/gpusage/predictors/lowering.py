@@ -12,17 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.autocast import widened
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.kinds import kinds_of
 from gpusage.predictors.operators import element_count
 from gpusage.predictors.structure import Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Workload
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 WIDE_BYTES = 4
@@ -65,9 +60,9 @@ class Lowering:
     output_elements: FloatArray
     output_bytes: FloatArray
     kept_bytes: FloatArray
-    keeps_inputs: npt.NDArray[np.bool_]
-    keeps_output: npt.NDArray[np.bool_]
-    matrix_units: npt.NDArray[np.bool_]
+    keeps_inputs: BoolArray
+    keeps_output: BoolArray
+    matrix_units: BoolArray
     sequential_steps: FloatArray
     inner: FloatArray
     width: FloatArray
@@ -79,22 +74,15 @@ class Lowering:
     train: bool
 
 
-def lower(graph: ModelGraph, workload: Workload) -> Lowering:
-    """Return the columns of *graph* under *workload*, worked out once for each pair."""
-    return _lower(Identity(graph), workload.batch_size, workload.mode, workload.precision)
+def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Lowering:
+    """Return the columns of *graph* under *workload*.
 
-
-def forward_flop(graph: ModelGraph) -> float:
-    """Return the FLOP of one sample's forward pass, a multiply-add being 2."""
-    lowering = lower(graph, Workload(batch_size=graph.fixed_batch_size or 1, mode="infer"))
-    return float(lowering.flop @ lowering.structure.counts) / (graph.fixed_batch_size or 1)
-
-
-@remembered
-def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision: str) -> Lowering:
-    graph = identity.value
-    float_bytes = FLOAT_BYTES[precision]
-    structure = structure_of(graph) if float_bytes == WIDE_BYTES else widened(graph)
+    Args:
+        graph: The model.
+        structure: Its structure; where the workload's floats have 2 bytes, the widened one.
+        workload: Its batch size, mode and precision count.
+    """
+    batch_size, float_bytes = workload.batch_size, FLOAT_BYTES[workload.precision]
     kinds = kinds_of(structure, batch_size)
     outputs, flop = kinds.outputs, kinds.flop
     of_float = np.where(structure.wide, WIDE_BYTES, float_bytes)
@@ -122,8 +110,20 @@ def _lower(identity: Identity[ModelGraph], batch_size: int, mode: str, precision
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
-        train=mode == "train",
+        train=workload.mode == "train",
     )
+
+
+def forward_flop(graph: ModelGraph) -> float:
+    """Return the FLOP of one sample's forward pass, a multiply-add being 2."""
+    batch_size = graph.fixed_batch_size or 1
+    lowering = lower(graph, structure_of(graph), Workload(batch_size=batch_size, mode="infer"))
+    return step_flop(lowering) / batch_size
+
+
+def step_flop(lowering: Lowering) -> float:
+    """Return the FLOP of one step's forward pass."""
+    return float(lowering.flop @ lowering.structure.counts)
 
 
 def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import MemoryParameters, pretrained
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.intervals import spread
 from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, TRAINING_TERMS, Walk, terms, walk
-from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Gpu, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "adafactor": 0.1}
@@ -70,16 +69,8 @@ BLOCK_BYTES = 64 * MIB
 checked on perceptrons, which are smaller than that."""
 
 
-@hookimpl(trylast=True)
-def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[MemoryInterval]:
-    """Predict the peak bytes of device memory on each GPU, context included."""
-    tensors = _tensor_bytes(Identity(graph), Identity(lower(graph, workload)), workload)
-    generations = {gpu.generation for gpu in gpus}
-    intervals = {generation: _interval(tensors, generation) for generation in generations}
-    return [intervals[gpu.generation] for gpu in gpus]
-
-
-def _interval(tensors: MemoryInterval, generation: str) -> MemoryInterval:
+def with_context(tensors: MemoryInterval, generation: str) -> MemoryInterval:
+    """Return the bytes that a process takes on a GPU of *generation*: its *tensors*, and the CUDA context."""
     context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
     low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
     return MemoryInterval(
@@ -90,24 +81,42 @@ def _interval(tensors: MemoryInterval, generation: str) -> MemoryInterval:
     )
 
 
-@remembered
-def _tensor_bytes(graph: Identity[ModelGraph], key: Identity[Lowering], workload: Workload) -> MemoryInterval:
-    """Return what a process takes beside the context."""
-    lowering = key.value
-    tensors = walk(graph.value, lowering, workload.batch_size)
-    library_bytes = float(_learned(pretrained().memory)[1][1]) if _has_convolutions(lowering) else 0.0
+def tensor_bytes(
+    parameters: MemoryParameters, graph: ModelGraph, lowering: Lowering, workload: Workload
+) -> MemoryInterval:
+    """Return what a process takes beside the CUDA context, in bytes; no GPU changes it.
+
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+    """
+    learned = _learned(parameters)
+    tensors = walk(graph, lowering, workload.batch_size)
+    library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
-    uncertain = spread(INFERENCE_DEVIATION, graph.value)
     if not lowering.train:
+        uncertain = spread(INFERENCE_DEVIATION, graph)
         high = inference * uncertain
         return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
-    found = terms(lowering, tensors)
-    step = library_bytes + _step_bytes(lowering, float(found[PEAK]), workload)
+    walked = terms(lowering, tensors)
+    step = library_bytes + _step_bytes(lowering, float(walked[PEAK]), workload)
     update = library_bytes + _update_bytes(lowering, tensors, workload)
-    extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
-    low, value, high, share_high = (weighted + extra for weighted in _weighted_sums(lowering, found))
-    value = max(value, inference, step, update)
-    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph.value)
+    return _training(graph, _weighted_sums(learned, lowering, walked, workload), max(inference, step, update))
+
+
+def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> MemoryInterval:
+    """Return the interval of a training step of *graph*.
+
+    Args:
+        graph: The model.
+        ends: Low end, point, high end and a share's high end, in bytes, as they were learned.
+        least_value: What the point is at least, in bytes.
+    """
+    low, value, high, share_high = ends
+    value = max(value, least_value)
+    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph)
     high = max(high, least)
     return MemoryInterval(
         value=value,
@@ -123,23 +132,36 @@ def _unmeasured_bytes(workload: Workload) -> float:
     return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
 
 
-def _weighted_sums(lowering: Lowering, found: FloatArray) -> list[float]:
-    """Return the `_ENDS` of a training step that momentum updates in fp32, context left out."""
-    weights, constants = _learned(pretrained().memory)
-    sums = weights @ found
-    ends: list[float] = (sums + constants if _has_convolutions(lowering) else sums).tolist()
-    return ends
+class _Learned(NamedTuple):
+    """One entry each for low end, point, high end and a share's high end.
 
+    Attributes:
+        weights: Of the walk's terms, shape (4, terms).
+        constants: Bytes that cuDNN's kernels add to the context, shape (4,).
+    """
 
-@lru_cache(maxsize=4)
-def _learned(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
-    """Return the weights, one row for each of the `_ENDS`, and what cuDNN's kernels add to the context."""
-    constants = shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"]
-    return shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)), constants
+    weights: FloatArray
+    constants: FloatArray
 
 
 _ENDS = 4
-"""Low end, point, high end, a share's high end."""
+_POINT = 1
+
+
+@lru_cache(maxsize=4)
+def _learned(parameters: MemoryParameters) -> _Learned:
+    return _Learned(
+        weights=shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
+        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"],
+    )
+
+
+def _weighted_sums(learned: _Learned, lowering: Lowering, walked: FloatArray, workload: Workload) -> list[float]:
+    """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
+    sums = learned.weights @ walked
+    extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
+    ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
+    return ends
 
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:

@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.liveness import Walk, walk
-from gpusage.predictors.lowering import FLOAT_BYTES, FloatArray, Lowering, lower
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.memory import (
     CONTEXT_BYTES,
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
     STATE_BYTES,
-    predict_memory,
 )
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage.predictors.question import Question
+from gpusage_hooks.types import Gpu, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,14 @@ class MemoryPart:
 REST = "workspace and allocator"
 
 
-def memory_parts(graph: ModelGraph, workload: Workload, gpu: Gpu) -> list[MemoryPart]:
-    """Return the parts of the predicted peak of *workload* on *gpu*; they add up to it."""
-    lowering = lower(graph, workload)
-    tensors = walk(graph, lowering, workload.batch_size)
+def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
+    """Return the parts of the predicted peak on *gpu*; they add up to it."""
+    lowering, workload = question.lowering, question.workload
+    tensors = walk(question.graph, lowering, workload.batch_size)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
-    total = predict_memory(graph, workload, [gpu])[0].value
+    total = question.memory_bytes([gpu])[0].value
     rest = MemoryPart(name=REST, memory_bytes=total - sum(part.memory_bytes for part in known))
     return [part for part in (*known, rest) if part.memory_bytes]
 

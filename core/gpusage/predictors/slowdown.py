@@ -16,7 +16,8 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.timing import Timing, kernels_on, timing_of
+from gpusage.predictors.question import question_of
+from gpusage.predictors.timing import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Alone, Gpu, Interval, ModelGraph, Workload
 
@@ -48,8 +49,9 @@ def predict_slowdown(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
-    timing, deviations = timing_of(graph, workload, gpus), _shipped()
-    kernels_s = kernels_on(graph, workload, [part for of_gpu in parts for part in of_gpu])
+    question, deviations = question_of(graph, workload), _shipped()
+    timing = question.timing(gpus)
+    kernels_s = question.kernels_s([part for of_gpu in parts for part in of_gpu])
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(timing, gpus, alone, deviations)
     ends = slowdowns(working[:, gpu_of], kernels_s / timing.kernels_s[gpu_of], deviations)

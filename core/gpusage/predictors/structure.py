@@ -14,14 +14,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.identity import Identity, remembered
+from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
 from gpusage_hooks.types import ModelGraph, Node
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
 _SHAPE_ELEMENTS = 64
@@ -81,13 +78,7 @@ class Structure:
 
 
 def structure_of(graph: ModelGraph) -> Structure:
-    """Return the structure of *graph*, worked out once for each graph."""
-    return _structure(Identity(graph))
-
-
-@remembered
-def _structure(identity: Identity[ModelGraph]) -> Structure:
-    graph = identity.value
+    """Return the structure of *graph*."""
     node_count = len(graph.nodes)
     lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
     producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, shipped
-from gpusage.predictors.identity import Identity, remembered
-from gpusage.predictors.kernels import Kernels, kernels_of
-from gpusage.predictors.lowering import FloatArray
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency
+from gpusage.predictors.identity import Identity
+from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.power import sustained_share
 from gpusage.predictors.residual import KernelSeconds, features_of
-from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
+from gpusage_hooks.types import Gpu, Precision
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
@@ -101,23 +101,12 @@ class _Rates:
     ridge: FloatArray
 
 
-def timing_of(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Timing:
-    """Return the times of one step of *workload* on *gpus*, worked out once for each question."""
-    kernels = kernels_of(graph, workload)
-    return _timing(Identity(kernels), tuple(map(Identity, gpus)), workload.precision)
-
-
-@remembered
-def _timing(key: Identity[Kernels], gpus: tuple[Identity[Gpu], ...], precision: Precision) -> Timing:
-    return timing_with(shipped(), key.value, [gpu.value for gpu in gpus], precision)
-
-
 def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal = ideal_times(kernels, gpus, precision)
     times = kernel_times(efficiency, kernels, ideal)
     names = tuple([gpu.name for gpu in gpus])
-    factors = _factors(Identity(efficiency), names)
+    factors = efficiency.gpu_factors(names)
     alone_s = kernels.counts @ times.total_s
     busy_s = alone_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
@@ -136,26 +125,11 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     )
 
 
-def kernels_on(graph: ModelGraph, workload: Workload, parts: Sequence[Gpu]) -> FloatArray:
+def kernels_on(efficiency: Efficiency, kernels: Kernels, parts: Sequence[Gpu], precision: Precision) -> FloatArray:
     """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: for ratios, where there are many and no time."""
-    kernels = kernels_of(graph, workload)
-    return _kernels_on(Identity(kernels), tuple(map(Identity, parts)), workload.precision)
-
-
-@remembered
-def _kernels_on(key: Identity[Kernels], parts: tuple[Identity[Gpu], ...], precision: Precision) -> FloatArray:
-    kernels, gpus = key.value, [part.value for part in parts]
-    times = kernel_times(shipped(), kernels, ideal_times(kernels, gpus, precision, np.float32))
+    times = kernel_times(efficiency, kernels, ideal_times(kernels, parts, precision, np.float32))
     seconds: FloatArray = kernels.counts @ times.total_s
     return seconds
-
-
-@lru_cache(maxsize=64)
-def _factors(efficiency: Identity[Efficiency], gpus: tuple[str, ...]) -> FloatArray:
-    """Return each GPU's own factor, 1 where it was not measured."""
-    known = efficiency.value.gpu_log_factors
-    factors: FloatArray = np.exp([known.get(name, 0.0) for name in gpus])
-    return factors
 
 
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:

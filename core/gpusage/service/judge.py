@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from gpusage.graphs.card.text import graph_of, unpacked
 from gpusage.mark import mark_of
-from gpusage.predictors.identity import forget
 from gpusage.service.budget import SPENT, Budget
 from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
@@ -28,7 +27,7 @@ from gpusage_hooks.errors import GpuUsageError, PluginError
 from gpusage_hooks.types import Cluster, Code, Job, ModelGraph, Submission
 
 REMEMBERED_BYTES = 3_000_000
-"""Of cards as they are when unpacked; what is kept of one takes up to 20 times as much."""
+"""Of cards as they are when unpacked; what is kept of one, predictions included, takes up to 20 times as much."""
 LARGEST_REMEMBERED_BYTES = 64 * 1024
 """DenseNet-121 has 27,000."""
 
@@ -58,7 +57,6 @@ class Judge:
 
     def __init__(self) -> None:
         self._graphs: Memo[str, ModelGraph] = Memo(REMEMBERED_BYTES)
-        self._read_bytes = 0
         self._budget = Budget()
 
     def rule(self, ask: Ask, snapshot: Snapshot, understood: Callable[[Job], None]) -> Ruling:
@@ -109,18 +107,10 @@ class Judge:
         graph = self._graphs.get(card)
         if graph is None:
             content = unpacked(card)
-            self._make_room(len(content))
             graph = graph_of(content)
             if len(content) <= LARGEST_REMEMBERED_BYTES:
                 self._graphs.put(card, graph, weight=len(content))
         return graph
-
-    def _make_room(self, content_bytes: int) -> None:
-        """Have predictors forget the graphs that they saw, before they hold more than is kept here."""
-        self._read_bytes += content_bytes
-        if self._read_bytes > REMEMBERED_BYTES:
-            forget()
-            self._read_bytes = content_bytes
 
 
 def origin(ask: Ask) -> str:

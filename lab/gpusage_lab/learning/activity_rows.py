@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.activity_features import features_of
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import activity_tests, random_networks
 from gpusage_lab.learning.profiled import Run, profiled
@@ -42,8 +42,9 @@ def rows_of(data: DataFolder) -> Rows:
     features, yeung, roofline = [], [], []
     cases = [*_random(loaded), *_own(data)]
     for case in cases:
-        features.append(features_of(case.graph, case.workload, [case.gpu])[0])
-        timing = timing_of(case.graph, case.workload, [case.gpu])
+        question = Question(case.graph, case.workload)
+        timing = question.timing([case.gpu])
+        features.append(features_of(question.work, timing)[0])
         roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
         yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
     return Rows(

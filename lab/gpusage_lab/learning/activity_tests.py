@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.lowering import forward_flop
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, Job, workload
@@ -96,8 +95,9 @@ def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
 
 
 def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None, ...]]:
-    found = [predict_activity(test.graph, test.workload, [test.gpu])[0] for test in tests]
-    times = [timing_of(test.graph, test.workload, [test.gpu]) for test in tests]
+    questions = [Question(test.graph, test.workload) for test in tests]
+    found = [question.activity([test.gpu])[0] for question, test in zip(questions, tests, strict=True)]
+    times = [question.timing([test.gpu]) for question, test in zip(questions, tests, strict=True)]
     for what in ("utilization", "sm_activity", "memory"):
         measured = [getattr(test, what) for test in tests]
         if any(value is None for value in measured):

@@ -12,7 +12,6 @@ from typing import Any
 
 import gpusage.predictors.pretrained
 from gpusage.predictors.artifacts import IN_USE, Card, Parameters, Pretrained, pretrained
-from gpusage.predictors.identity import forget
 from gpusage_hooks.errors import RequestError
 
 FOLDER = Path(gpusage.predictors.pretrained.__file__).parent
@@ -88,12 +87,10 @@ def _check(path: Path) -> None:
 def reading(paths: Mapping[str, Path]) -> Iterator[None]:
     """Let the predictors read the artifacts *paths*, by name, instead of those that are shipped."""
     before = IN_USE.set(Pretrained({**pretrained().instead, **paths}))
-    forget()
     try:
         yield
     finally:
         IN_USE.reset(before)
-        forget()
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and numpy's numbers

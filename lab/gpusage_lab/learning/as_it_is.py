@@ -15,13 +15,11 @@ import numpy as np
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.memory import predict_memory
+from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage.predictors.speedups import speedup
-from gpusage.predictors.step_time import predict_step_time
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Interval, Workload
 from gpusage_hooks.units import GIB
@@ -164,7 +162,7 @@ def _points(line: tuple[str, str], answers: Sequence[Answer], unit: str) -> Poin
 def _step_time(data: DataFolder) -> Iterator[Answer]:
     zoo = load_zoo()
     for row in sorted(step_rows(data, zoo), key=lambda row: (row.key, row.workload.mode, row.workload.batch_size)):
-        found = predict_step_time(zoo.graph(row.key), row.workload, [row.gpu])[0]
+        found = Question(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
         ends = (found.value + row.copy_s, found.low + row.copy_s, found.high + row.copy_s)
         yield Answer(row.source, "", f"{row.key} on {row.gpu.name}", row.measured_s, _interval(*ends))
 
@@ -174,12 +172,12 @@ def _memory(data: DataFolder) -> Iterator[Answer]:
     rows = memory_rows(data, zoo)
     for index in np.flatnonzero(rows.sound):
         workload = Workload(batch_size=int(rows.batch_size[index]))
-        found = predict_memory(zoo.graph(rows.key[index]), workload, [gpu])[0]
+        found = Question(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
         ends = (found.value / GIB, found.low / GIB, found.high / GIB)
         yield Answer(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
     for run in profiled(data).runs:
         if run.is_alone and run.figures.get("process_bytes"):
-            found = predict_memory(run.graph, run.workload, [run.gpu])[0]
+            found = Question(run.graph, run.workload).memory_bytes([run.gpu])[0]
             ends = (found.value / GIB, found.low / GIB, found.high / GIB)
             source = run.source if is_described(run) else f"{run.source}, not fp32 with momentum"
             yield Answer(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
@@ -189,13 +187,13 @@ def _activity(data: DataFolder) -> Iterator[Answer]:
     gpu = builtin_catalogue().find(activity_rows.GPU)
     for network in random_networks.load(data).networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
-        found = predict_activity(network.graph, workload, [gpu])[0]
+        found = Question(network.graph, workload).activity([gpu])[0]
         source, label = f"gpumemnet_{network.kind}", f"{network.kind} {network.architecture}"
         yield Answer(source, "utilization", label, network.gpu_utilization / 100.0, found.gpu_utilization)
         yield Answer(source, "SM activity", label, network.sm_activity / 100.0, found.sm_activity)
     for run in profiled(data).runs:
         if run.is_alone:
-            found = predict_activity(run.graph, run.workload, [run.gpu])[0]
+            found = Question(run.graph, run.workload).activity([run.gpu])[0]
             for figure, column in _FIGURES.items():
                 if column in run.figures:
                     yield Answer(run.source, figure, run.job, run.figures[column], getattr(found, column))

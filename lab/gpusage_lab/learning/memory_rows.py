@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.lowering import lower
 from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import Run, profiled
@@ -130,7 +130,7 @@ def own_peaks(data: DataFolder, zoo: Zoo) -> OwnPeaks:
 
 def _terms(zoo: Zoo, key: str, batch_size: int) -> FloatArray:
     graph = zoo.graph(key)
-    lowering = lower(graph, Workload(batch_size=batch_size))
+    lowering = Question(graph, Workload(batch_size=batch_size)).lowering
     return terms(lowering, walk(graph, lowering, batch_size))
 
 

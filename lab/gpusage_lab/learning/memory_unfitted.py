@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpusage.predictors.memory import predict_memory
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.memory_fit import FloatArray
@@ -88,7 +88,7 @@ def _lucid_lines(rows: Table, zoo: Zoo) -> Iterator[Cells]:
 
 
 def _ends(graph: ModelGraph, work: Workload, gpu: str) -> FloatArray:
-    interval = predict_memory(graph, work, [_gpu(gpu)])[0]
+    interval = Question(graph, work).memory_bytes([_gpu(gpu)])[0]
     return np.array([interval.low, interval.value, interval.high])
 
 

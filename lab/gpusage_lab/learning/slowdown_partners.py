@@ -15,8 +15,8 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.beside import Partners, with_partners
+from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import Deviations, around, slowdowns
-from gpusage.predictors.timing import timing_of
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
@@ -103,7 +103,7 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> Iterator[Partne
         if jobs == 1 or alone is None or f"torchvision:{name}@224" not in zoo:
             continue
         whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
-        timing = timing_of(zoo.graph(f"torchvision:{name}@224"), workload, [whole, part_of(whole, 1 / jobs)])
+        timing = Question(zoo.graph(f"torchvision:{name}@224"), workload).timing([whole, part_of(whole, 1 / jobs)])
         working = around(timing.busy_s[:1] * alone / batch_size, "step_time", deviations)
         low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
         price = Interval(value=value, low=low, high=high)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of, share_of
-from gpusage.predictors.lowering import FloatArray
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import ToldFrom
-from gpusage.predictors.timing import timing_of
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
@@ -123,7 +123,7 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
     """Return *rows* as columns with what is predicted of them."""
     found = np.empty((4, len(rows)))
     for index, row in enumerate(rows):
-        timing = timing_of(zoo.graph(row.key), row.workload, [row.gpu, row.share])
+        timing = Question(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
         found[:, index] = (
             timing.busy_s[0],
             timing.step_s[0],

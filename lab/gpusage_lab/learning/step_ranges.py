@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gpusage.predictors.familiarity import work_shares
 from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.step_samples import Measurements
 from gpusage_lab.zoo.cards import load_zoo
@@ -26,7 +27,7 @@ def ranges(found: Measurements) -> dict[str, tuple[float, float]]:
 
 def known(found: Measurements) -> dict[str, tuple[str, ...]]:
     """Return the operators that do the work in some row's model, and the precisions."""
-    works = {row.key: work_shares(_graph(row.key), Workload(mode="infer")) for row in found.rows}
+    works = {row.key: work_shares(Question(_graph(row.key), Workload(mode="infer")).lowering) for row in found.rows}
     return {
         "operator": tuple(sorted({op_type for shares in works.values() for op_type in shares})),
         "precision": tuple(sorted({row.workload.precision for row in found.rows})),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.question import Question
 from gpusage.predictors.timing import Timing, timing_with
 from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.splits import Fold, by_group
@@ -93,7 +93,7 @@ def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
 
 def _sample(row: StepRow, zoo: Zoo) -> Sample:
     return Sample(
-        kernels=kernels_of(zoo.graph(row.key), row.workload),
+        kernels=Question(zoo.graph(row.key), row.workload).kernels,
         gpu=row.gpu,
         precision=row.workload.precision,
         measured_s=row.measured_s,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Node, Workload
 from gpusage_lab.learning.deepbench_products import DEVICES
 from gpusage_lab.learning.targets import ScoreTable
@@ -155,7 +155,7 @@ def _milliseconds(text: str | float) -> float:
 def _ours_s(row: Table, gpu: Gpu) -> tuple[float, float]:
     graph = convolution(row)
     times = [
-        float(timing_of(graph, Workload(batch_size=int(row["n"]), mode=mode, optimizer="none"), [gpu]).busy_s[0])
+        float(Question(graph, Workload(batch_size=int(row["n"]), mode=mode, optimizer="none")).timing([gpu]).busy_s[0])
         for mode in ("infer", "train")
     ]
     return times[0], max(times[1] - times[0], LEAST_S)

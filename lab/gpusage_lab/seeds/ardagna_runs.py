@@ -15,9 +15,9 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.efficiency import Efficiency
-from gpusage.predictors.kernels import kernels_of
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES
-from gpusage.predictors.timing import timing_of, timing_with
+from gpusage.predictors.question import Question
+from gpusage.predictors.timing import timing_with
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, Job, workload
@@ -137,7 +137,7 @@ def _run(source: str, network: tuple[str, Job], gpu: str, asked: tuple[int, int]
 def ours(job: Job, gpu: str, gpu_count: int, batch_size: int) -> float:
     """Return the seconds that our predictor says, with the exchange of gradients."""
     graph = load_zoo().graph(job.key)
-    alone_s = float(timing_of(graph, workload(job, batch_size), [builtin_catalogue().find(gpu)]).step_s[0])
+    alone_s = float(Question(graph, workload(job, batch_size)).timing([builtin_catalogue().find(gpu)]).step_s[0])
     return alone_s + exchange_s(graph, gpu_count)
 
 
@@ -170,7 +170,7 @@ def _torchvision(data: DataFolder) -> Iterator[Run]:
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
         graph, precision, count = load_zoo().graph(f"torchvision:{row['model']}@224"), row["precision"], row["num_gpus"]
         work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="sgd")
-        alone_s = float(timing_with(efficiency, kernels_of(graph, work), [gpu], precision).step_s[0])
+        alone_s = float(timing_with(efficiency, Question(graph, work).kernels, [gpu], precision).step_s[0])
         copy_s = count * TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[precision] / COPY_BYTES_PER_S
         yield Run(
             source=f"torchvision {precision}",

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import predict_activity
-from gpusage.predictors.timing import timing_of
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.mlperf_jobs import JOBS, NEW, OLD
 from gpusage_lab.learning.scores import rank_correlation
@@ -54,9 +53,10 @@ def predicted() -> Predicted:
     for job in JOBS:
         graph = load_zoo().graph(job.key)
         run = Workload(batch_size=job.batch_size, mode=job.mode, precision="fp32", optimizer=job.optimizer)
-        old_s, new_s = timing_of(graph, run, gpus).step_s.tolist()
+        question = Question(graph, run)
+        old_s, new_s = question.timing(gpus).step_s.tolist()
         ratios.append(new_s / old_s)
-        busy.append(predict_activity(graph, run, gpus)[1].gpu_utilization.value)
+        busy.append(question.activity(gpus)[1].gpu_utilization.value)
     return Predicted(np.array(ratios), np.array(busy))
 
 

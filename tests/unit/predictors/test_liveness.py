@@ -9,8 +9,9 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.liveness import TRAINING_TERMS, Walk, terms, walk
-from gpusage.predictors.lowering import lower
-from gpusage.predictors.memory import CONTEXT_BYTES, predict_memory
+from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.needs import predict_memory
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Interval, ModelGraph, Node, Optimizer, Workload
 from graphs import chain, convolution_graph, node, perceptron_graph
 
@@ -20,7 +21,7 @@ ROW_BYTES = 4000.0
 
 
 def tensors(graph: ModelGraph, batch_size: int = 1) -> Walk:
-    return walk(graph, lower(graph, Workload(batch_size=batch_size)), batch_size)
+    return walk(graph, Question(graph, Workload(batch_size=batch_size)).lowering, batch_size)
 
 
 def line(*op_types: str) -> ModelGraph:
@@ -28,7 +29,7 @@ def line(*op_types: str) -> ModelGraph:
 
 
 def term(name: str, graph: ModelGraph, batch_size: int = 1) -> float:
-    lowering = lower(graph, Workload(batch_size=batch_size))
+    lowering = Question(graph, Workload(batch_size=batch_size)).lowering
     return float(terms(lowering, walk(graph, lowering, batch_size))[TRAINING_TERMS.index(name)])
 
 
@@ -84,7 +85,7 @@ def test_a_weight_that_two_nodes_read_has_one_gradient() -> None:
 def test_a_model_without_nodes_has_the_memory_of_its_inputs() -> None:
     empty = ModelGraph(name="e", source="t", nodes=(), producers=(), inputs=(("x", ROW),), parameter_count=0)
     assert tensors(empty, 3).training_peak() == tensors(empty, 3).inference_peak() == 3 * ROW_BYTES
-    assert np.isfinite(terms(lower(empty, Workload()), tensors(empty))).all()
+    assert np.isfinite(terms(Question(empty, Workload()).lowering, tensors(empty))).all()
 
 
 def test_every_term_grows_or_stays_where_the_batch_grows() -> None:

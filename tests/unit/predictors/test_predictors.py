@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import predict_activity
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.familiarity import doubts
-from gpusage.predictors.memory import CONTEXT_BYTES, predict_memory
-from gpusage.predictors.step_time import predict_step_time
+from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.needs import doubts, predict_activity, predict_memory, predict_step_time
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
 from gpusage_hooks.units import GIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph

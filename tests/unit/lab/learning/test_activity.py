@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import NEARLY_BUSY, Regions, deviations_of, predict_activity
+from gpusage.predictors.activity import NEARLY_BUSY, Regions, deviations_of
 from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.needs import predict_activity
+from gpusage.predictors.question import Question
 from gpusage.predictors.trees import read_trees
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import boosting
@@ -98,7 +100,8 @@ def test_intervals_widen_with_the_distance_from_what_was_learned() -> None:
 
 
 def test_features_are_finite_and_named() -> None:
-    rows = features_of(perceptron_graph(), Workload(batch_size=32), [A100, T4])
+    question = Question(perceptron_graph(), Workload(batch_size=32))
+    rows = features_of(question.work, question.timing([A100, T4]))
     assert rows.shape == (2, len(NAMES))
     assert np.isfinite(rows).all()
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
-from gpusage.predictors.memory import predict_memory
+from gpusage.predictors.needs import predict_memory
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts

@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 from gpusage.graphs.card.document import document_of
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.lowering import lower
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning import memory
@@ -121,7 +121,7 @@ def measured_folder(tmp_path: Path) -> tuple[DataFolder, Zoo]:
     peaks = []
     for name, graph in graphs_of.items():
         for size in (8, 32, 128):
-            lowering = lower(graph, Workload(batch_size=size))
+            lowering = Question(graph, Workload(batch_size=size)).lowering
             values = dict(zip(TRAINING_TERMS, terms(lowering, walk(graph, lowering, size)), strict=True))
             noise = float(RANDOM.lognormal(0, 0.01))
             peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["kept"]) / MIB)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.question import Question
 from gpusage.predictors.timing import ideal_times, timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
@@ -30,7 +30,7 @@ A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 def sample(batch_size: int, gpu: Gpu, *, factor: float = 1.0) -> Sample:
     """A step that takes *factor* times as long as the constant efficiencies say."""
     workload = Workload(batch_size=batch_size)
-    kernels = kernels_of(convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload)
+    kernels = Question(convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload).kernels
     step_s = float(timing_with(initial(), kernels, [gpu], "fp32").step_s[0])
     return Sample(
         kernels=kernels,

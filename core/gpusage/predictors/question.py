@@ -1,0 +1,165 @@
+"""What one model needs when it is run in one way: one object per question, with named parts.
+
+A part is worked out when it is first asked for, and kept as long as the question. A graph keeps the newest questions
+about it (`gpusage_hooks.types.ModelGraph.derived`), so that whoever keeps the graph decides how long that is: gpusaged
+keeps a bounded weight of graphs, and forgets what it worked out for a graph with the graph.
+
+Invariants:
+
+1. What depends on GPUs is worked out for all of them at once.
+2. Nothing that a graph keeps refers to that graph: it is freed when its owner lets go of it, without the collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+from gpusage.predictors.activity import activities
+from gpusage.predictors.activity_features import Work, work_of
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import Pretrained, pretrained
+from gpusage.predictors.autocast import widened
+from gpusage.predictors.efficiency import Efficiency, efficiency_of
+from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
+from gpusage.predictors.identity import Identity, Newest
+from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
+from gpusage.predictors.memory import tensor_bytes, with_context
+from gpusage.predictors.step_time import step_times_s
+from gpusage.predictors.structure import Structure, structure_of
+from gpusage.predictors.timing import Timing, kernels_on, timing_with
+from gpusage_hooks.types import Activity, Gpu, Interval, MemoryInterval, ModelGraph, Workload
+
+KEPT_QUESTIONS = 3
+"""About one graph."""
+KEPT_GPU_LISTS = 3
+"""In one question: a cluster's GPUs, their shares, and one more."""
+_Gpus = tuple[Identity[Gpu], ...]
+_Run = tuple[Pretrained, int, str, str, str]
+
+
+class Question:
+    """A model that is run in one way.
+
+    Attributes:
+        graph: The model.
+        workload: Its batch size, mode, precision and optimizer count.
+        pretrained: The artifacts that answer.
+    """
+
+    def __init__(self, graph: ModelGraph, workload: Workload) -> None:
+        self._structures = _known(graph).structures
+        self.graph = self._structures.graph
+        self.workload = workload
+        self.pretrained = pretrained()
+        self._timings: Newest[_Gpus, Timing] = Newest(KEPT_GPU_LISTS)
+        self._activities: Newest[_Gpus, list[Activity]] = Newest(KEPT_GPU_LISTS)
+        self._kernels_s: Newest[_Gpus, FloatArray] = Newest(KEPT_GPU_LISTS)
+
+    @property
+    def efficiency(self) -> Efficiency:
+        """How much of its peak each class of operator reaches."""
+        return efficiency_of(self.pretrained.step_time)
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """The work of each kind of node; no GPU changes it."""
+        is_wide = FLOAT_BYTES[self.workload.precision] == WIDE_BYTES
+        structure = self._structures.plain if is_wide else self._structures.widened
+        return lower(self.graph, structure, self.workload)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The kernels of one step; no GPU changes them."""
+        return kernels_of(self.lowering, self.workload.precision, self.workload.optimizer)
+
+    @cached_property
+    def work(self) -> Work:
+        """What tells the activity and no GPU changes."""
+        return work_of(self.graph, self.lowering, self.workload.batch_size)
+
+    @cached_property
+    def tensor_bytes(self) -> MemoryInterval:
+        """Peak bytes beside the CUDA context."""
+        return tensor_bytes(self.pretrained.memory, self.graph, self.lowering, self.workload)
+
+    @cached_property
+    def _doubts(self) -> tuple[str, ...]:
+        return workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
+
+    def timing(self, gpus: Sequence[Gpu]) -> Timing:
+        """Return the seconds of one step on *gpus*, and what they are made of."""
+        precision = self.workload.precision
+        return self._timings.find(_key(gpus), lambda: timing_with(self.efficiency, self.kernels, gpus, precision))
+
+    def kernels_s(self, parts: Sequence[Gpu]) -> FloatArray:
+        """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: many of them take little time."""
+        precision = self.workload.precision
+        return self._kernels_s.find(_key(parts), lambda: kernels_on(self.efficiency, self.kernels, parts, precision))
+
+    def step_time_s(self, gpus: Sequence[Gpu]) -> list[Interval]:
+        """Return the seconds of one step on each of *gpus*."""
+        return step_times_s(self.efficiency, self.graph, gpus, self.timing(gpus))
+
+    def memory_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
+        """Return the peak bytes of device memory on each of *gpus*, context included."""
+        needs = {generation: with_context(self.tensor_bytes, generation) for generation in {g.generation for g in gpus}}
+        return [needs[gpu.generation] for gpu in gpus]
+
+    def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
+        """Return how busy the workload keeps each of *gpus* when alone there."""
+        return self._activities.find(
+            _key(gpus), lambda: activities(self.pretrained.activity, self.graph, self.work, self.timing(gpus))
+        )
+
+    def doubts(self, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+        """Return, for each of *gpus*, one sentence for each reason not to trust the figures as usual."""
+        return [(*self._doubts, *gpu_doubts(self.pretrained.step_time_card, gpu)) for gpu in gpus]
+
+
+class Structures:
+    """What of a model no workload changes.
+
+    Attributes:
+        graph: A copy, which keeps nothing: invariant 2.
+    """
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.graph = replace(graph)
+
+    @cached_property
+    def plain(self) -> Structure:
+        """The structure where every float has 4 bytes."""
+        return structure_of(self.graph)
+
+    @cached_property
+    def widened(self) -> Structure:
+        """The structure under automatic mixed precision."""
+        return widened(self.graph, self.plain)
+
+
+class _Known(NamedTuple):
+    """What a graph keeps."""
+
+    structures: Structures
+    questions: Newest[_Run, Question]
+
+
+def question_of(graph: ModelGraph, workload: Workload) -> Question:
+    """Return what *workload* of *graph* needs, the same object as before while *graph* keeps it."""
+    run = (pretrained(), workload.batch_size, workload.mode, workload.precision, workload.optimizer)
+    return _known(graph).questions.find(run, lambda: Question(graph, workload))
+
+
+def _known(graph: ModelGraph) -> _Known:
+    known = graph.derived.get(__name__)
+    if not isinstance(known, _Known):
+        known = graph.derived[__name__] = _Known(Structures(graph), Newest(KEPT_QUESTIONS))
+    return known
+
+
+def _key(gpus: Sequence[Gpu]) -> _Gpus:
+    return tuple(map(Identity, gpus))
