@@ -190,7 +190,7 @@ class Advisor:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         asked = job.request
-        reachable = cluster.within(asked.partitions, asked.places, asked.node_features)
+        reachable = cluster.within(asked.partitions, asked.scopes, asked.node_features)
         try:
             case = self._case(asked, graph, wish.workload, reachable)
         except PluginError:

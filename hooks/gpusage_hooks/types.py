@@ -277,7 +277,7 @@ class GpuRequest:
         required_gpus: Site types of which one must run it, best first; none means that any may.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Partitions or queues that may run it; none named means the cluster's default.
-        places: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
+        scopes: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
         node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
         cpu_count: Cores that it asks of its node.
         host_memory_bytes: Memory that it asks of its node.
@@ -292,7 +292,7 @@ class GpuRequest:
     required_gpus: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
     cpu_count: int = 1
     host_memory_bytes: int = 0
@@ -360,7 +360,7 @@ class Cluster:
     Attributes:
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
-            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.places` has.
+            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
     """
 
     manager: str
@@ -374,21 +374,21 @@ class Cluster:
     def within(
         self,
         partitions: tuple[str, ...],
-        places: tuple[str, ...] = (),
+        scopes: tuple[str, ...] = (),
         node_features: tuple[tuple[str, ...], ...] = (),
     ) -> Cluster:
-        """Return the cluster as a job sees it that may run in *partitions*, and in *places* of other kinds.
+        """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
 
         Pools out of its reach are left out, those too that have no node with its *node_features*. No pool can be shared
         where it may run in one of ``unshared``, of which those that concern it are left.
         """
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen
-        here = {*places, *(f"partition={name}" for name in chosen)}
+        here = {*scopes, *(f"partition={name}" for name in chosen)}
         unshared = {
-            place: why
-            for place, why in self.unshared.items()
-            if place in here or (everywhere and place.startswith("partition="))
+            scope: why
+            for scope, why in self.unshared.items()
+            if scope in here or (everywhere and scope.startswith("partition="))
         }
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool

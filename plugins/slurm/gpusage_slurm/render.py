@@ -46,7 +46,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if job.submission.manager != MANAGER:
         return None
     before = job.request_text
-    reachable = cluster.within(job.request.partitions, job.request.places, job.request.node_features)
+    reachable = cluster.within(job.request.partitions, job.request.scopes, job.request.node_features)
     change = _change(job.submission.fields, decision.request, reachable)
     if decision.code is not Code.REWRITE or not change.fields:
         return Rendered(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)

@@ -87,7 +87,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
         obstacles=tuple(_obstacles(fields, gpus, kinds)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
-        places=tuple(_places(fields)),
+        scopes=tuple(_scopes(fields)),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
         node_features=() if fields.get("prefer") else alternatives(fields.get("features", "")),
         cpu_count=_cpu_count(fields),
@@ -168,7 +168,7 @@ def _is_bindable(fields: Mapping[str, str]) -> bool:
     )
 
 
-def _places(fields: Mapping[str, str]) -> Iterator[str]:
+def _scopes(fields: Mapping[str, str]) -> Iterator[str]:
     """Yield the reservations that the job names, and the quality of service that it will have."""
     for name in fields.get("reservation", "").split(","):
         if name:

@@ -163,7 +163,7 @@ def test_a_job_sees_only_the_pools_that_its_constraint_leaves(constraint: str, p
     ]
     seen = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue))
     request = read_request({"tres_per_node": "gres:gpu:1", "features": constraint, "prefer": prefer})
-    found = seen.within(request.partitions, request.places, request.node_features)
+    found = seen.within(request.partitions, request.scopes, request.node_features)
     assert [pool.site_type for pool in found.pools] == kinds
 
 

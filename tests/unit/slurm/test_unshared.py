@@ -95,7 +95,7 @@ def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -
 def test_a_script_says_where_it_will_run() -> None:
     """So that `gpusage validate` knows it too."""
     fields = read_script("#!/bin/sh\n#SBATCH --reservation=course -q short\n")
-    assert read_request(fields).places == ("reservation=course", "qos=short")
+    assert read_request(fields).scopes == ("reservation=course", "qos=short")
 
 
 def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:
@@ -109,6 +109,6 @@ def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:
     for fields, shared in [({"qos": "whole"}, False), ({"default_qos": "whole"}, False), ({"reservation": "x"}, True),
                            ({"qos": "normal", "default_qos": "whole"}, True), ({}, True)]:  # fmt: skip
         request = read_request({"tres_per_node": "gres:gpu:1", **fields})
-        seen = cluster.within(request.partitions, request.places)
+        seen = cluster.within(request.partitions, request.scopes)
         assert (seen.pools[0].mps_per_gpu is not None) == shared
         assert ("why" in seen.unshared.values()) != shared
