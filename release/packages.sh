@@ -17,7 +17,7 @@ home=$root/opt/gpusage
 modules=$home/lib/python$PYTHON_VERSION/site-packages
 rm -rf build/package
 mkdir -p "$modules" "$home/bin" $root/usr/share/man/man1 $root/usr/lib/systemd/system \
-    $root/usr/share/bash-completion/completions $root/usr/share/zsh/site-functions
+    $root/usr/share/bash-completion/completions
 
 # A virtual environment of the system's Python, laid out by hand: at its last place, and for a Python that may not be here.
 uv pip install --quiet --target "$modules" --python-version "$PYTHON_VERSION" --only-binary :all: --link-mode copy \
@@ -35,7 +35,7 @@ for page in build/man/*.1; do
     gzip -9n <"$page" >"$root/usr/share/man/man1/${page##*/}.gz"
 done
 _GPUSAGE_COMPLETE=bash_source .venv/bin/gpusage >$root/usr/share/bash-completion/completions/gpusage
-_GPUSAGE_COMPLETE=zsh_source .venv/bin/gpusage >$root/usr/share/zsh/site-functions/_gpusage
+_GPUSAGE_COMPLETE=zsh_source .venv/bin/gpusage >build/package/_gpusage
 
 for format in deb rpm; do
     .venv/bin/nfpm package --config release/nfpm.yaml --packager $format --target dist

@@ -10,7 +10,8 @@ if [ "${INSIDE:-}" = "" ]; then
     mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root || exit 77
     mount --rbind /proc /mnt/root/proc
     mount --rbind /dev /mnt/root/dev
-    INSIDE=yes exec chroot /mnt/root sh "$0" "$package" "$@"
+    cp "$0" "$package" /mnt/root/ # the checkout may be a mount of its own
+    INSIDE=yes exec chroot /mnt/root sh "/${0##*/}" "/${package##*/}" "$@"
 fi
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 remove() {
@@ -29,6 +30,7 @@ setpriv --reuid 65534 --regid 65534 --clear-groups gpusage predict timm:resnet50
 gpusaged --version
 gpusage yarn jar
 man -w gpusage-predict
+bash -c '. /usr/share/bash-completion/completions/gpusage && complete -p gpusage'
 
 mkdir -p /etc/slurm
 echo 'Prolog=/opt/gpusage/prolog # gpusage' >/etc/slurm/slurm.conf
