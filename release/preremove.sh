@@ -6,7 +6,7 @@ case "$1" in
 esac
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
 if grep -qs '^[^#]*gpusage' "$conf"; then
-    echo "gpusage: $conf must not name gpusage any more when it is removed, because Slurm would drain nodes; it does. Run first: gpusage slurm uninstall --systemd --yes; scontrol reconfigure" >&2
+    echo "gpusage: $conf must not name gpusage any more when it is removed, because Slurm would drain nodes; it does. Run first: gpusage slurm uninstall --yes; scontrol reconfigure" >&2
     exit 1
 fi
 if [ -d /run/systemd/system ]; then

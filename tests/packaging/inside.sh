@@ -33,9 +33,12 @@ man -w gpusage-predict
 bash -c '. /usr/share/bash-completion/completions/gpusage && complete -p gpusage'
 
 mkdir -p /etc/slurm
-echo 'Prolog=/opt/gpusage/prolog # gpusage' >/etc/slurm/slurm.conf
+printf 'ClusterName=c\nNodeName=n Gres=gpu:1\n' >/etc/slurm/slurm.conf
+cp /etc/slurm/slurm.conf /tmp/slurm.conf
+gpusage slurm install --nodes-ready --yes
 ! remove # slurm.conf names us
-echo '# gpusage was here' >/etc/slurm/slurm.conf
+gpusage slurm uninstall --with-jobs --yes
+cmp /etc/slurm/slurm.conf /tmp/slurm.conf
 remove
 for place in "$@"; do
     if [ -e "$place" ]; then

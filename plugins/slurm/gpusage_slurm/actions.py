@@ -17,7 +17,7 @@ from gpusage_slurm.address import local_sockets
 from gpusage_slurm.doctor import examine
 from gpusage_slurm.drain import require_none
 from gpusage_slurm.evidence import gather
-from gpusage_slurm.install import find_site, new_node_scripts, plan_installation, plan_uninstallation
+from gpusage_slurm.install import PACKAGED_UNIT, find_site, new_node_scripts, plan_installation, plan_uninstallation
 from gpusage_slurm.status import describe
 
 _INSTALL = "gpusage.slurm.install/1"
@@ -42,7 +42,8 @@ def install(
             "at the same path there, and a shared or copied folder of slurm.conf, then add --nodes-ready."
         )
         raise RequestError(message)
-    start = "systemctl enable --now gpusaged" if unit_folder else "gpusaged (or install it with --systemd)"
+    has_unit = unit_folder is not None or PACKAGED_UNIT.is_file()
+    start = "systemctl enable --now gpusaged" if has_unit else "gpusaged (or install it with --systemd)"
     after = f"Now run: scontrol reconfigure; {start}; gpusage slurm doctor"
     show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
 

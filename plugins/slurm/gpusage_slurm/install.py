@@ -27,6 +27,7 @@ from gpusage_slurm.settings import SlurmSettings
 
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
+PACKAGED_UNIT = Path("/usr/lib/systemd/system/gpusaged.service")  # where deb and rpm put it
 _PLAIN = re.compile(r"[\w/.+@:~-]+")  # what slurm.conf and a systemd unit hold without quotes
 _PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
 
