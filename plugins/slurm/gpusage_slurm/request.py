@@ -19,9 +19,10 @@ from gpusage_hooks.units import MIB
 from gpusage_slurm.cause import CAVEAT, exports_all, no_card
 from gpusage_slurm.constraint import alternatives
 from gpusage_slurm.script import read_script
+from gpusage_slurm.settings import SLURM
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
-MANAGER = "slurm"
+MANAGER = SLURM.name
 TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""

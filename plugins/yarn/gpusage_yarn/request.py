@@ -13,8 +13,9 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.types import GpuRequest, Job, Submission
 from gpusage_yarn.plan import SHARE, Plan, parse_plan
+from gpusage_yarn.settings import YARN
 
-MANAGER = "yarn"
+MANAGER = YARN.name
 WHOLE = "yarn.io/gpu: 1"
 
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
