@@ -6,7 +6,7 @@ model is read, what the cluster is, and the mode.
 Invariants:
 
 1. Nothing is read, asked or kept here, but through what is handed over.
-2. With the kill switch on nothing is read or predicted, and every job stays as it is.
+2. With the kill switch on nothing is read or predicted here, and every job stays as it is.
 3. Only the mode ``enforce`` carries out a rewrite; in the other modes it is held back, and the record tells both.
 """
 

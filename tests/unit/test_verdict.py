@@ -119,7 +119,9 @@ def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: s
     assert proposal.plan.share == 100
 
 
-def test_with_the_kill_switch_on_nobody_reads_or_predicts(advisor: Advisor, card: str, tmp_path: Path) -> None:
+def test_with_the_kill_switch_on_every_request_is_kept_for_that_reason(
+    advisor: Advisor, card: str, tmp_path: Path
+) -> None:
     switch = tmp_path / "off"
     switch.touch()
     reason = f"the kill switch is on ({switch})"

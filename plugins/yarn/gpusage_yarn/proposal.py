@@ -85,7 +85,8 @@ def _in_words_of(rendered: Rendered, plan: Plan) -> Rendered:
 def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Cluster:
     """Return *cluster* with the oldest GPU types first that are not surely slower than the fastest.
 
-    Where nothing is predicted the order stays as it is: an old GPU may be too small for a job that nobody knows.
+    Types that are too small for the job are left out, whatever was decided. Where nothing is predicted the order
+    stays as it is: an old GPU may be too small for a job that nobody knows.
     """
     known = {pool.site_type: advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu}
     needs: dict[str, GpuNeed] = {}
@@ -98,14 +99,16 @@ def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: 
         return cluster
     fastest = min(fitting, key=lambda need: need.step_time_s.value)
 
-    def rank(pool: GpuPool) -> tuple[bool, bool, float]:
+    def rank(pool: GpuPool) -> tuple[bool, float]:
         need = needs.get(pool.site_type)
         if need is None:
-            return True, True, math.inf
+            return True, math.inf
         slower = need != fastest and speedup(fastest, need).low >= advisor.rules.generation.minimum_speedup
-        return not need.fits, slower, need.step_time_s.value if slower else known[pool.site_type].launch_year
+        return slower, need.step_time_s.value if slower else known[pool.site_type].launch_year
 
-    return replace(cluster, pools=tuple(sorted(cluster.pools, key=rank)))
+    too_small = {name for name, need in needs.items() if not need.fits}
+    pools = (pool for pool in cluster.pools if pool.site_type not in too_small)
+    return replace(cluster, pools=tuple(sorted(pools, key=rank)))
 
 
 def master_label(view: View, queue: str, labels: tuple[str, ...]) -> str:

@@ -193,6 +193,16 @@ def test_the_kill_switch_gives_whole_gpus(advisor: Advisor, graph: ModelGraph, t
     assert "kill switch" in made.line()
 
 
+def test_whatever_was_decided_no_gpu_is_asked_for_that_is_too_small(advisor: Advisor, tmp_path: Path) -> None:
+    (tmp_path / "off").touch()
+    model = str(ROOT / "examples/models/vgg16.onnx")
+    wish = ModelRequest(model=model, workload=Workload(batch_size=96))
+    settings = ({"kill_switch": str(tmp_path / "off")}, {"mode": "observe", "origins": {"mode": "file"}}, {})
+    for each in settings:
+        made = proposed(advisor, advisor.read(model), configuration=Configuration(**each), wish=wish)  # type: ignore[arg-type]
+        assert sorted(made.plan.labels) == ["a100", "h100"]
+
+
 def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     made = proposed(advisor, graph)
