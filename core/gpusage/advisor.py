@@ -35,6 +35,7 @@ from gpusage_hooks.types import (
     GpuRequest,
     Interval,
     Job,
+    MemoryInterval,
     ModelGraph,
     Place,
     Price,
@@ -88,8 +89,16 @@ class Advisor:
             raise GraphError(message)
         return graph
 
-    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
+    def predict(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], alone: Alone = NOTHING_KNOWN
+    ) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, in their order.
+
+        Args:
+            graph: The model.
+            workload: How it is run.
+            gpus: Whole GPUs, and slices, each of which also has what it costs against the GPU that it is cut from.
+            alone: What an earlier run alone on a whole GPU showed, which tells what a slice costs.
 
         Raises:
             GraphError: The model has a fixed batch size, and the workload another.
@@ -110,7 +119,14 @@ class Advisor:
             doubts(graph, workload, gpus),
             strict=True,
         )
-        return tuple(_need(graph, workload, *answer) for answer in answers)
+        needs = tuple(_need(graph, workload, *answer) for answer in answers)
+        slices = [gpu for gpu in gpus if gpu.cut_from]
+        if not slices:
+            return needs
+        boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [[gpu] for gpu in slices]
+        answer = self.hooks.predict_slowdown(graph, workload, boards, parts, alone)
+        costs = {gpu.name: cost for gpu, (cost,) in zip(slices, _answered("predict_slowdown", answer), strict=True)}
+        return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
 
     def price(
         self,
@@ -157,7 +173,7 @@ class Advisor:
         """
         pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
         asked = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
-        needs = dict(zip(map(id, asked), self.predict(graph, workload, asked), strict=True))
+        needs = dict(zip(map(id, asked), self.predict(graph, workload, asked, alone), strict=True))
         prices = chain.from_iterable(self.price(graph, workload, gpus, percents, alone))
         return tuple(
             _on_share(needs[id(part)], workload, gpu, price, _alone_s(needs[id(gpu)], alone))
@@ -265,7 +281,8 @@ def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
     return GpuNeed(
         gpu=gpu.name,
         step_time_s=step_time_s,
-        memory_bytes=memory_bytes,
+        memory_bytes=Interval(value=memory_bytes.value, low=memory_bytes.low, high=memory_bytes.high),
+        share_high_bytes=memory_bytes.share_high if isinstance(memory_bytes, MemoryInterval) else None,
         gpu_utilization=activity.gpu_utilization,
         sm_activity=activity.sm_activity,
         dram_activity=activity.dram_activity,
@@ -286,7 +303,7 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
         throughput_samples_per_s=_throughput(workload, step_time_s),
         fits=booked_bytes <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
         share_percent=price.share_percent,
-        slowdown=price.slowdown,
+        slowdown=need.slowdown if price.share_percent == WHOLE_PERCENT else price.slowdown,
     )
 
 

@@ -177,6 +177,7 @@ class Gpu:
         peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
         launch_year: When it came out: orders generations.
         source: Where the row is from.
+        cut_from: The GPU that it is a slice of (MIG); ``None`` for a whole one.
     """
 
     name: str
@@ -192,6 +193,12 @@ class Gpu:
     power_limit_w: float
     launch_year: int
     source: str
+    cut_from: str | None = None
+
+    @property
+    def board(self) -> str:
+        """Return the name of the whole GPU: its own, or that of the GPU that it is cut from."""
+        return self.cut_from or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +219,9 @@ class GpuNeed:
             is no more than its part.
         parameter_count: Of the model, by which two jobs are known to train or serve the same one; 0 where not known.
         share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
-        slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself.
+        slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself. For a slice
+            (MIG), against the GPU that it is cut from.
+        share_high_bytes: The memory's second upper end, as `MemoryInterval` has it.
     """
 
     gpu: str
@@ -228,12 +237,15 @@ class GpuNeed:
     parameter_count: int = 0
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
+    share_high_bytes: float | None = None
 
     @property
     def share_memory_bytes(self) -> float:
-        """Return the memory that a share books: see `MemoryInterval`; the upper end where no second one is known."""
+        """Return the memory that a share books: the second upper end, or the first where no second one is known."""
         memory = self.memory_bytes
-        return memory.share_high if isinstance(memory, MemoryInterval) else memory.high
+        return (
+            memory.high if self.share_high_bytes is None else min(max(self.share_high_bytes, memory.value), memory.high)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ def _columns(needs: Sequence[GpuNeed], run: Workload) -> Sequence[tables.Column]
 
 
 def _are_shared(needs: Sequence[GpuNeed]) -> bool:
-    return any(need.share_percent != WHOLE_PERCENT for need in needs)
+    return any(need.share_percent != WHOLE_PERCENT or need.slowdown.high > 1.0 for need in needs)
 
 
 def _notes(needs: Sequence[GpuNeed]) -> list[str]:

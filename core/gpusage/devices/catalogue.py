@@ -4,7 +4,7 @@ Invariants:
 
 1. A row's memory is what a program can allocate (CUDA's total, ECC on where the board ships so), not the nominal size.
 2. Within a generation the first row is the commonest GPU and stands for the generation.
-3. A name is found whole or not at all: ``a100_1g.5gb`` is a slice of a GPU and must not pass for one.
+3. A name is found whole or not at all: ``a100_1g.5gb`` is a slice, a row of its own, and must not pass for the GPU.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from gpusage.devices.slices import slices_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
-_VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla)\b")
-_SEPARATORS = re.compile(r"[\s_-]+")
+_VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|mig)\b")
+_SEPARATORS = re.compile(r"[\s_:-]+")
 
 
 class Catalogue:
@@ -78,14 +79,15 @@ def builtin_catalogue() -> Catalogue:
 
 @hookimpl(trylast=True)
 def describe_gpus() -> Sequence[Gpu]:
-    """Return the rows of ``gpus.json``."""
+    """Return the rows of ``gpus.json``, and the slices that these GPUs can be cut into."""
     return _built_in_rows()
 
 
 @cache
 def _built_in_rows() -> tuple[Gpu, ...]:
     text = files("gpusage.devices").joinpath("gpus.json").read_text(encoding="utf-8")
-    return tuple(_gpu(row) for row in json.loads(text))
+    gpus = tuple(_gpu(row) for row in json.loads(text))
+    return (*gpus, *slices_of(gpus))
 
 
 def _gpu(row: Mapping[str, Any]) -> Gpu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,10 @@ _MEMORY_SUFFIX = re.compile(r"-\d+gb$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """One GPU of this machine.
+    """One GPU of this machine, or one slice of a GPU that is cut into slices.
 
     Attributes:
-        index: As NVML counts.
+        index: As NVML counts; slices have that of their GPU.
         nvml_name: As NVML calls it.
         gpu: Its row of the catalogue, ``None`` where the catalogue has none.
     """
@@ -30,7 +31,7 @@ class LocalGpu:
 
 
 def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
-    """Return this machine's GPUs.
+    """Return this machine's GPUs, and slices in place of a GPU that is cut into some.
 
     Raises:
         DeviceError: NVML is not installed, finds no driver, or does not answer.
@@ -47,15 +48,33 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
     except pynvml.NVMLError as error:
         raise DeviceError(_refusal(error)) from error
     try:
-        return tuple(_local_gpu(pynvml, index, catalogue) for index in range(pynvml.nvmlDeviceGetCount()))
+        return tuple(
+            _local_gpu(pynvml, index, device, catalogue)
+            for index in range(pynvml.nvmlDeviceGetCount())
+            for device in _devices(pynvml, index)
+        )
     except pynvml.NVMLError as error:
         raise DeviceError(_refusal(error)) from error
     finally:
         pynvml.nvmlShutdown()
 
 
-def _local_gpu(nvml: Any, index: int, catalogue: Catalogue) -> LocalGpu:  # noqa: ANN401 - a module without types
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def _devices(nvml: Any, index: int) -> list[Any]:  # noqa: ANN401 - a module without types
+    """Return the handles of the slices of a GPU, or that of the GPU itself, which may be too old for slices."""
+    whole = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        cut, _ = nvml.nvmlDeviceGetMigMode(whole)
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole) if cut else 0
+    except nvml.NVMLError:
+        return [whole]
+    slices = []
+    for number in range(count):
+        with suppress(nvml.NVMLError):  # fewer slices than there could be
+            slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, number))
+    return slices or [whole]
+
+
+def _local_gpu(nvml: Any, index: int, handle: Any, catalogue: Catalogue) -> LocalGpu:  # noqa: ANN401 - as above
     name = nvml.nvmlDeviceGetName(handle)
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
     memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)

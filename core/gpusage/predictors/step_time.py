@@ -22,5 +22,5 @@ def step_times_s(efficiency: Efficiency, graph: ModelGraph, gpus: Sequence[Gpu],
 def _distance(efficiency: Efficiency, graph: ModelGraph, gpu: Gpu, short_share: float) -> float:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale."""
     deviations = efficiency.deviations
-    unseen = 0.0 if gpu.name in efficiency.gpu_log_factors else deviations.unseen_gpu
+    unseen = 0.0 if gpu.board in efficiency.gpu_log_factors else deviations.unseen_gpu
     return hypot(deviations.known, unseen, deviations.short * short_share, 2.0 * unknown_share(graph))

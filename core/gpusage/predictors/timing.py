@@ -105,7 +105,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal = ideal_times(kernels, gpus, precision)
     times = kernel_times(efficiency, kernels, ideal)
-    names = tuple([gpu.name for gpu in gpus])
+    names = tuple([gpu.board for gpu in gpus])
     factors = efficiency.gpu_factors(names)
     alone_s = kernels.counts @ times.total_s
     busy_s = alone_s * factors

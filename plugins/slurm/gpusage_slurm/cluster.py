@@ -26,6 +26,7 @@ _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOW
 _BRACKETS = re.compile(r"\([^)]*\)")
 _SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^)]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_SLICE = re.compile(r"\d+g\.\d+gb")
 _PARTS = re.compile(r"(\d+)/(\d+)")
 
 
@@ -131,7 +132,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
             partly.append(free_share_percent(node.gres_used, site_type, per_gpu))
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
-        gpu=_catalogue_name(site_type, common, catalogue),
+        gpu=_catalogue_name(site_type, common, _types_beside(site_type, members), catalogue),
         site_type=site_type,
         gpu_count=sum(count for _, count in members),
         free_gpu_count=free,
@@ -154,9 +155,25 @@ def _kind(node: NodeState) -> NodeKind:
     )
 
 
-def _catalogue_name(site_type: str, features: Iterable[str], catalogue: GpuCatalogue) -> str | None:
-    """Return what the catalogue calls *site_type*; where the type says nothing, what a feature of the nodes says."""
-    known = (_found(name, catalogue) for name in (site_type, *sorted(features)))
+def _types_beside(site_type: str, members: list[tuple[NodeState, int]]) -> set[str]:
+    """Return the other GPU types that all nodes with *site_type* have."""
+    types = (set(_counts(node.gres, "gpu")) for node, _ in members)
+    return set.intersection(*types) - {site_type, ""}
+
+
+def _catalogue_name(
+    site_type: str, features: Iterable[str], types: Iterable[str], catalogue: GpuCatalogue
+) -> str | None:
+    """Return what the catalogue calls *site_type*; where the type says nothing, what a feature of the nodes says.
+
+    A type that is only a slice's profile, ``3g.20gb``, is of the GPU that a feature names, or another of the *types* of
+    the nodes.
+    """
+    if _SLICE.search(site_type.lower()):
+        names = [*(f"{name}:{site_type}" for name in (*sorted(features), *sorted(types))), site_type]
+    else:
+        names = [site_type, *sorted(features)]
+    known = (_found(name, catalogue) for name in names)
     return next((name for name in known if name), None)
 
 

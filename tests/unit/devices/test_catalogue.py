@@ -53,6 +53,14 @@ NAMES = {
     "Quadro RTX 5000": "quadro-rtx-5000",
     "Quadro RTX 8000": "quadro-rtx-8000",
     "NVIDIA H200 NVL": "h200-nvl-141gb",
+    "a100:3g.20gb": "a100-sxm4-40gb:3g.20gb",
+    "a100_3g.40gb": "a100-sxm4-80gb:3g.40gb",
+    "3g.20gb": "a100-sxm4-40gb:3g.20gb",
+    "nvidia_a100-sxm4-40gb_1g.5gb": "a100-sxm4-40gb:1g.5gb",
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb": "a100-sxm4-40gb:3g.20gb",
+    "NVIDIA A100 80GB PCIe MIG 1g.10gb": "a100-pcie-80gb:1g.10gb",
+    "nvidia_h100_80gb_hbm3_1g.10gb": "h100-sxm5-80gb:1g.10gb",
+    "nvidia_b200_3g.90gb": "b200-sxm6-180gb:3g.90gb",
 }
 
 
@@ -75,7 +83,25 @@ def test_no_two_rows_share_a_name_or_an_alias() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("gpu", describe_gpus(), ids=lambda gpu: gpu.name)
+WHOLE = [gpu for gpu in describe_gpus() if not gpu.cut_from]
+SLICES = [gpu for gpu in describe_gpus() if gpu.cut_from]
+
+
+@pytest.mark.parametrize("gpu", SLICES, ids=lambda gpu: gpu.name)
+def test_a_slice_is_a_part_of_the_gpu_that_it_is_cut_from(gpu: Gpu) -> None:
+    """Its share of the memory is close to what its name says, and its rates follow its SMs."""
+    board = builtin_catalogue().find(gpu.board)
+    compute, memory_gb = map(int, re.findall(r"(\d+)g", gpu.name.partition(":")[2]))
+    assert gpu.name == f"{board.name}:{compute}g.{memory_gb}gb"
+    assert 0.85 * memory_gb * 2**30 <= gpu.memory_bytes <= min(1.02 * memory_gb * 2**30, board.memory_bytes)
+    assert compute / 7 * 0.84 <= gpu.sm_count / board.sm_count <= min(compute / 4, 1.0)
+    assert gpu.peak_flop_per_s["fp16"] / board.peak_flop_per_s["fp16"] == pytest.approx(gpu.sm_count / board.sm_count)
+    assert gpu.bandwidth_bytes_per_s / board.bandwidth_bytes_per_s in {1 / 8, 1 / 4, 1 / 2, 1.0}
+    assert gpu.l2_bytes / board.l2_bytes == pytest.approx(gpu.bandwidth_bytes_per_s / board.bandwidth_bytes_per_s)
+    assert "Multi-Instance GPU User Guide" in gpu.source
+
+
+@pytest.mark.parametrize("gpu", WHOLE, ids=lambda gpu: gpu.name)
 def test_a_row_is_plausible_and_names_its_source(gpu: Gpu) -> None:
     assert re.search(r"\b20[0-2]\d\b", gpu.source)
     assert 2 * gpu.sm_count * 64 * gpu.clock_hz <= 1.02 * gpu.peak_flop_per_s["fp32"]
@@ -92,8 +118,14 @@ def test_dense_rates_are_meant_not_sparse_ones() -> None:
 
 
 def test_a_slice_of_a_gpu_does_not_pass_for_a_gpu() -> None:
+    assert builtin_catalogue().find("a100_1g.5gb").cut_from == "a100-sxm4-40gb"
     with pytest.raises(DeviceError, match="Did you mean 'a100-sxm4-40gb'"):
-        builtin_catalogue().find("a100_1g.5gb")
+        builtin_catalogue().find("a100_5g.30gb")
+
+
+def test_a_profile_that_several_gpus_have_is_nobody_s() -> None:
+    with pytest.raises(DeviceError):
+        builtin_catalogue().find("1g.10gb")
 
 
 @pytest.mark.parametrize("name", ["rtx5000", "rtx 4000"])

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from ctypes import CDLL
+from types import SimpleNamespace
 
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue, describe_gpus
-from gpusage.devices.nvml import local_gpus, row_of
+from gpusage.devices.nvml import _devices, local_gpus, row_of
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB
@@ -53,3 +54,35 @@ def test_memory_never_makes_another_gpu_of_it() -> None:
 
 def test_a_gpu_without_a_row_has_none() -> None:
     assert row_of("NVIDIA Graphics Device", 8 * GB, builtin_catalogue()) is None
+
+
+class RefusedError(Exception):
+    """What NVML raises."""
+
+
+def _mig_mode(handle: str) -> tuple[int, int]:
+    if "V100" in handle:
+        raise RefusedError
+    return 1, 1
+
+
+def _slice(handle: str, number: int) -> str:
+    if number > 1:
+        raise RefusedError
+    return f"{handle} MIG {('3g.20gb', '1g.5gb')[number]}"
+
+
+ONE_CUT_ONE_OLD = SimpleNamespace(
+    NVMLError=RefusedError,
+    nvmlDeviceGetHandleByIndex=("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB").__getitem__,
+    nvmlDeviceGetMigMode=_mig_mode,
+    nvmlDeviceGetMaxMigDeviceCount=lambda _: 7,
+    nvmlDeviceGetMigDeviceHandleByIndex=_slice,
+)
+"""An NVML with an A100 in two slices, and a GPU that is too old for any; a handle is a name."""
+
+
+def test_slices_stand_in_place_of_a_gpu_that_is_cut() -> None:
+    found = [name for index in (0, 1) for name in _devices(ONE_CUT_ONE_OLD, index)]
+    rows = [row_of(name, 5 * GB, builtin_catalogue()) for name in found]
+    assert [row.name for row in rows if row] == ["a100-sxm4-40gb:3g.20gb", "a100-sxm4-40gb:1g.5gb", "v100-sxm2-16gb"]

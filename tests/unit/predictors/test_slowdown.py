@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -131,3 +132,31 @@ def test_what_a_share_books_lies_between_the_point_and_the_upper_end(batch_size:
 def test_a_predictor_without_a_second_upper_end_books_the_first() -> None:
     memory = Interval(value=1e9, low=0.9e9, high=1.2e9)
     assert replace(need(50), memory_bytes=memory).share_memory_bytes == 1.2e9
+
+
+def test_a_slice_has_its_slowdown_against_the_gpu_that_it_is_cut_from() -> None:
+    whole, small, large = (
+        gpusage.predict(GRAPH, gpu=name, batch_size=64) for name in ("a100", "a100:1g.5gb", "a100:3g.20gb")
+    )
+    assert whole.slowdown.high == 1.0
+    assert 1.0 < large.slowdown.value < small.slowdown.value
+    assert (large.share_percent, large.gpu) == (100, "a100-sxm4-40gb:3g.20gb")
+    assert large.step_time_s.value / whole.step_time_s.value == pytest.approx(large.slowdown.value, rel=0.25)
+
+
+def test_a_known_utilization_tells_what_a_slice_costs() -> None:
+    idle = gpusage.predict(GRAPH, gpu="a100:3g.20gb", batch_size=64, utilization=0.1)
+    assert idle.slowdown.value == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("board", ["a30", "a100", "a100-80gb", "h100", "h200", "b200"])
+def test_a_slice_with_more_sms_and_memory_never_costs_more(board: str) -> None:
+    """Slices of one memory are ordered by their SMs, and slices of as many SMs by their memory."""
+    name = builtin_catalogue().find(board).name
+    slices = [gpu for gpu in builtin_catalogue() if gpu.cut_from == name]
+    for graph, batch_size in ((GRAPH, 1), (GRAPH, 64)):
+        costs = {gpu.name: gpusage.predict(graph, gpu=gpu.name, batch_size=batch_size).slowdown for gpu in slices}
+        for one, other in permutations(slices, 2):
+            if one.sm_count <= other.sm_count and one.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s:
+                assert costs[other.name].value <= costs[one.name].value * 1.001
+                assert costs[other.name].high <= costs[one.name].high * 1.001

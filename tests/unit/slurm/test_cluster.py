@@ -26,6 +26,26 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gres", "features", "expected"),
+    [
+        ("gpu:a100_3g.20gb:2", (), "a100-sxm4-40gb:3g.20gb"),
+        ("gpu:nvidia_a100-sxm4-80gb_1g.10gb:7", (), "a100-sxm4-80gb:1g.10gb"),
+        ("gpu:1g.10gb:7", ("h100", "ib"), "h100-sxm5-80gb:1g.10gb"),
+        ("gpu:1g.10gb:7,gpu:a100-80gb:1", (), "a100-sxm4-80gb:1g.10gb"),
+        ("gpu:3g.20gb:2", ("a100-pcie",), "a100-pcie-40gb:3g.20gb"),
+        ("gpu:1g.5gb:7", (), "a100-sxm4-40gb:1g.5gb"),
+        ("gpu:1g.10gb:7", (), None),
+        ("gpu:6g.30gb:1", ("a100",), None),
+    ],
+)
+def test_a_slice_is_a_type_of_its_own_by_nvidia_s_and_by_the_site_s_names(
+    gres: str, features: tuple[str, ...], expected: str | None
+) -> None:
+    pool, *_ = pools_of([node("n1", gres, features=features)], advisor().catalogue)
+    assert pool.gpu == expected
+
+
+@pytest.mark.parametrize(
     "used",
     [
         "gpu:v100:1(IDX:0),mps:v100:2(IDX:1,3)",
