@@ -21,12 +21,12 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "predict": "gpusage.cli.commands.predict:command",
         "colocate": "gpusage.cli.commands.colocate:command",
-        "validate": "gpusage.cli.validate:command",
+        "validate": "gpusage.cli.commands.validate:command",
         "card": "gpusage.cli.commands.card:command",
         "gpus": "gpusage.cli.commands.gpus:command",
         "decisions": "gpusage.cli.commands.decisions:command",
-        "status": "gpusage.cli.status:command",
-        "plugins": "gpusage.cli.plugins:command",
+        "status": "gpusage.cli.commands.status:command",
+        "plugins": "gpusage.cli.commands.plugins:command",
         "job-card": "gpusage.cli.job_card:job_card",
     }
 )
@@ -107,7 +107,7 @@ def _commands(answer: Iterable[object]) -> list[click.Command]:
 
 
 def _hooks() -> Hooks:
-    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - start-up time
+    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - built-in commands ask no plugin for help
 
     return load_hooks()
 

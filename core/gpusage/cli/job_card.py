@@ -129,12 +129,9 @@ def cache_key(wish: ModelRequest) -> str:
 
 
 def _read_model(wish: ModelRequest) -> str:
-    """Return a new card; imports what reads models only here, for most calls need none of it."""
-    from gpusage.advisor import make_advisor  # noqa: PLC0415 - see above
-    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - see above
+    from gpusage.cli.new_card import new_card  # noqa: PLC0415 - most calls find a card, and read no model
 
-    model = str(Path(wish.model).expanduser()) if wish.model.startswith("~") else wish.model
-    return encode(make_advisor().read(model, dict(wish.workload.shape)))
+    return new_card(wish)
 
 
 def _keep(path: Path, card: str) -> str:

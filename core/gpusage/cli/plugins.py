@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpusage.cli import tables
-from gpusage.cli.options import json_option
 from gpusage.plain_text import visible
+from gpusage.plugins.loading import load_hooks
+from gpusage.plugins.plugin import Plugin
 
-if TYPE_CHECKING:
-    from gpusage.plugins.plugin import Plugin
-
-EXAMPLE = """\b
-Examples:
-  gpusage plugins
-  gpusage plugins --json
-"""
 SCHEMA = "gpusage.plugins/1"
 COLUMNS = (
     tables.Column("plugin", is_left=True),
@@ -27,15 +20,8 @@ COLUMNS = (
 )
 
 
-@click.command(epilog=EXAMPLE, short_help="List the plugins, their hooks, and what is wrong with them.")
-@json_option
-def command(*, as_json: bool) -> int:
-    """List the plugins, their hooks, and what is wrong with them.
-
-    A plugin that cannot be used is set aside: gpusage works on without it. Exit status 1 where there is one.
-    """
-    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - start-up time
-
+def list_plugins(*, as_json: bool) -> int:
+    """List the plugins, their hooks, and what is wrong with them."""
     hooks = load_hooks()
     troubles = hooks.troubles()
     if as_json:

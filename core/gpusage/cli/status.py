@@ -5,24 +5,15 @@ from __future__ import annotations
 import click
 
 from gpusage.cli import tables
-from gpusage.cli.options import json_option
+from gpusage.cli.status_lines import cluster_lines, daemon_lines
+from gpusage.configuration import DaemonSettings, read_configuration
+from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
+from gpusage.service.client import find_status
 
 
-@click.command()
-@json_option
-def command(*, as_json: bool) -> None:
-    """Show what gpusaged on this host sees: its mode, its clusters, and how many decisions it has made.
-
-    With --json, this is a cluster file for `gpusage validate --cluster`.
-
-    Example: gpusage status --json
-    """
-    from gpusage.cli.status_lines import cluster_lines, daemon_lines  # noqa: PLC0415 - start-up time
-    from gpusage.configuration import DaemonSettings, read_configuration  # noqa: PLC0415 - as above
-    from gpusage.managers import installed_managers  # noqa: PLC0415 - as above
-    from gpusage.service.client import find_status  # noqa: PLC0415 - as above
-
+def show_status(*, as_json: bool) -> None:
+    """Show what gpusaged on this host sees: its mode, its clusters, and how many decisions it has made."""
     configuration, _ = read_configuration()
     _, status = find_status(tuple(dict.fromkeys((configuration.daemon.socket, DaemonSettings().socket))))
     if as_json:

@@ -28,7 +28,7 @@ def print_json(document: Any) -> None:  # noqa: ANN401 - any JSON
 
 def console() -> Console:
     """Return a console on standard output, with its width and its colours."""
-    from rich.console import Console  # noqa: PLC0415 - start-up time
+    from rich.console import Console  # noqa: PLC0415 - JSON needs none of it
 
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if has_width else WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False)
@@ -46,7 +46,7 @@ def show(*parts: str | Text | Table) -> None:
 
 def show_title(text: str) -> None:
     """Print *text* as a heading."""
-    from rich.text import Text  # noqa: PLC0415 - start-up time
+    from rich.text import Text  # noqa: PLC0415 - JSON needs none of it
 
     show(Text(visible_lines(text), style="bold"))
 
@@ -96,7 +96,7 @@ def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - start-up time
+    from rich.table import Table  # noqa: PLC0415 - JSON needs none of it
 
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for column in columns:

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gpusage.cli import documents, options, tables
+from gpusage.advice import describe_need
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.cli import documents, tables
+from gpusage.cli.cluster_file import find_cluster
+from gpusage.cli.scripts import Script, manager_of, read_scripts
+from gpusage.configuration import load_configuration
+from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
+from gpusage.service.kill_switch import kill_reason
+from gpusage.verdict import Premises, Verdict, held_back, judge, require_job
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, ModelRequest, Rendered, Submission
 
-if TYPE_CHECKING:
-    from gpusage.advisor import Advisor
-    from gpusage.cli.scripts import Script
-    from gpusage.verdict import Premises, Verdict
-
-EXAMPLE = """\b
-Examples:
-  gpusage validate train.sbatch
-  gpusage validate train.sbatch serve.sbatch --json
-  gpusage status --json > cluster.json; gpusage validate train.sbatch --cluster cluster.json
-"""
 SCHEMA = "gpusage.validate/1"
 MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
@@ -49,23 +46,7 @@ class Validation:
         return tuple(_notes(job)) if job else ()
 
 
-@click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
-@click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--cluster",
-    "cluster_file",
-    type=click.Path(path_type=Path),
-    help="Cluster to decide for, JSON or TOML.  [default: ask the local workload manager, else an example cluster]",
-)
-@click.option(
-    "--manager",
-    "manager_name",
-    metavar="NAME",
-    help="Workload manager that the scripts are for.  [default: the one whose lines they have]",
-)
-@options.json_option
-@click.pass_context
-def command(
+def validate_scripts(
     context: click.Context,
     scripts: tuple[Path, ...],
     cluster_file: Path | None,
@@ -73,19 +54,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Show what gpusage would do to each job SCRIPT, and why.
-
-    Nothing is submitted or changed. The exit status is 1 where a script has an error; a request that is kept as it is,
-    is none.
-    """
-    from gpusage.advisor import make_advisor  # noqa: PLC0415 - start-up time
-    from gpusage.cli.cluster_file import find_cluster  # noqa: PLC0415 - as above
-    from gpusage.cli.scripts import manager_of, read_scripts  # noqa: PLC0415 - as above
-    from gpusage.configuration import load_configuration  # noqa: PLC0415 - as above
-    from gpusage.managers import installed_managers  # noqa: PLC0415 - as above
-    from gpusage.service.kill_switch import kill_reason  # noqa: PLC0415 - as above
-    from gpusage.verdict import Premises, held_back  # noqa: PLC0415 - as above
-
+    """Show what gpusage would do to each job SCRIPT, and why."""
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
     read = read_scripts(scripts)
@@ -107,8 +76,6 @@ def command(
 
 def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation:
     """Return what becomes of *script* on *cluster*."""
-    from gpusage.verdict import judge, require_job  # noqa: PLC0415 - start-up time
-
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:
@@ -174,8 +141,6 @@ def _show(validation: Validation) -> None:
 
 
 def _lines(decision: Decision, rendered: Rendered) -> list[str]:
-    from gpusage.advice import describe_need  # noqa: PLC0415 - start-up time
-
     change = {
         Code.REWRITE: f"{rendered.before} -> {rendered.after}",
         Code.KEEP: f"{rendered.before} is kept",

@@ -1,10 +1,12 @@
-"""From the URL of a store to the store; what keeps it is imported only where it is opened."""
+"""From the URL of a store to the store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gpusage.store.decisions import DecisionStore
+from gpusage.store.postgresql import PostgresqlStore
+from gpusage.store.sqlite import SqliteStore
 from gpusage_hooks.errors import RequestError
 
 
@@ -18,13 +20,8 @@ def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
     Raises:
         RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.
     """
-    # Each is imported where one is opened: a controller with SQLite need not load a client of PostgreSQL.
     if url.startswith(("postgresql://", "postgres://")):
-        from gpusage.store.postgresql import PostgresqlStore  # noqa: PLC0415 - as above
-
         return PostgresqlStore(url, keep_days=keep_days)
-    from gpusage.store.sqlite import SqliteStore  # noqa: PLC0415 - as above
-
     return SqliteStore(path_of(url), keep_days=keep_days)
 
 

@@ -1,0 +1,42 @@
+"""`gpusage validate`: what the plugin would do to job scripts, and why; touches nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpusage.cli import options
+from gpusage.cli.deferred import run_by
+
+EXAMPLE = """\b
+Examples:
+  gpusage validate train.sbatch
+  gpusage validate train.sbatch serve.sbatch --json
+  gpusage status --json > cluster.json; gpusage validate train.sbatch --cluster cluster.json
+"""
+
+
+@click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
+@click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="Cluster to decide for, JSON or TOML.  [default: ask the local workload manager, else an example cluster]",
+)
+@click.option(
+    "--manager",
+    "manager_name",
+    metavar="NAME",
+    help="Workload manager that the scripts are for.  [default: the one whose lines they have]",
+)
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.validate:validate_scripts")
+def command() -> None:
+    """Show what gpusage would do to each job SCRIPT, and why.
+
+    Nothing is submitted or changed. The exit status is 1 where a script has an error; a request that is kept as it is,
+    is none.
+    """
