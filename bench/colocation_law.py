@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage_lab.learning.colocation import refitted
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID
-from gpusage_lab.learning.named_jobs import Job as NamedJob
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Name, Pairs, Policy, gavel, lucid, scores
 from gpusage_lab.learning.partners import DRAM, SM, popular, unacquainted
 from gpusage_lab.learning.targets import ScoreTable

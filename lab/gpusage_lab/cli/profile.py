@@ -14,7 +14,7 @@ import click
 from gpusage.cli import tables
 
 if TYPE_CHECKING:
-    from gpusage_lab.profiling.campaign import Order, Told
+    from gpusage_lab.profiling.campaign import Announcement, Order
     from gpusage_lab.profiling.items import Item, Kind
 EXAMPLE = """\b
 Examples:
@@ -166,7 +166,7 @@ def _stopped_by_a_signal() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Told], None]]:
+def _progress() -> Iterator[Callable[[Announcement], None]]:
     """Show a bar on a terminal, and a line an item elsewhere."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
     from rich.markup import escape  # noqa: PLC0415 - as above
@@ -182,7 +182,7 @@ def _progress() -> Iterator[Callable[[Told], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, left="")
 
-        def tell(told: Told) -> None:
+        def tell(told: Announcement) -> None:
             if console.is_terminal:
                 bar.update(task, completed=told.done, total=told.total, left=_clock(told.left_s))
                 bar.update(task, description=escape(told.item.key[:100]))

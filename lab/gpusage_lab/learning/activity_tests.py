@@ -13,7 +13,7 @@ from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, Job, workload
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -29,8 +29,8 @@ LUCID_SOURCE = "Lucid, training"
 LAMBDA_JOBS = {
     "resnet50": (GAVEL["ResNet-50"], 128),
     "bert_base_squad": (LUCID["BERT"], 24),
-    "gnmt": (Job("mlperf:gnmt@32", "adam"), 128),
-    "SSD": (Job("mlperf:ssd@300", "momentum"), 48),
+    "gnmt": (NamedJob("mlperf:gnmt@32", "adam"), 128),
+    "SSD": (NamedJob("mlperf:ssd@300", "momentum"), 48),
 }
 """By task: the job, and its batch size in fp32 on a V100 of 16 GB; in half precision it is twice as large."""
 LAMBDA_FOLDERS = ("V100", "p3.2xlarge")

@@ -40,7 +40,7 @@ TRIED = "torchvision:resnet18@224"
 """Of the zoo: what an artifact is asked first, to see whether this version can read it."""
 
 
-class Answer(NamedTuple):
+class Comparison(NamedTuple):
     """One measured row, and what the predictor says of it.
 
     Attributes:
@@ -114,7 +114,7 @@ def never_fitted(name: str, data: DataFolder) -> list[ScoreTable]:
     return list(activity_tests.tables(data)) if name == "activity" else []
 
 
-def _line(answer: Answer) -> tuple[str, str]:
+def _line(answer: Comparison) -> tuple[str, str]:
     return answer.source, answer.figure
 
 
@@ -131,7 +131,7 @@ def _cited(name: str) -> set[str]:
     return heads | {part for head in heads for part in head.split(", ") if part.endswith(".csv")}
 
 
-def _scored(line: tuple[str, str], answers: Sequence[Answer], *, is_share: bool, is_seen: bool) -> tuple[Cell, ...]:
+def _scored(line: tuple[str, str], answers: Sequence[Comparison], *, is_share: bool, is_seen: bool) -> tuple[Cell, ...]:
     measured = np.array([answer.measured for answer in answers])
     low, point, high = (
         np.array([getattr(answer.predicted, end) for answer in answers]) for end in ("low", "value", "high")
@@ -147,7 +147,7 @@ def _scored(line: tuple[str, str], answers: Sequence[Answer], *, is_share: bool,
     return name, len(answers), 100.0 * figures.mape, 100.0 * figures.bias, inside, figures.width, seen
 
 
-def _points(line: tuple[str, str], answers: Sequence[Answer], unit: str) -> Points:
+def _points(line: tuple[str, str], answers: Sequence[Comparison], unit: str) -> Points:
     return Points(
         title=f"{', '.join(filter(None, line))}; the artifact as it is",
         unit=unit,
@@ -159,47 +159,47 @@ def _points(line: tuple[str, str], answers: Sequence[Answer], unit: str) -> Poin
     )
 
 
-def _step_time(data: DataFolder) -> Iterator[Answer]:
+def _step_time(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in sorted(step_rows(data, zoo), key=lambda row: (row.key, row.workload.mode, row.workload.batch_size)):
         found = Question(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
         ends = (found.value + row.copy_s, found.low + row.copy_s, found.high + row.copy_s)
-        yield Answer(row.source, "", f"{row.key} on {row.gpu.name}", row.measured_s, _interval(*ends))
+        yield Comparison(row.source, "", f"{row.key} on {row.gpu.name}", row.measured_s, _interval(*ends))
 
 
-def _memory(data: DataFolder) -> Iterator[Answer]:
+def _memory(data: DataFolder) -> Iterator[Comparison]:
     zoo, gpu = load_zoo(), builtin_catalogue().find(MEMORY_GPU)
     rows = memory_rows(data, zoo)
     for index in np.flatnonzero(rows.sound):
         workload = Workload(batch_size=int(rows.batch_size[index]))
         found = Question(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
         ends = (found.value / GIB, found.low / GIB, found.high / GIB)
-        yield Answer(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
+        yield Comparison(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
     for run in profiled(data).runs:
         if run.is_alone and run.figures.get("process_bytes"):
             found = Question(run.graph, run.workload).memory_bytes([run.gpu])[0]
             ends = (found.value / GIB, found.low / GIB, found.high / GIB)
             source = run.source if is_described(run) else f"{run.source}, not fp32 with momentum"
-            yield Answer(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
+            yield Comparison(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
 
 
-def _activity(data: DataFolder) -> Iterator[Answer]:
+def _activity(data: DataFolder) -> Iterator[Comparison]:
     gpu = builtin_catalogue().find(activity_rows.GPU)
     for network in random_networks.load(data).networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
         found = Question(network.graph, workload).activity([gpu])[0]
         source, label = f"gpumemnet_{network.kind}", f"{network.kind} {network.architecture}"
-        yield Answer(source, "utilization", label, network.gpu_utilization / 100.0, found.gpu_utilization)
-        yield Answer(source, "SM activity", label, network.sm_activity / 100.0, found.sm_activity)
+        yield Comparison(source, "utilization", label, network.gpu_utilization / 100.0, found.gpu_utilization)
+        yield Comparison(source, "SM activity", label, network.sm_activity / 100.0, found.sm_activity)
     for run in profiled(data).runs:
         if run.is_alone:
             found = Question(run.graph, run.workload).activity([run.gpu])[0]
             for figure, column in _FIGURES.items():
                 if column in run.figures:
-                    yield Answer(run.source, figure, run.job, run.figures[column], getattr(found, column))
+                    yield Comparison(run.source, figure, run.job, run.figures[column], getattr(found, column))
 
 
-def _colocation(data: DataFolder) -> Iterator[Answer]:
+def _colocation(data: DataFolder) -> Iterator[Comparison]:
     sources = {"gavel_pairs.csv": pairs.gavel(data)}
     if "lucid_pairs.csv" in data:
         sources["lucid_pairs.csv"] = pairs.lucid(data)
@@ -208,25 +208,25 @@ def _colocation(data: DataFolder) -> Iterator[Answer]:
         for first, second in zip(*np.nonzero(np.triu(~np.isnan(measured.sums))), strict=True):
             found = predict_colocation([measured.needs[first], measured.needs[second]], measured.gpu)
             label = " + ".join(f"{measured.jobs[job][0]}, batch {measured.jobs[job][1]}" for job in (first, second))
-            yield Answer(source, "sum", label, float(measured.sums[first, second]), found.throughput_sum)
+            yield Comparison(source, "sum", label, float(measured.sums[first, second]), found.throughput_sum)
             parts = (measured.parts[first, second], measured.parts[second, first])
             for part, said in zip(parts, found.normalised_throughput, strict=True):
-                yield Answer(source, "one job", label, float(part), said)
+                yield Comparison(source, "one job", label, float(part), said)
 
 
-def _slowdown(data: DataFolder) -> Iterator[Answer]:
+def _slowdown(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
         alone = Alone(step_time_s=row.alone_s)
         found = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], alone)[0][0]
-        yield Answer(row.source, "step time known", row.key, row.slowdown, found)
+        yield Comparison(row.source, "step time known", row.key, row.slowdown, found)
 
 
 def _interval(value: float, low: float, high: float) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
-_ANSWERS: Mapping[str, Callable[[DataFolder], Iterator[Answer]]] = {
+_ANSWERS: Mapping[str, Callable[[DataFolder], Iterator[Comparison]]] = {
     "step_time": _step_time,
     "memory": _memory,
     "activity": _activity,

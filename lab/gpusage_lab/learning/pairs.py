@@ -12,8 +12,7 @@ import numpy.typing as npt
 from gpusage.advisor import make_advisor
 from gpusage.predictors.colocation import features_of
 from gpusage_hooks.types import Gpu, GpuNeed
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
-from gpusage_lab.learning.named_jobs import Job as NamedJob
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.splits import check_enough
 from gpusage_lab.measurements.tables import DataFolder

@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Announcement:
     """What a campaign tells while it runs.
 
     Attributes:
@@ -71,7 +71,7 @@ class Told:
     left_s: float
 
 
-def run(order: Order, tell: Callable[[Told], None]) -> int:
+def run(order: Order, tell: Callable[[Announcement], None]) -> int:
     """Measure what is left; return how many items were measured.
 
     Raises:
@@ -139,7 +139,7 @@ class _Campaign:
         self._count = 0
         self._mps_is_silent = False
 
-    def run(self, tell: Callable[[Told], None]) -> int:
+    def run(self, tell: Callable[[Announcement], None]) -> int:
         """Measure item after item."""
         order = self._order
         queue = pending(order.items, self._rows, only=order.only, retry=order.retry)
@@ -150,10 +150,10 @@ class _Campaign:
             if is_idle or is_too_large(item, self._rows) or not self._has_time(item):
                 continue
             left_s = sum(took for took, _ in self._estimates(queue[place:]))
-            tell(Told(item=item, status="", done=self._count, total=len(queue), left_s=left_s))
+            tell(Announcement(item=item, status="", done=self._count, total=len(queue), left_s=left_s))
             status = self._measure(item)
             self._count += 1
-            tell(Told(item=item, status=status, done=self._count, total=len(queue), left_s=left_s))
+            tell(Announcement(item=item, status=status, done=self._count, total=len(queue), left_s=left_s))
         return self._count
 
     def _measure(self, item: Item) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusage_lab.profiling.gauges import Gauges, Readings
-from gpusage_lab.profiling.items import Item, Job, Side
+from gpusage_lab.profiling.items import Item, ProfiledJob, Side
 from gpusage_lab.profiling.mps import Mps, without_mps
 from gpusage_lab.profiling.plan import started_as
 from gpusage_lab.profiling.processes import Message, WorkerLostError, WorkerProcess
@@ -27,12 +27,12 @@ class Hand:
     process: WorkerProcess
     started_as: tuple[object, ...]
     hello: Message
-    job: Job | None = None
+    job: ProfiledJob | None = None
     ready: Message = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Measured:
     """What became of an item: an answer a side, and what was read meanwhile."""
 
     answers: tuple[Message, ...]
@@ -56,7 +56,7 @@ class Crew:
         """What the workers run with."""
         return next((hand.hello for hand in self._hands.values()), {})
 
-    def measure(self, item: Item) -> Outcome:
+    def measure(self, item: Item) -> Measured:
         """Run all sides of *item* at the same time; a worker that failed is ended."""
         try:
             hands = self._hands_for(item)
@@ -65,7 +65,7 @@ class Crew:
         except WorkerLostError as error:
             self.close()
             lost = {"event": "failed", "status": error.status, "detail": str(error)}
-            return Outcome(answers=tuple(dict(lost) for _ in item.sides))
+            return Measured(answers=tuple(dict(lost) for _ in item.sides))
 
     def close(self) -> None:
         """End every worker."""
@@ -99,7 +99,7 @@ class Crew:
             process=WorkerProcess(self._device, variables, log), started_as=self._started_as(item, side), hello={}
         )
 
-    def _prepare(self, item: Item, hands: list[Hand]) -> Outcome | None:
+    def _prepare(self, item: Item, hands: list[Hand]) -> Measured | None:
         """Let each worker build its job; return an outcome where one cannot.
 
         One after the other where a job's time alone matters to the measurement.
@@ -122,12 +122,12 @@ class Crew:
         idle = {"status": "not-run", "detail": "another side failed"}
         return self._failed([hand.ready if hand.job is None else dict(idle) for hand in hands], hands)
 
-    def _run(self, item: Item, hands: list[Hand]) -> Outcome:
+    def _run(self, item: Item, hands: list[Hand]) -> Measured:
         pids = tuple(int(hand.hello["pid"]) for hand in hands)
         if item.kind == "operators":
             hands[0].process.send({"op": "operators"})
             answers = [hands[0].process.receive(PREPARE_S)]
-            return Outcome(answers=tuple({**hand.ready, **told} for hand, told in zip(hands, answers, strict=True)))
+            return Measured(answers=tuple({**hand.ready, **told} for hand, told in zip(hands, answers, strict=True)))
         start = time.monotonic() + LEAD_S
         end = start + item.seconds
         for hand, side in zip(hands, item.sides, strict=True):
@@ -138,16 +138,16 @@ class Crew:
         if any(answer["event"] == "failed" for answer in answers):
             return self._failed(answers, hands)
         told = tuple({**hand.ready, **answer} for hand, answer in zip(hands, answers, strict=True))
-        return Outcome(answers=told, pids=pids, readings=readings)
+        return Measured(answers=told, pids=pids, readings=readings)
 
-    def _failed(self, answers: list[Message], hands: list[Hand]) -> Outcome:
+    def _failed(self, answers: list[Message], hands: list[Hand]) -> Measured:
         """Return the outcome, and end the workers whose CUDA context may be of no use."""
         if any(answer["status"] == "failed" for answer in answers):
             self.close()
         for hand, answer in zip(hands, answers, strict=True):
             if answer["status"] == "oom":
                 hand.job = None
-        return Outcome(answers=tuple(answers))
+        return Measured(answers=tuple(answers))
 
     def _order(self, item: Item, side: Side, start: float, end: float) -> Message:
         is_gated = any(other.gated for other in item.sides)
@@ -175,7 +175,7 @@ def environment(side: Side, *, mps: Mps | None) -> dict[str, str]:
     return variables
 
 
-def _preparation(job: Job) -> Message:
+def _preparation(job: ProfiledJob) -> Message:
     workload = job.workload
     return {
         "op": "prepare",

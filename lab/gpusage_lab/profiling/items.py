@@ -24,7 +24,7 @@ Sharing = Literal["none", "mps", "time-slicing", "cpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ProfiledJob:
     """A named model and how it is run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Side:
         gated: Waits between steps while a request of another side is being answered.
     """
 
-    job: Job
+    job: ProfiledJob
     percent: int | None = None
     priority: int | None = None
     memory_limit_bytes: int | None = None

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
-from gpusage_lab.profiling.crew import Outcome
+from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Sharing, Side
 from gpusage_lab.profiling.plan import shape_text
 from gpusage_lab.profiling.table import COLUMNS, OPERATOR_COLUMNS
@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 """Of the machine: the same in every row."""
 
 
-def rows_of(item: Item, outcome: Outcome, sharing: Sharing, facts: Facts) -> list[dict[str, Any]]:
+def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> list[dict[str, Any]]:
     """Return one row a side."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     common = {
@@ -37,7 +37,7 @@ def rows_of(item: Item, outcome: Outcome, sharing: Sharing, facts: Facts) -> lis
     return rows
 
 
-def operator_rows_of(item: Item, outcome: Outcome, facts: Facts) -> list[dict[str, Any]]:
+def operator_rows_of(item: Item, outcome: Measured, facts: Facts) -> list[dict[str, Any]]:
     """Return one row an operator and its shapes."""
     told = {**facts, **_asked(item, item.sides[0], 0), "item": item.key}
     rows = outcome.answers[0].get("rows", ())

@@ -8,7 +8,7 @@ from itertools import combinations, combinations_with_replacement, product
 
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.types import Mode, Precision, Workload
-from gpusage_lab.profiling.items import Item, Job, Kind, Load, Side
+from gpusage_lab.profiling.items import Item, Kind, Load, ProfiledJob, Side
 
 Ladder = tuple[int, ...]
 """Batch sizes from small to large, as far as they fit; the middle one is measured first."""
@@ -78,14 +78,14 @@ TINY = (
 TINY_S = 0.2
 
 
-def job(text: str) -> Job:
+def job(text: str) -> ProfiledJob:
     """Return the job that *text*, as in a job's comment, describes.
 
     Raises:
         RequestError: It is malformed.
     """
     request = parse_model(text)
-    return Job(model=request.model, workload=request.workload)
+    return ProfiledJob(model=request.model, workload=request.workload)
 
 
 def session() -> tuple[Item, ...]:
@@ -118,7 +118,7 @@ def named(texts: Iterable[str], seconds: float = 2.0) -> tuple[Item, ...]:
     return _of_jobs(tuple(map(job, texts)), seconds)
 
 
-def _of_jobs(jobs: Sequence[Job], seconds: float) -> tuple[Item, ...]:
+def _of_jobs(jobs: Sequence[ProfiledJob], seconds: float) -> tuple[Item, ...]:
     solos = [Item(kind="solo", sides=(Side(job=item),), seconds=seconds) for item in jobs]
     rest = (
         *_shares(jobs, (100, 50), tier=1),
@@ -132,7 +132,7 @@ def _of_jobs(jobs: Sequence[Job], seconds: float) -> tuple[Item, ...]:
     return (*solos, *(replace(item, seconds=seconds) for item in rest))
 
 
-def _side(item: Job) -> Side:
+def _side(item: ProfiledJob) -> Side:
     return Side(job=item)
 
 
@@ -147,17 +147,17 @@ def _solos() -> Iterator[Item]:
                 workload = Workload(batch_size=batch, mode=mode, precision=precision, shape=shape)
                 is_first = (mode, precision) in FIRST
                 tier = (0 if is_first else 4) if batch == middle else (3 if is_first else 5)
-                yield Item(kind="solo", sides=(Side(job=Job(model=model, workload=workload)),), tier=tier)
+                yield Item(kind="solo", sides=(Side(job=ProfiledJob(model=model, workload=workload)),), tier=tier)
     for item, stall in product(map(job, PARTNERS[:4]), STALLS):
         yield Item(kind="solo", sides=(Side(job=replace(item, stall_ratio=stall)),), tier=4)
 
 
-def _shares(jobs: Iterable[Job], percents: Iterable[int], *, tier: int) -> Iterator[Item]:
+def _shares(jobs: Iterable[ProfiledJob], percents: Iterable[int], *, tier: int) -> Iterator[Item]:
     for item, percent in product(jobs, percents):
         yield Item(kind="share", sides=(Side(job=item, percent=percent),), tier=tier)
 
 
-def _pairs(jobs: Sequence[Job], seconds: float) -> Iterator[Item]:
+def _pairs(jobs: Sequence[ProfiledJob], seconds: float) -> Iterator[Item]:
     """Yield all pairs, a job beside itself too, every other one first: a budget that ends early has seen each job."""
     places = combinations_with_replacement(range(len(jobs)), 2)
     for first, second in places:
@@ -165,28 +165,28 @@ def _pairs(jobs: Sequence[Job], seconds: float) -> Iterator[Item]:
         yield Item(kind="pair", sides=sides, tier=1 + (first + second) % 2, seconds=seconds)
 
 
-def _together(kind: Kind, jobs: Sequence[Job], percents: Sequence[int], *, tier: int) -> Item:
+def _together(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[int], *, tier: int) -> Item:
     sides = tuple(Side(job=item, percent=percent) for item, percent in zip(jobs, percents, strict=True))
     return Item(kind=kind, sides=sides, tier=tier, seconds=PAIR_S)
 
 
-def _parts(jobs: Sequence[Job]) -> Iterator[Item]:
+def _parts(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
     pairs = _spread(list(combinations(jobs, 2)), PAIRS_IN_PARTS)
     for pair, percents in product(pairs, PARTS):
         yield _together("pair-share", pair, percents, tier=3)
 
 
-def _triples(jobs: Sequence[Job]) -> Iterator[Item]:
+def _triples(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
     for three in _spread(list(combinations(jobs, 3)), TRIPLES):
         yield Item(kind="triple", sides=tuple(map(_side, three)), tier=3, seconds=PAIR_S)
 
 
-def _spread(items: Sequence[tuple[Job, ...]], count: int) -> list[tuple[Job, ...]]:
+def _spread(items: Sequence[tuple[ProfiledJob, ...]], count: int) -> list[tuple[ProfiledJob, ...]]:
     """Return *count* of *items*, evenly spread over them."""
     return [items[place * len(items) // count] for place in range(count)] if count < len(items) else list(items)
 
 
-def _slos(jobs: Sequence[Job], seconds: float) -> Iterator[Item]:
+def _slos(jobs: Sequence[ProfiledJob], seconds: float) -> Iterator[Item]:
     """Yield requests alone and beside training: under plain MPS, with partitions, priorities, and the gate."""
     answering = [item for item in jobs if item.workload.mode == "infer"][:2]
     training = [item for item in jobs if item.workload.mode == "train"][:2]
@@ -204,7 +204,7 @@ def _slos(jobs: Sequence[Job], seconds: float) -> Iterator[Item]:
                 yield Item(kind="slo", sides=sides, tier=1, seconds=seconds)
 
 
-def _limits(jobs: Sequence[Job]) -> Iterator[Item]:
+def _limits(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
     for item, limit in product(jobs[:2], MEMORY_LIMITS_BYTES):
         yield Item(kind="memory", sides=(Side(job=item, memory_limit_bytes=limit),), tier=3, seconds=1.0)
 
@@ -213,4 +213,6 @@ def _operators() -> Iterator[Item]:
     for ladder, models in LADDERS.items():
         for model, (mode, precision) in product(models, FIRST):
             workload = Workload(batch_size=ladder[len(ladder) // 2], mode=mode, precision=precision)
-            yield Item(kind="operators", sides=(Side(job=Job(model=model, workload=workload)),), tier=3, seconds=1.0)
+            yield Item(
+                kind="operators", sides=(Side(job=ProfiledJob(model=model, workload=workload)),), tier=3, seconds=1.0
+            )

@@ -113,7 +113,7 @@ EXTRAPOLATIONS = (
 )
 
 
-class Answer(NamedTuple):
+class Extrapolated(NamedTuple):
     """A run that tested, and the seconds that each way says of it."""
 
     run: Run
@@ -187,12 +187,12 @@ def _within(run: Run, teach: Sequence[Run], name: str) -> bool:
     return bool(known) and min(known) <= getattr(run, name) <= max(known)
 
 
-def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Answer]:
+def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Extrapolated]:
     """Return what each way says of the runs *test*, knowing the runs *teach*."""
     line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
     said = regression.predicted(line, _terms(question, test)).tolist()
     return [
-        Answer(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
+        Extrapolated(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
         for run, value in zip(test, said, strict=True)
     ]
 
@@ -238,7 +238,7 @@ def _name(question: Extrapolation, run: Run) -> str:
     return f"{run.source}: {run.network.rstrip('0123456789')}, {run.gpu_count} GPU"
 
 
-def _errors(answers: Sequence[Answer], middle: Callable[[FloatArray], Any] = np.mean) -> tuple[float, ...]:
+def _errors(answers: Sequence[Extrapolated], middle: Callable[[FloatArray], Any] = np.mean) -> tuple[float, ...]:
     truth = np.array([one.run.step_s for one in answers])
     said = np.array([one[1:] for one in answers])
     return tuple((100.0 * middle(np.abs(values - truth) / truth)).item() for values in said.T)

@@ -20,7 +20,7 @@ from gpusage.predictors.question import Question
 from gpusage.predictors.timing import timing_with
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import TERA
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, Job, workload
+from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.step_rows import COPY_BYTES_PER_S
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
@@ -128,13 +128,13 @@ def _zeus(data: DataFolder) -> Iterator[Run]:
             yield _run("Zeus", (row["network"], known[0]), ZEUS_GPUS[row["gpu"]], (1, int(row["batch_size"])), step_s)
 
 
-def _run(source: str, network: tuple[str, Job], gpu: str, asked: tuple[int, int], step_s: float) -> Run:
+def _run(source: str, network: tuple[str, NamedJob], gpu: str, asked: tuple[int, int], step_s: float) -> Run:
     name, job = network
     peak = builtin_catalogue().find(gpu).peak_flop_per_s["fp32"] / TERA
     return Run(source, name, gpu, *asked, peak, float(step_s), ours(job, gpu, *asked))
 
 
-def ours(job: Job, gpu: str, gpu_count: int, batch_size: int) -> float:
+def ours(job: NamedJob, gpu: str, gpu_count: int, batch_size: int) -> float:
     """Return the seconds that our predictor says, with the exchange of gradients."""
     graph = load_zoo().graph(job.key)
     alone_s = float(Question(graph, workload(job, batch_size)).timing([builtin_catalogue().find(gpu)]).step_s[0])

@@ -8,7 +8,7 @@ from gpusage.cli.admin import Finding, failed, passed, plugins_finding, settings
 from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
-from gpusage_yarn.jmx import Told
+from gpusage_yarn.jmx import JmxReport
 from gpusage_yarn.node_checks import listener, masters, shares, troubles
 from gpusage_yarn.settings import YarnSettings
 
@@ -226,5 +226,5 @@ _OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (
 )
 
 
-def _has(daemon: Told, wanted: str) -> bool:
+def _has(daemon: JmxReport, wanted: str) -> bool:
     return bool({wanted, wanted.rpartition(".")[2]} & daemon.classes)

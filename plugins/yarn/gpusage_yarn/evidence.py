@@ -23,7 +23,7 @@ from gpusage_yarn.address import SOCKET, require_addresses, sockets
 from gpusage_yarn.cluster import View, cluster_of, read_view
 from gpusage_yarn.hadoop_xml import conf_folder, read_settings
 from gpusage_yarn.install import CALCULATOR, PROCESSORS, RULES, SCHEDULER
-from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, Told, ask_daemon, ask_nodes
+from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, JmxReport, ask_daemon, ask_nodes
 from gpusage_yarn.manager_user import ManagerUser, manager_user
 from gpusage_yarn.preflight import configured_classes, load_classes
 from gpusage_yarn.rest import ResourceManager
@@ -64,9 +64,9 @@ class Evidence:
     cluster: Cluster | None = None
     trouble: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    manager: Told | None = None
+    manager: JmxReport | None = None
     user: ManagerUser | None = None
-    nodes: tuple[Told, ...] = ()
+    nodes: tuple[JmxReport, ...] = ()
     loaded: Mapping[str, str] | None = None
     loading_trouble: str = ""
     status: Mapping[str, Any] | None = None
@@ -115,7 +115,7 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         return {"trouble": str(error)}
     sharing = [node for node in view.nodes if node.usable and node.total.share][:MOST_NODES]
     answers = ask_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
-    nodes = tuple(answers.get(node.name, Told(name=node.name, trouble="no answer in time")) for node in sharing)
+    nodes = tuple(answers.get(node.name, JmxReport(name=node.name, trouble="no answer in time")) for node in sharing)
     return {
         "view": view,
         "cluster": cluster_of(view, advisor().catalogue),

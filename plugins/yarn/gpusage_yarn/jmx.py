@@ -40,7 +40,7 @@ _LISTENER = CLASSES[LISTENERS].rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class JmxReport:
     """What one daemon says of our classes in it.
 
     Attributes:
@@ -68,9 +68,9 @@ class Told:
 
 def ask_nodes(
     nodes: Iterable[NodeState], scheme: str = "http", limit_s: float = LIMIT_S
-) -> Mapping[str, Told]:  # fmt: skip
+) -> Mapping[str, JmxReport]:  # fmt: skip
     """Return what each of *nodes* says that answers in time, by its name."""
-    told: dict[str, Told] = {}
+    told: dict[str, JmxReport] = {}
     waiting = list(nodes)
     deadline_s = time.monotonic() + limit_s
 
@@ -90,13 +90,13 @@ def ask_nodes(
     return dict(told)
 
 
-def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> Told:
+def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
     """Return what the daemon at *url* says of our classes in it."""
     try:
         beans = json.loads(_answer(url + _BEAN, limit_s))["beans"]
-        return parse_bean(name, beans[0]) if beans else Told(name=name)
+        return parse_bean(name, beans[0]) if beans else JmxReport(name=name)
     except Exception as error:  # noqa: BLE001 - anyone may answer there, with anything
-        return Told(name=name, trouble=type(error).__name__)
+        return JmxReport(name=name, trouble=type(error).__name__)
 
 
 class _Staying(requests.Session):
@@ -126,11 +126,11 @@ def _answer(url: str, limit_s: float) -> bytes:
     return content
 
 
-def parse_bean(name: str, bean: Mapping[str, Any]) -> Told:
+def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
     """Return what our MBean of the daemon *name* says; an older jar says less."""
     found = bean.get("Classes", "")
     free = bean.get("Free")
-    return Told(
+    return JmxReport(
         name=name,
         version=visible(str(bean.get("Version", ""))),
         classes=frozenset(found.replace(",", " ").split() if isinstance(found, str) else map(str, found)),
@@ -155,13 +155,13 @@ def sample(view: View, labels: Iterable[str], most: int = MOST_ASKED) -> tuple[N
     return tuple(node for _, node in sorted(ranks, key=lambda ranked: ranked[0])[:most])
 
 
-def with_told(view: View, told: Mapping[str, Told]) -> View:
+def with_told(view: View, told: Mapping[str, JmxReport]) -> View:
     """Return *view* with the largest free part of one GPU, for the nodes that have told it."""
     largest = {name: max(daemon.free, default=0) for name, daemon in told.items() if daemon.free is not None}
     return replace(view, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in view.nodes))
 
 
-def unbound(told: Mapping[str, Told]) -> tuple[str, ...]:
+def unbound(told: Mapping[str, JmxReport]) -> tuple[str, ...]:
     """Return the nodes that have answered, and bind no container to a GPU."""
     return tuple(sorted(name for name, daemon in told.items() if not daemon.trouble and not daemon.binds))
 

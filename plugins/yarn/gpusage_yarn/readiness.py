@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster import ANY, Size, View
-from gpusage_yarn.jmx import Told, unbound
+from gpusage_yarn.jmx import JmxReport, unbound
 from gpusage_yarn.queues import Queue, find_queue
 
 SETTLING_S = 15.0
@@ -70,7 +70,7 @@ def require_ready(view: View, wanted: Wanted) -> tuple[str, ...]:
 
 
 def require_listeners(
-    view: View, labels: Iterable[str], told: Mapping[str, Told]
+    view: View, labels: Iterable[str], told: Mapping[str, JmxReport]
 ) -> tuple[View, list[str]]:  # fmt: skip
     """Return *view* without the labels on which nothing binds containers to GPUs, and a sentence on each doubt.
 

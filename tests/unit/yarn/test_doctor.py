@@ -19,7 +19,7 @@ from gpusage_yarn.cluster import cluster_of, read_view
 from gpusage_yarn.doctor import examine
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CLASSES, PROCESSORS, RULES
-from gpusage_yarn.jmx import Told
+from gpusage_yarn.jmx import JmxReport
 from gpusage_yarn.manager_user import ManagerUser, listener_uid, manager_user
 from gpusage_yarn.preflight import configured_classes
 from gpusage_yarn.status import describe
@@ -31,13 +31,13 @@ RUNNING = frozenset(name.rpartition(".")[2] for name in CLASSES.values())
 @pytest.fixture
 def healthy() -> Evidence:
     view = read_view(RECORDED.get)
-    nodes = tuple(Told(name=node.name, version="1", classes=RUNNING) for node in view.nodes)
+    nodes = tuple(JmxReport(name=node.name, version="1", classes=RUNNING) for node in view.nodes)
     return Evidence(
         folder=Path("/etc/hadoop/conf"),
         configuration=default_configuration(),
         view=view,
         cluster=cluster_of(view, advisor().catalogue),
-        manager=Told(name="ResourceManager", version="1", classes=RUNNING),
+        manager=JmxReport(name="ResourceManager", version="1", classes=RUNNING),
         nodes=nodes,
         user=ManagerUser(name="yarn", allowed=True),
         loaded=dict.fromkeys(CLASSES.values(), ""),
@@ -69,7 +69,7 @@ def test_without_a_resource_manager_the_rest_of_the_cluster_is_skipped(healthy: 
 @pytest.mark.parametrize("check", ["placement rule", "processor"])
 def test_a_class_that_does_not_run_is_told_with_the_command(healthy: Evidence, check: str) -> None:
     key = RULES if check == "placement rule" else PROCESSORS
-    evidence = replace(healthy, manager=Told(name="rm"), settings={key: "user-group"})
+    evidence = replace(healthy, manager=JmxReport(name="rm"), settings={key: "user-group"})
     found = finding(evidence, check)
     assert (found.verdict, found.found) == ("fail", f"{key}=user-group")
     assert found.todo.startswith("gpusage yarn install --yes")

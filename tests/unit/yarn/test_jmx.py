@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from gpusage_yarn.cluster import NodeState, Size, View
-from gpusage_yarn.jmx import Told, ask_nodes, parse_bean, sample, unbound
+from gpusage_yarn.jmx import JmxReport, ask_nodes, parse_bean, sample, unbound
 
 BEAN = {
     "Classes": "GpuShareNodeListener",
@@ -134,5 +134,5 @@ def test_of_each_label_some_nodes_are_asked_the_freest_first() -> None:
 
 
 def test_only_who_has_answered_is_said_to_bind_nothing() -> None:
-    told = {"a": Told(name="a"), "b": Told(name="b", trouble="ConnectTimeout"), "c": parse_bean("c", BEAN)}
+    told = {"a": JmxReport(name="a"), "b": JmxReport(name="b", trouble="ConnectTimeout"), "c": parse_bean("c", BEAN)}
     assert unbound(told) == ("a",)

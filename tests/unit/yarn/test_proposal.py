@@ -16,7 +16,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
 from gpusage_yarn.cluster import NodeState, Size, View, read_view
 from gpusage_yarn.install import CLASSES, LISTENERS
-from gpusage_yarn.jmx import Told, with_told
+from gpusage_yarn.jmx import JmxReport, with_told
 from gpusage_yarn.plan import SHARE
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
@@ -90,7 +90,7 @@ def test_a_generation_without_memory_for_a_container_comes_last(advisor: Advisor
 
 def test_a_free_share_that_is_spread_over_gpus_is_no_room(advisor: Advisor, graph: ModelGraph) -> None:
     first = proposed(advisor, graph).plan.labels[0]
-    told = {node.name: Told(name=node.name, free=(10, 10)) for node in VIEW.of_label(first)}
+    told = {node.name: JmxReport(name=node.name, free=(10, 10)) for node in VIEW.of_label(first)}
     assert proposed(advisor, graph, with_told(VIEW, told)).plan.labels[-1] == first
 
 
@@ -140,9 +140,9 @@ def test_a_container_that_no_node_can_hold_is_refused(size: Size, sentence: str)
 
 
 def test_a_label_on_which_nothing_binds_containers_is_left_out() -> None:
-    told = {node.name: Told(name=node.name, classes=LISTENER) for node in VIEW.nodes}
+    told = {node.name: JmxReport(name=node.name, classes=LISTENER) for node in VIEW.nodes}
     assert require_listeners(VIEW, ("a100", "v100"), told) == (VIEW, [])
-    bare = {**told, **{node.name: Told(name=node.name) for node in VIEW.of_label("v100")}}
+    bare = {**told, **{node.name: JmxReport(name=node.name) for node in VIEW.of_label("v100")}}
     left, notes = require_listeners(VIEW, ("a100", "v100"), bare)
     assert left.of_label("v100") == ()
     assert notes == ["v100 is left out, for nothing binds containers to GPUs there"]

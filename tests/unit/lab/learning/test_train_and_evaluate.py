@@ -20,7 +20,7 @@ from gpusage_lab.learning.artifacts import FOLDER
 from gpusage_lab.learning.profiled import WITHOUT_GPU, profiled
 from gpusage_lab.learning.targets import TARGETS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.profiling.crew import Outcome
+from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Side
 from gpusage_lab.profiling.rows import rows_of
 from gpusage_lab.profiling.suites import TINY, job
@@ -52,7 +52,7 @@ def trial_on_the_cpu(path: Path) -> Path:
     table.open()
     for item in items:
         answers = tuple({"status": "ok", "step_time_s": 0.001, "steps_per_s": 1000.0} for _ in item.sides)
-        table.append(rows_of(item, Outcome(answers=answers), "cpu", {"device": "cpu"}))
+        table.append(rows_of(item, Measured(answers=answers), "cpu", {"device": "cpu"}))
     return path
 
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage_lab.profiling.campaign import Order, Told, run
+from gpusage_lab.profiling.campaign import Announcement, Order, run
 from gpusage_lab.profiling.items import Item, Load, Side
 from gpusage_lab.profiling.suites import job
 
@@ -39,7 +39,7 @@ def test_a_campaign_measures_each_kind_records_failures_and_goes_on(tmp_path: Pa
         Item(kind="slo", sides=(Side(job=ANSWERING, load=load), Side(job=TINY, gated=True)), seconds=0.3, tier=2),
     ]
     order = Order(items=items, output=tmp_path / "table.csv", gpu=None)
-    told: list[Told] = []
+    told: list[Announcement] = []
     assert run(order, told.append) == 5
     found = {(row["kind"], row["side"]): row for row in rows_of(order.output) if row["status"] == "ok"}
     solo, requests, gated = found["solo", "0"], found["slo", "0"], found["slo", "1"]

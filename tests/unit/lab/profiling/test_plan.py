@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpusage_lab.profiling import suites
-from gpusage_lab.profiling.items import KINDS, Item, Job, Side
+from gpusage_lab.profiling.items import KINDS, Item, ProfiledJob, Side
 from gpusage_lab.profiling.plan import Costs, duration_s, estimate_s, is_too_large, pending, schedule
 from gpusage_lab.profiling.suites import job
 
@@ -149,4 +149,4 @@ def test_half_an_hour_sees_every_model_alone_every_partner_and_every_slo() -> No
 def test_a_label_says_how_the_job_is_run() -> None:
     text = "hf:gpt2,batch=4,mode=train,precision=bf16,optimizer=adamw,shape=seq=512"
     assert job(text).label == text
-    assert Job(model="timm:a", workload=job("timm:a").workload, stall_ratio=0.5).label.endswith(",stall=0.5")
+    assert ProfiledJob(model="timm:a", workload=job("timm:a").workload, stall_ratio=0.5).label.endswith(",stall=0.5")
