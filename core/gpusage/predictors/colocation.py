@@ -92,21 +92,31 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     )
 
 
+class Features(NamedTuple):
+    """What is known of jobs, one entry per job; activities are 0 to 1."""
+
+    log_step_s: FloatArray
+    gpu_utilization: FloatArray
+    sm_activity: FloatArray
+    dram_activity: FloatArray
+    log_samples_per_s: FloatArray
+    log_memory_bytes: FloatArray
+
+
 def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
-    """Return one row a job: step, utilization, SM and memory activity, samples a second, memory."""
-    return np.array(
-        [
-            (
-                log(max(need.step_time_s.value, 1e-9)),
-                need.gpu_utilization.value,
-                need.sm_activity.value,
-                need.dram_activity.value,
-                log(max(need.throughput_samples_per_s.value, 1e-9)),
-                log(max(need.memory_bytes.value, 1.0)),
-            )
-            for need in needs
-        ]
-    ).reshape(-1, 6)
+    """Return one row per job, with a column for each of `Features`."""
+    rows = [
+        (
+            log(max(need.step_time_s.value, 1e-9)),
+            need.gpu_utilization.value,
+            need.sm_activity.value,
+            need.dram_activity.value,
+            log(max(need.throughput_samples_per_s.value, 1e-9)),
+            log(max(need.memory_bytes.value, 1.0)),
+        )
+        for need in needs
+    ]
+    return np.array(rows).reshape(-1, len(Features._fields))
 
 
 def throughputs(
@@ -122,7 +132,11 @@ def throughputs(
     if len(rows) > PAIR:
         share = known.max()
         found = share * found + (1.0 - share) * np.minimum(found, rule(rows))
-    granted = np.ones(len(rows)) if percents is None else np.array(percents) / 100.0 / np.maximum(rows[:, 2], 1e-6)
+    granted = (
+        np.ones(len(rows))
+        if percents is None
+        else np.array(percents) / 100.0 / np.maximum(Features(*rows.T).sm_activity, 1e-6)
+    )
     result: list[float] = np.clip(np.minimum(found, granted), LEAST, 1.0).tolist()
     return result
 
@@ -146,7 +160,7 @@ def beside(learned: Learned, rows: FloatArray, models: Sequence[int]) -> tuple[F
 
 def rule(rows: FloatArray) -> FloatArray:
     """Return the throughputs of all jobs together that the activities alone say."""
-    busy, sm, dram = rows[:, 1], rows[:, 2], rows[:, 3]
+    _, busy, sm, dram, _, _ = Features(*rows.T)
     slowdown = 1.0 + INTERFERENCE * dram * (dram.sum() - dram) + CONTENTION * busy * (busy.sum() - busy)
     crowding = max(1.0, float(sm.sum()), float(dram.sum()))
     return np.asarray(1.0 / crowding / slowdown)
@@ -154,7 +168,7 @@ def rule(rows: FloatArray) -> FloatArray:
 
 def _rule_of_pairs(rows: FloatArray) -> FloatArray:
     """Return what `rule` says of each row's job beside each column's."""
-    busy, sm, dram = rows[:, 1], rows[:, 2], rows[:, 3]
+    _, busy, sm, dram, _, _ = Features(*rows.T)
     slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
     crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
     return np.asarray(1.0 / np.maximum(1.0, crowding) / slowdown)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,20 +20,38 @@ from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
 
-FEATURES = (
-    "inner",
-    "width",
-    "backward",
-    "half",
-    "compute_us",
-    "traffic_us",
-    "waves",
-    "traffic_per_l2",
-    "matrix_path",
-    "before_volta",
-    "ridge",
-)
-"""What a network reads, in this order; lengths and ratios as logarithms."""
+
+class Features(NamedTuple):
+    """What a network reads, shape (kernels, GPUs) each; lengths and ratios as logarithms.
+
+    Attributes:
+        inner: Length of the sums, as in `gpusage.predictors.lowering.Lowering`.
+        width: As there.
+        backward: 1 for a backward pass, else 0.
+        half: 1 in fp16 and bf16, else 0.
+        compute_us: Of the arithmetic at the GPU's peak.
+        traffic_us: Of the traffic at the GPU's peak.
+        waves: Thread blocks for each SM.
+        traffic_per_l2: Bytes moved for each byte of the GPU's cache.
+        matrix_path: 0 on the CUDA cores, 0.5 for TF32, 1 for half precision.
+        before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
+        ridge: Half the logarithm of the GPU's ridge point, around 0.
+    """
+
+    inner: FloatArray
+    width: FloatArray
+    backward: FloatArray
+    half: FloatArray
+    compute_us: FloatArray
+    traffic_us: FloatArray
+    waves: FloatArray
+    traffic_per_l2: FloatArray
+    matrix_path: FloatArray
+    before_volta: FloatArray
+    ridge: FloatArray
+
+
+FEATURES = Features._fields
 HOST_TERMS = 4
 """What the host does: see `gpusage.predictors.kernels.Kernels.host_counts`."""
 OVERLAP = 4.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -75,8 +76,27 @@ _TRAINED_TRAFFIC_COLUMN = np.array(
 _WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
 _VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
 _NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
+
+
+class _Row(IntEnum):
+    """The rows of the table that kernels are written to, one column per kernel; `Kernels` says what they are."""
+
+    OPERATOR_CLASS = 0
+    FLOP = 1
+    TRAFFIC_BYTES = 2
+    ELEMENTS = 3
+    """Of the outputs: blocks are counted by them."""
+    LAUNCHES = 4
+    COUNTS = 5
+    MATRIX_UNITS = 6
+    INNER = 7
+    WIDTH = 8
+    BACKWARD = 9
+    KIND = 10
+
+
 _Single = tuple[float, ...]
-"""One kernel's entry of each row of the table."""
+"""One kernel's entry of each `_Row`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,39 +134,38 @@ def kernels_of(lowering: Lowering, precision: Precision, optimizer: Optimizer) -
     """Return the kernels of one step."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     others = _others(lowering, precision, optimizer)
-    table = np.empty((_WIDTH, passes * count + len(others)))
+    table = np.empty((len(_Row), passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
     host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward)
-        launches = float(backward[_LAUNCHES] @ backward[_COUNTS]) + others[0][_COUNTS]
+        launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
         host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count)
     if others:
         table[:, passes * count :] = np.array(others).T
-    table = table.take(((table[1] > 0) | (table[2] > 0)).nonzero()[0], axis=1)
-    operator_class = table[0].astype(np.int64)
+    return _kernels(table, np.array(host_counts))
+
+
+def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
+    """Return the columns of *table* that do any work; *table* has one row for each `_Row`."""
+    works = (table[_Row.FLOP] > 0) | (table[_Row.TRAFFIC_BYTES] > 0)
+    table = table.take(works.nonzero()[0], axis=1)
+    operator_class = table[_Row.OPERATOR_CLASS].astype(np.int64)
     return Kernels(
         operator_class=operator_class,
-        flop=table[1],
-        traffic_bytes=table[2],
-        blocks=np.maximum(table[3] / OUTPUTS_PER_BLOCK[operator_class], 1.0),
-        launches=table[_LAUNCHES],
-        counts=table[_COUNTS],
-        matrix_units=table[6],
-        inner=table[7],
-        width=table[8],
-        backward=table[9],
-        host_counts=np.array(host_counts),
-        kind=table[10].astype(np.int64),
+        flop=table[_Row.FLOP],
+        traffic_bytes=table[_Row.TRAFFIC_BYTES],
+        blocks=np.maximum(table[_Row.ELEMENTS] / OUTPUTS_PER_BLOCK[operator_class], 1.0),
+        launches=table[_Row.LAUNCHES],
+        counts=table[_Row.COUNTS],
+        matrix_units=table[_Row.MATRIX_UNITS],
+        inner=table[_Row.INNER],
+        width=table[_Row.WIDTH],
+        backward=table[_Row.BACKWARD],
+        host_counts=host_counts,
+        kind=table[_Row.KIND].astype(np.int64),
     )
-
-
-_LAUNCHES = 4
-_COUNTS = 5
-_BACKWARD = 9
-_WIDTH = 11
-"""Rows of the table, and how many there are; in the order of `_single`."""
 
 
 def _others(lowering: Lowering, precision: str, optimizer: str) -> list[_Single]:
@@ -160,23 +179,23 @@ def _others(lowering: Lowering, precision: str, optimizer: str) -> list[_Single]
 
 
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
-    forward[0] = lowering.operator_class
-    forward[1] = lowering.flop
-    forward[2] = lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes
+    forward[_Row.OPERATOR_CLASS] = lowering.operator_class
+    forward[_Row.FLOP] = lowering.flop
+    forward[_Row.TRAFFIC_BYTES] = lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes
     if lowering.train:
-        forward[2] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
-    forward[3] = lowering.output_elements
-    forward[_LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
-    forward[_COUNTS] = lowering.structure.counts
-    forward[6] = lowering.matrix_units
-    forward[7] = lowering.inner
-    forward[8] = lowering.width
-    forward[_BACKWARD] = 0.0
-    forward[10] = np.arange(len(lowering.flop))
+        forward[_Row.TRAFFIC_BYTES] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
+    forward[_Row.ELEMENTS] = lowering.output_elements
+    forward[_Row.LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
+    forward[_Row.COUNTS] = lowering.structure.counts
+    forward[_Row.MATRIX_UNITS] = lowering.matrix_units
+    forward[_Row.INNER] = lowering.inner
+    forward[_Row.WIDTH] = lowering.width
+    forward[_Row.BACKWARD] = 0.0
+    forward[_Row.KIND] = np.arange(len(lowering.flop))
 
 
 def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
-    launches = forward[_LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
+    launches = forward[_Row.LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
     return float(launches @ lowering.structure.counts)
 
 
@@ -186,8 +205,8 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
     works = _NEVER_PASSES_ON[operator_class] | lowering.keeps_inputs | lowering.keeps_output
     works |= lowering.kept_bytes != 0
     backward[:] = forward
-    backward[[1, 2, _LAUNCHES]] *= _BACKWARD_COLUMNS[:, operator_class] * works
-    backward[_BACKWARD] = 1.0
+    backward[[_Row.FLOP, _Row.TRAFFIC_BYTES, _Row.LAUNCHES]] *= _BACKWARD_COLUMNS[:, operator_class] * works
+    backward[_Row.BACKWARD] = 1.0
 
 
 def _accumulation(lowering: Lowering) -> _Single:
@@ -235,4 +254,5 @@ def _loss(lowering: Lowering) -> _Single:
 
 
 def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
+    """Return one kernel without matrix units and of no node, in the order of `_Row`."""
     return float(operator_class), flop, traffic_bytes, elements, 1.0, count, 0.0, 1.0, 1.0, 0.0, -1.0

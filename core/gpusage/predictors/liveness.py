@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -125,65 +126,89 @@ def _gradients(lowering: Lowering) -> FloatArray:
     return after * (total / read) if read > 0 else np.full(len(own), total)
 
 
-TRAINING_TERMS = (
-    "peak",
-    "weights",
-    "kept",
-    "stored",
-    "largest",
-    "live",
-    "sizes",
-    "spatial",
-    "pointwise",
-    "grouped",
-    "spatial_kinds",
-    "pointwise_kinds",
-    "grouped_kinds",
-    "products",
-    "batched",
-    "inputs",
-    "kept_normalized",
-    "kept_elementwise",
-    "kept_products",
-    "written_convolutions",
-)
-"""What the figures of `terms` are.
+class TrainingTerms(NamedTuple):
+    """What the memory of a training step is a weighted sum of, each in bytes.
 
-peak: `Walk.training_peak`. weights: the gradients of all of them once more, as an update's copies. kept, stored: sums
-over the nodes. largest: the largest tensor. live: the most that is live at once. sizes: each kind of tensor once, for
-the allocator keeps blocks of one size for the next of this size. spatial, pointwise, grouped: what the largest
-convolution reads and writes, by its kernel; *_kinds: each kind of convolution once. products, batched: the same of
-matrix products. inputs: of the model. kept_*, written_*: parts of the sums above.
-"""
+    Attributes:
+        peak: `Walk.training_peak`.
+        weights: The gradients of all of them once more, as an update's copies.
+        kept: Sum over the nodes.
+        stored: Sum over the nodes.
+        largest: The largest tensor.
+        live: The most that is live at once.
+        sizes: Each kind of tensor once, for the allocator keeps blocks of one size for the next of this size.
+        spatial: What the largest convolution reads and writes whose kernel is more than one pixel.
+        pointwise: The same of those with a kernel of one pixel.
+        grouped: The same of those in groups.
+        spatial_kinds: Each kind of such a convolution once; *pointwise_kinds* and *grouped_kinds* are alike.
+        products: What the largest matrix product with a weight reads and writes.
+        batched: The same of those without a weight.
+        inputs: Of the model.
+        kept_normalized: The part of *kept* in normalizations; *kept_elementwise* and *kept_products* are alike.
+        written_convolutions: The part of *stored* that convolutions write.
+    """
+
+    peak: float
+    weights: float
+    kept: float
+    stored: float
+    largest: float
+    live: float
+    sizes: float
+    spatial: float
+    pointwise: float
+    grouped: float
+    spatial_kinds: float
+    pointwise_kinds: float
+    grouped_kinds: float
+    products: float
+    batched: float
+    inputs: float
+    kept_normalized: float
+    kept_elementwise: float
+    kept_products: float
+    written_convolutions: float
 
 
-def terms(lowering: Lowering, tensors: Walk) -> FloatArray:
-    """Return `TRAINING_TERMS` in bytes: what the memory of a training step is a weighted sum of."""
+TRAINING_TERMS = TrainingTerms._fields
+
+
+def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
+    """Return the terms of a training step."""
     structure, classes = lowering.structure, lowering.operator_class
-    group = np.where(_is_pointwise(lowering), _POINTWISE, _GROUP_OF_CLASS[classes])
-    parts = (group == _GROUPS) * (lowering.read_bytes + lowering.written_bytes)
-    most = parts.max(axis=1, initial=0.0).tolist()
+    most, kinds = _read_and_written(lowering)
     kept = np.bincount(classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass)).tolist()
-    return np.array([
-        tensors.training_peak(),
-        lowering.parameter_count * GRADIENT_BYTES,
-        sum(kept),
-        tensors.stored.sum(),
-        lowering.output_bytes.max(initial=0.0),
-        tensors.live.max(initial=0.0),
-        lowering.output_bytes.sum(),
-        *most[:3],
-        *parts[:3].sum(axis=1).tolist(),
-        *most[3:],
-        tensors.input_bytes,
-        kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
-        kept[_CLASS.ELEMENTWISE],
-        kept[_CLASS.PRODUCT],
-        lowering.output_bytes @ (structure.counts * _CONVOLVES[classes]),
-    ])  # fmt: skip
+    return TrainingTerms(
+        peak=tensors.training_peak(),
+        weights=lowering.parameter_count * GRADIENT_BYTES,
+        kept=sum(kept),
+        stored=float(tensors.stored.sum()),
+        largest=float(lowering.output_bytes.max(initial=0.0)),
+        live=float(tensors.live.max(initial=0.0)),
+        sizes=float(lowering.output_bytes.sum()),
+        spatial=most[_SPATIAL],
+        pointwise=most[_POINTWISE],
+        grouped=most[_GROUPED],
+        spatial_kinds=kinds[_SPATIAL],
+        pointwise_kinds=kinds[_POINTWISE],
+        grouped_kinds=kinds[_GROUPED],
+        products=most[_PRODUCT],
+        batched=most[_BATCHED],
+        inputs=tensors.input_bytes,
+        kept_normalized=kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
+        kept_elementwise=kept[_CLASS.ELEMENTWISE],
+        kept_products=kept[_CLASS.PRODUCT],
+        written_convolutions=float(lowering.output_bytes @ (structure.counts * _CONVOLVES[classes])),
+    )
 
 
-PEAK = TRAINING_TERMS.index("peak")
+def _read_and_written(lowering: Lowering) -> tuple[list[float], list[float]]:
+    """Return the bytes that convolutions and products read and write, by group: of the largest, of each kind once."""
+    group = np.where(_is_pointwise(lowering), _POINTWISE, _GROUP_OF_CLASS[lowering.operator_class])
+    parts = (group == _GROUPS) * (lowering.read_bytes + lowering.written_bytes)
+    return parts.max(axis=1, initial=0.0).tolist(), parts.sum(axis=1).tolist()
+
+
 _CLASS = OperatorClass
 _CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
 _CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])

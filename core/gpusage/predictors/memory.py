@@ -16,7 +16,7 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.intervals import spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, PEAK, TRAINING_TERMS, Walk, terms, walk
+from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
@@ -101,7 +101,7 @@ def tensor_bytes(
         high = inference * uncertain
         return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
     walked = terms(lowering, tensors)
-    step = library_bytes + _step_bytes(lowering, float(walked[PEAK]), workload)
+    step = library_bytes + _step_bytes(lowering, walked.peak, workload)
     update = library_bytes + _update_bytes(lowering, tensors, workload)
     return _training(graph, _weighted_sums(learned, lowering, walked, workload), max(inference, step, update))
 
@@ -156,9 +156,9 @@ def _learned(parameters: MemoryParameters) -> _Learned:
     )
 
 
-def _weighted_sums(learned: _Learned, lowering: Lowering, walked: FloatArray, workload: Workload) -> list[float]:
+def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload) -> list[float]:
     """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
-    sums = learned.weights @ walked
+    sums = learned.weights @ np.array(walked)
     extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
     ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
     return ends

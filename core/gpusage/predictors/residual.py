@@ -20,19 +20,35 @@ from gpusage.predictors.artifacts import ResidualParameters
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 
-FEATURES = (
-    "compute_bound",
-    "mean_kernel_s",
-    "kernel_count",
-    "inner",
-    "width",
-    "blocks",
-    "intensity",
-    "backward",
-    "half",
-    *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass),
-)
-"""What is known of a step on one GPU: means over its kernels weighted by their time, and each class's share of it."""
+
+class Features(NamedTuple):
+    """What is known of a step on each GPU: means over its kernels, weighted by their time, some as logarithms.
+
+    Attributes:
+        compute_bound: The share of the time in kernels that arithmetic holds up more than traffic.
+        mean_kernel_s: Logarithm.
+        kernel_count: Logarithm.
+        inner: Mean logarithm of the sums' length.
+        width: The same of the width.
+        blocks: The same of the thread blocks.
+        intensity: Logarithm of FLOP per byte.
+        backward: The share of backward passes.
+        half: 1 in fp16 and bf16, else 0.
+    """
+
+    compute_bound: FloatArray
+    mean_kernel_s: FloatArray
+    kernel_count: FloatArray
+    inner: FloatArray
+    width: FloatArray
+    blocks: FloatArray
+    intensity: FloatArray
+    backward: FloatArray
+    half: FloatArray
+
+
+FEATURES = (*Features._fields, *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass))
+"""The columns: `Features`, and each class's share of the time."""
 NARROWNESS = 0.01
 """Of the bells: at so many squared standard deviations times this, a bell has fallen to 1 / e."""
 FARTHEST = 2.5
@@ -112,32 +128,43 @@ def bells(rows: FloatArray, anchors: FloatArray) -> FloatArray:
 
 
 def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> FloatArray:
-    """Return the features of one step, one row a GPU."""
+    """Return the `FEATURES` of one step, one row per GPU."""
     times = seconds.total_s * kernels.counts[:, np.newaxis]
     totals = np.maximum(times.sum(axis=0), _TINY)
-    weights = np.empty((_WEIGHTED + len(OperatorClass), len(times)))
-    weights[:_LENGTHS] = kernels.inner, kernels.width, np.maximum(kernels.blocks, 1.0)
-    np.log(weights[:_LENGTHS], out=weights[:_LENGTHS])
-    weights[_LENGTHS] = kernels.backward
-    weights[_WEIGHTED:] = kernels.operator_class == _CLASSES
-    means = (weights @ times / totals).T
+    means = (_weights(kernels) @ times / totals).T
     count = max(float(kernels.counts.sum()), 1.0)
-    intensity = max(float(kernels.counts @ kernels.flop), 1.0) / max(float(kernels.counts @ kernels.traffic_bytes), 1.0)
+    flop, traffic_bytes = float(kernels.counts @ kernels.flop), float(kernels.counts @ kernels.traffic_bytes)
     rows = np.empty((len(totals), len(FEATURES)))
-    rows[:, 0] = (times * (seconds.compute_s > seconds.traffic_s)).sum(axis=0) / totals
-    rows[:, 1] = np.log(totals / count)
-    rows[:, 2] = log(count)
-    rows[:, 3:6] = means[:, :_LENGTHS]
-    rows[:, 6] = log(intensity)
-    rows[:, 7] = means[:, _LENGTHS]
-    rows[:, 8] = is_half
-    rows[:, 9:] = means[:, _WEIGHTED:]
+    columns = Features(*rows.T[: len(Features._fields)])
+    columns.compute_bound[:] = (times * (seconds.compute_s > seconds.traffic_s)).sum(axis=0) / totals
+    columns.mean_kernel_s[:] = np.log(totals / count)
+    columns.kernel_count[:] = log(count)
+    columns.inner[:], columns.width[:], columns.blocks[:], columns.backward[:] = means.T[: len(_Weighted._fields)]
+    columns.intensity[:] = log(max(flop, 1.0) / max(traffic_bytes, 1.0))
+    columns.half[:] = is_half
+    rows[:, len(Features._fields) :] = means[:, len(_Weighted._fields) :]
     return rows
 
 
-_LENGTHS = 3
-_WEIGHTED = 4
-"""Rows of `features_of`'s weights: so many lengths, and so many with the backward passes; the classes' follow."""
+class _Weighted(NamedTuple):
+    """Features that are means over the kernels; the shares of the classes are some more."""
+
+    inner: FloatArray
+    width: FloatArray
+    blocks: FloatArray
+    backward: FloatArray
+
+
+def _weights(kernels: Kernels) -> FloatArray:
+    """Return what the means are taken of: `_Weighted`, and 1 for each kernel's class; shape (means, kernels)."""
+    weights = np.empty((len(_Weighted._fields) + len(OperatorClass), len(kernels.flop)))
+    rows = _Weighted(*weights[: len(_Weighted._fields)])
+    rows.inner[:] = np.log(kernels.inner)
+    rows.width[:] = np.log(kernels.width)
+    rows.blocks[:] = np.log(np.maximum(kernels.blocks, 1.0))
+    rows.backward[:] = kernels.backward
+    weights[len(_Weighted._fields) :] = kernels.operator_class == _CLASSES
+    return weights
 
 
 def residual_of(parameters: ResidualParameters) -> Residual:

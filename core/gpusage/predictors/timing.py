@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency
+from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, Features
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
@@ -31,6 +31,8 @@ _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
 _SMALL_SHARE = 0.03
 """The same of a GPU's SMs and of its cache."""
+_LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") + 1)
+"""Features that are read as logarithms of what the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,24 +150,24 @@ def ideal_times(
     """Return the times of *kernels* at the peaks of *gpus*, with their features; these may be of fewer digits."""
     rates = _rates(tuple(map(Identity, gpus)), precision)
     path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
-    column = np.newaxis
-    compute_s = kernels.flop[:, column] / rates.flop_per_s[path]
-    traffic_s = kernels.traffic_bytes[:, column] / rates.bytes_per_s
-    waves = kernels.blocks[:, column] / rates.sm_count
+    compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s[path]
+    traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
+    waves = kernels.blocks[:, np.newaxis] / rates.sm_count
     features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
-    features[0] = (0.25 * np.log(kernels.inner) - 1.0)[:, column]
-    features[1] = (0.25 * np.log(kernels.width) - 1.0)[:, column]
-    features[2] = kernels.backward[:, column]
-    features[3] = precision in HALF
-    features[4] = compute_s * 1e6 + _SMALL_US
-    features[5] = traffic_s * 1e6 + _SMALL_US
-    features[6] = waves + _SMALL_SHARE
-    features[7] = kernels.traffic_bytes[:, column] / rates.l2_bytes + _SMALL_SHARE
-    features[8] = rates.matrix_path[path]
-    features[9] = rates.before_volta
-    features[10] = rates.ridge
-    features[11] = 1.0
-    lengths = features[4:8]
+    columns = Features(*features[:-1])
+    columns.inner[:] = (0.25 * np.log(kernels.inner) - 1.0)[:, np.newaxis]
+    columns.width[:] = (0.25 * np.log(kernels.width) - 1.0)[:, np.newaxis]
+    columns.backward[:] = kernels.backward[:, np.newaxis]
+    columns.half[:] = precision in HALF
+    columns.compute_us[:] = compute_s * 1e6 + _SMALL_US
+    columns.traffic_us[:] = traffic_s * 1e6 + _SMALL_US
+    columns.waves[:] = waves + _SMALL_SHARE
+    columns.traffic_per_l2[:] = kernels.traffic_bytes[:, np.newaxis] / rates.l2_bytes + _SMALL_SHARE
+    columns.matrix_path[:] = rates.matrix_path[path]
+    columns.before_volta[:] = rates.before_volta
+    columns.ridge[:] = rates.ridge
+    features[-1] = 1.0
+    lengths = features[_LENGTHS]
     np.log(lengths, out=lengths)
     lengths *= 0.2
     return Ideal(compute_s=compute_s, traffic_s=traffic_s, waves=waves, features=features)

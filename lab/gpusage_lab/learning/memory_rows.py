@@ -131,7 +131,7 @@ def own_peaks(data: DataFolder, zoo: Zoo) -> OwnPeaks:
 def _terms(zoo: Zoo, key: str, batch_size: int) -> FloatArray:
     graph = zoo.graph(key)
     lowering = Question(graph, Workload(batch_size=batch_size)).lowering
-    return terms(lowering, walk(graph, lowering, batch_size))
+    return np.array(terms(lowering, walk(graph, lowering, batch_size)))
 
 
 def _flat(table: Table, measured: FloatArray, kept: FloatArray) -> BoolArray:
