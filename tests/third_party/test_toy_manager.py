@@ -97,6 +97,15 @@ def test_status_shows_it_beside_the_others(daemon: Site) -> None:
     assert "  v100 (v100-sxm2-16gb): 3 of 8 free, shared in 100 units\n" in shown.stdout
 
 
+def test_what_status_prints_is_a_cluster_file(daemon: Site) -> None:
+    cluster, script = daemon.folder / "cluster.json", daemon.folder / "train.toy"
+    cluster.write_text(daemon.gpusage("status", "--json").stdout)
+    script.write_text("#!/bin/sh\n#TOY gpus=1\n")
+    document = json.loads(daemon.gpusage("validate", str(script), "--cluster", str(cluster), "--json").stdout)
+    assert document["cluster"]["origin"] == "file"
+    assert [pool["gpu_count"] for pool in document["cluster"]["pools"]] == [8]
+
+
 def test_validate_knows_its_scripts_and_its_cluster(site: Site) -> None:
     script = site.folder / "train.toy"
     script.write_text(f"#!/bin/sh\n#TOY gpus=1\n#TOY comment={COMMENT}\npython serve.py\n")

@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gpusage.advisor import make_advisor
 from gpusage.cli import decisions
 from gpusage.cli.commands.decisions import command
 from gpusage.cli.decision_lines import document, lines
+from gpusage.configuration import Configuration
 from gpusage.mark import mark_of
 from gpusage.store.opening import open_store
+from gpusage_hooks.errors import PluginError
+from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import MarkedJob
+from gpusage_slurm.settings import SlurmSettings
 from records import RECORD
 
 NUMBERED = replace(RECORD, number="69215f4a0c3e")
@@ -130,3 +135,22 @@ def test_a_job_that_was_turned_back_says_so_whatever_its_record_has() -> None:
 def test_a_users_text_cannot_act_on_the_terminal() -> None:
     hostile = replace(NUMBERED, model="\x1b]0;owned\x07")
     assert "\x1b" not in "".join(lines(JOB, hostile))
+
+
+def test_a_plugin_at_fault_is_mentioned_and_the_other_managers_are_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Hooks:
+        def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> list[MarkedJob]:
+            if manager == "broken":
+                message = "Plugin 'broken' must answer; it did not."
+                raise PluginError(message, plugin="broken", hook="find_jobs")
+            assert (job_id, user, context.settings_of(SlurmSettings).limit_ms) == ("12_3", "", 70)
+            return [JOB]
+
+    settings = {"broken": ManagerSettings(), "slurm": SlurmSettings(limit_ms=70)}
+    advisor = replace(make_advisor(), hooks=Hooks())  # type: ignore[arg-type]
+    monkeypatch.setattr(decisions, "make_advisor", lambda: advisor)
+    monkeypatch.setattr(decisions, "read_configuration", lambda: (Configuration(managers=settings), ""))
+    assert decisions.of_job("12_3") == ((JOB, None),)
+    assert capsys.readouterr().err == "gpusage: warning: Plugin 'broken' must answer; it did not.\n"
