@@ -261,7 +261,8 @@ def started() -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     (metadata / "entry_points.txt").write_text("[gpusage]\nbench = bench_plugin\n")
     (folder / "plugins" / "bench_plugin.py").write_text(PLUGIN.format(types=TYPES))
     (folder / "c.toml").write_text(CONFIGURATION.format(folder=folder))
-    environment = {**os.environ, "PYTHONPATH": str(folder / "plugins")}
+    path = os.pathsep.join(filter(None, (str(folder / "plugins"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(folder / "c.toml")]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, env=environment)
