@@ -18,13 +18,12 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
 from gpusage.policies.price import sizes
-from gpusage.predictors.intervals import exactly, product
+from gpusage.predictors.intervals import product
+from gpusage.predictors.known import NOTHING_KNOWN, first_known, throughput
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
     STAGES,
-    Activity,
-    Alone,
     Case,
     Cluster,
     Code,
@@ -35,7 +34,7 @@ from gpusage_hooks.types import (
     GpuRequest,
     Interval,
     Job,
-    MemoryInterval,
+    Known,
     ModelGraph,
     Place,
     Price,
@@ -47,7 +46,6 @@ from gpusage_hooks.types import (
 
 T = TypeVar("T")
 
-NOTHING_KNOWN = Alone()
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
 
@@ -89,67 +87,95 @@ class Advisor:
             raise GraphError(message)
         return graph
 
-    def predict(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], alone: Alone = NOTHING_KNOWN
-    ) -> tuple[GpuNeed, ...]:
+    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, in their order.
 
         Args:
             graph: The model.
-            workload: How it is run.
+            workload: How it is run, and what its user knows of a run alone on a whole GPU.
             gpus: Whole GPUs, and slices, each of which also has what it costs against the GPU that it is cut from.
-            alone: What an earlier run alone on a whole GPU showed, which tells what a slice costs.
 
         Raises:
             GraphError: The model has a fixed batch size, and the workload another.
+            DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
+        return self._needs(graph, workload, gpus, self.known(graph, workload, gpus))
+
+    def known(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[Known, ...]:
+        """Return what plugins, or its user, know of *workload* alone on each of *gpus*, whole ones.
+
+        Raises:
+            DeviceError: The user's step time is of a GPU that the catalogue does not have.
+        """
+        return first_known(self.hooks.known_figures(graph, self._named(workload), gpus), gpus)
+
+    def _needs(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+    ) -> tuple[GpuNeed, ...]:
         if graph.fixed_batch_size not in (None, workload.batch_size):
             message = (
                 f"Model {graph.name!r} must be run at the batch size it was exported for, {graph.fixed_batch_size}; "
                 f"got batch={workload.batch_size}. Export it with a dynamic batch axis."
             )
             raise GraphError(message)
-        from gpusage.predictors.needs import doubts  # noqa: PLC0415 - numpy is not for every command
-
-        answers = zip(
-            gpus,
-            _answered("predict_step_time", self.hooks.predict_step_time(graph, workload, gpus)),
-            _answered("predict_memory", self.hooks.predict_memory(graph, workload, gpus)),
-            _answered("predict_activity", self.hooks.predict_activity(graph, workload, gpus)),
-            doubts(graph, workload, gpus),
-            strict=True,
-        )
-        needs = tuple(_need(graph, workload, *answer) for answer in answers)
+        needs = tuple(_answered("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
         slices = [gpu for gpu in gpus if gpu.cut_from]
-        if not slices:
-            return needs
+        return self._with_slowdowns(graph, workload, needs, slices) if slices else needs
+
+    def _with_slowdowns(
+        self, graph: ModelGraph, workload: Workload, needs: Sequence[GpuNeed], slices: Sequence[Gpu]
+    ) -> tuple[GpuNeed, ...]:
+        """Return *needs*, those of *slices* with what these cost against the GPUs that they are cut from."""
         boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [[gpu] for gpu in slices]
-        answer = self.hooks.predict_slowdown(graph, workload, boards, parts, alone)
-        costs = {gpu.name: cost for gpu, (cost,) in zip(slices, _answered("predict_slowdown", answer), strict=True)}
+        known = self.known(graph, workload, boards)
+        answer = _answered("predict_slowdown", self.hooks.predict_slowdown(graph, workload, boards, parts, known))
+        costs = {gpu.name: cost for gpu, (cost,) in zip(slices, answer, strict=True)}
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
 
     def price(
-        self,
-        graph: ModelGraph,
-        workload: Workload,
-        gpus: Sequence[Gpu],
-        percents: Sequence[int],
-        alone: Alone = NOTHING_KNOWN,
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
     ) -> tuple[tuple[Price, ...], ...]:
         """Return what each share of each of *gpus* costs *workload*, in their order: all are priced at once.
 
         Args:
             graph: The model.
-            workload: How it is run.
+            workload: How it is run, and what its user knows of a run alone on a whole GPU.
             gpus: Whole GPUs.
             percents: Shares, each 1 to 100.
-            alone: What an earlier run alone on a whole GPU showed.
 
         Raises:
             DeviceError: A share is not from 1 to 100 percent.
         """
+        return self._prices(graph, workload, gpus, percents, self.known(graph, workload, gpus))
+
+    def predict_shares(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each share of the first of *gpus*, then of the next, with what it costs.
+
+        Arguments and errors are those of `price`.
+        """
+        pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
+        known = dict(zip(map(id, gpus), self.known(graph, workload, gpus), strict=True))
+        asked = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
+        of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in asked]
+        needs = dict(zip(map(id, asked), self._needs(graph, workload, asked, of_each), strict=True))
+        prices = self._prices(graph, workload, gpus, percents, [known[id(gpu)] for gpu in gpus])
+        return tuple(
+            _on_share(needs[id(part)], workload, gpu, price, needs[id(gpu)].step_time_s)
+            for (gpu, part), price in zip(pairs, chain.from_iterable(prices), strict=True)
+        )
+
+    def _prices(
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        gpus: Sequence[Gpu],
+        percents: Sequence[int],
+        known: Sequence[Known],
+    ) -> tuple[tuple[Price, ...], ...]:
         parts = [shares_of(gpu, percents) for gpu in gpus]
-        answer = self.hooks.predict_slowdown(graph, workload, gpus, parts, alone)
+        answer = self.hooks.predict_slowdown(graph, workload, gpus, parts, known)
         rows = zip(gpus, _answered("predict_slowdown", answer), strict=True)
         return tuple(
             tuple(
@@ -157,27 +183,6 @@ class Advisor:
                 for percent, slowdown in zip(percents, slowdowns, strict=True)
             )
             for gpu, slowdowns in rows
-        )
-
-    def predict_shares(
-        self,
-        graph: ModelGraph,
-        workload: Workload,
-        gpus: Sequence[Gpu],
-        percents: Sequence[int],
-        alone: Alone = NOTHING_KNOWN,
-    ) -> tuple[GpuNeed, ...]:
-        """Return what *workload* needs on each share of the first of *gpus*, then of the next, with what it costs.
-
-        Arguments and errors are those of `price`.
-        """
-        pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
-        asked = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
-        needs = dict(zip(map(id, asked), self.predict(graph, workload, asked, alone), strict=True))
-        prices = chain.from_iterable(self.price(graph, workload, gpus, percents, alone))
-        return tuple(
-            _on_share(needs[id(part)], workload, gpu, price, _alone_s(needs[id(gpu)], alone))
-            for (gpu, part), price in zip(pairs, prices, strict=True)
         )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
@@ -246,13 +251,16 @@ class Advisor:
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
         places = tuple(Place(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
         if may_share(request, workload, cluster, self.rules.sharing):
-            prices = self.price(graph, workload, gpus, sizes(self.rules.sharing), self._known(workload.alone))
+            prices = self.price(graph, workload, gpus, sizes(self.rules.sharing))
             places = tuple(replace(place, shares=shares) for place, shares in zip(places, prices, strict=True))
         return Case(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
 
-    def _known(self, alone: Alone) -> Alone:
-        """Return what the user knows, the GPU that the step time is of by its name of the catalogue."""
-        return alone if alone.gpu is None else replace(alone, gpu=self.catalogue.find(alone.gpu).name)
+    def _named(self, workload: Workload) -> Workload:
+        """Return *workload*, the GPU that its user's step time is of by its name of the catalogue."""
+        alone = workload.alone
+        if alone.gpu is None:
+            return workload
+        return replace(workload, alone=replace(alone, gpu=self.catalogue.find(alone.gpu).name))
 
 
 def make_advisor() -> Advisor:
@@ -269,57 +277,16 @@ def _answered(hook: str, answer: T | None) -> T:
     return answer
 
 
-def _need(  # noqa: PLR0913, PLR0917 - one answer of each predictor
-    graph: ModelGraph,
-    workload: Workload,
-    gpu: Gpu,
-    step_time_s: Interval,
-    memory_bytes: Interval,
-    activity: Activity,
-    doubts_of_it: tuple[str, ...],
-) -> GpuNeed:
-    return GpuNeed(
-        gpu=gpu.name,
-        step_time_s=step_time_s,
-        memory_bytes=Interval(value=memory_bytes.value, low=memory_bytes.low, high=memory_bytes.high),
-        share_high_bytes=memory_bytes.share_high if isinstance(memory_bytes, MemoryInterval) else None,
-        gpu_utilization=activity.gpu_utilization,
-        sm_activity=activity.sm_activity,
-        dram_activity=activity.dram_activity,
-        throughput_samples_per_s=_throughput(workload, step_time_s),
-        fits=memory_bytes.high <= gpu.memory_bytes,
-        familiar=not doubts_of_it,
-        notes=(*graph.notes, *doubts_of_it),
-        parameter_count=graph.parameter_count,
-    )
-
-
 def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
     step_time_s = product(alone_s, price.slowdown)
     booked_bytes = need.memory_bytes.high if price.share_percent == WHOLE_PERCENT else need.share_memory_bytes
     return replace(
         need,
         step_time_s=step_time_s,
-        throughput_samples_per_s=_throughput(workload, step_time_s),
+        throughput_samples_per_s=throughput(workload, step_time_s),
         fits=booked_bytes <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
         share_percent=price.share_percent,
         slowdown=need.slowdown if price.share_percent == WHOLE_PERCENT else price.slowdown,
-    )
-
-
-def _alone_s(whole: GpuNeed, alone: Alone) -> Interval:
-    """Return the seconds of one step on the whole GPU: as it was measured there, else as predicted."""
-    if alone.step_time_s is None or alone.gpu not in {None, whole.gpu}:
-        return whole.step_time_s
-    return exactly(alone.step_time_s)
-
-
-def _throughput(workload: Workload, step_time_s: Interval) -> Interval:
-    """Return samples a second."""
-    return Interval(
-        value=workload.batch_size / step_time_s.value,
-        low=workload.batch_size / step_time_s.high,
-        high=workload.batch_size / step_time_s.low,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ def predict(
         DeviceError: The GPU is not in the catalogue.
         RequestError: Another argument is not what it may be.
     """
-    run, alone, whole = read_workload(workload), read_alone(utilization, step_time_s), advisor().catalogue.find(gpu)
-    return advisor().predict_shares(graph, run, [whole], [read_share(share)], alone)[0]
+    run = replace(read_workload(workload), alone=read_alone(utilization, step_time_s))
+    return advisor().predict_shares(graph, run, [advisor().catalogue.find(gpu)], [read_share(share)])[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

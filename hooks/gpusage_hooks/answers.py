@@ -15,7 +15,19 @@ from typing import Any, get_type_hints
 from gpusage_hooks import specs
 from gpusage_hooks.conformance import conforms, require
 from gpusage_hooks.managers import Manager, manager_fault
-from gpusage_hooks.types import Activity, Case, Code, Colocation, Decision, Gpu, GpuRequest, Interval, ModelGraph
+from gpusage_hooks.types import (
+    Case,
+    Code,
+    Colocation,
+    Decision,
+    Gpu,
+    GpuNeed,
+    GpuRequest,
+    Interval,
+    Known,
+    ModelGraph,
+    Workload,
+)
 
 Question = Mapping[str, Any]
 
@@ -101,17 +113,40 @@ def _check_rows(question: Question, rows: Sequence[Gpu]) -> None:
         check_gpu(row)
 
 
-def _check_intervals(question: Question, answer: Sequence[Interval]) -> None:
-    _check_count(answer, question["gpus"])
-    for entry in answer:
-        check_interval(entry, "an entry", least=math.ulp(0.0))
+def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
+    """Check that *need* is of *gpu*, that its intervals are sound, and that what follows from them does."""
+    require(need.gpu == gpu.name, f"a need must name its GPU, {gpu.name!r}; got {need.gpu!r}")
+    for name in ("step_time_s", "memory_bytes", "throughput_samples_per_s"):
+        check_interval(getattr(need, name), name, least=math.ulp(0.0))
+    for name in ("gpu_utilization", "sm_activity", "dram_activity"):
+        check_interval(getattr(need, name), name, least=0.0, most=1.0)
+    expected = workload.batch_size / need.step_time_s.value
+    found = need.throughput_samples_per_s.value
+    follows = math.isclose(expected, found, rel_tol=1e-6)
+    require(follows, f"throughput_samples_per_s must follow from the step time, {expected:g}; got {found:g}")
+    fits = need.memory_bytes.high <= gpu.memory_bytes
+    require(need.fits == fits, f"fits must follow from the memory's high end, {fits}; got {need.fits}")
 
 
-def _check_activities(question: Question, answer: Sequence[Activity]) -> None:
+def check_known(known: Known) -> None:
+    """Check that what is *known* are sound figures, each with its source."""
+    for name, most in (("step_time_s", math.inf), ("gpu_utilization", 1.0), ("memory_bytes", math.inf)):
+        figure = getattr(known, name)
+        if figure is not None:
+            check_interval(figure.interval, name, least=math.ulp(0.0), most=most)
+            require(bool(figure.source.strip()), f"{name} must name its source; got ''")
+
+
+def _check_needs(question: Question, answer: Sequence[GpuNeed]) -> None:
     _check_count(answer, question["gpus"])
-    for entry in answer:
-        for name in ("gpu_utilization", "sm_activity", "dram_activity"):
-            check_interval(getattr(entry, name), name, least=0.0, most=1.0)
+    for need, gpu in zip(answer, question["gpus"], strict=True):
+        check_need(need, question["workload"], gpu)
+
+
+def _check_knowledge(question: Question, answer: Sequence[Known]) -> None:
+    _check_count(answer, question["gpus"])
+    for known in answer:
+        check_known(known)
 
 
 def _check_count(answer: Sequence[object], gpus: Sequence[Gpu]) -> None:
@@ -167,9 +202,8 @@ def _returned(hook: str) -> Any:  # noqa: ANN401 - any annotation
 _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "read_model": lambda _, graph: check_graph(graph),
     "describe_gpus": _check_rows,
-    "predict_step_time": _check_intervals,
-    "predict_memory": _check_intervals,
-    "predict_activity": _check_activities,
+    "known_figures": _check_knowledge,
+    "predict_needs": _check_needs,
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,
     "decide": lambda question, decision: check_decision(decision, question["case"], question["draft"]),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain, product
+from dataclasses import fields, is_dataclass
+from itertools import product
+from typing import Any
 
 from gpusage_hooks import samples
 from gpusage_hooks.answers import check_answer, check_decision, check_graph, check_interval
@@ -17,7 +18,7 @@ from gpusage_hooks.asking import ask, call, sound_answer
 from gpusage_hooks.conformance import require
 from gpusage_hooks.declared import Hook, check_api, implemented
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import STAGES, Activity, Case, Interval, ModelGraph
+from gpusage_hooks.types import STAGES, Case, Gpu, GpuNeed, Known, ModelGraph
 
 __all__ = [
     "CHECKS",
@@ -28,6 +29,7 @@ __all__ = [
     "check_gpus",
     "check_graph",
     "check_interval",
+    "check_knowledge",
     "check_listener",
     "check_manager",
     "check_observer",
@@ -81,26 +83,67 @@ def check_gpus(function: Hook) -> None:
     sound_answer("describe_gpus", function)
 
 
-def check_predictor(function: Hook, *, hook: str, graph: ModelGraph | None = None) -> None:
-    """Check a predictor of step time, memory or activity, named by *hook*: one sound interval a GPU, in their order."""
-    gpus = samples.gpus()
+def check_knowledge(function: Hook) -> None:
+    """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
     for workload in samples.workloads():
+        _check_order("known_figures", function, {"graph": samples.graph(), "workload": workload})
+
+
+def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
+    """Check a predictor of needs: a sound need for each GPU, in their order, that takes what is known.
+
+    Args:
+        function: Implements `predict_needs`.
+        graph: What it is asked about; a small made-up model where none is named.
+    """
+    for workload, known in product(samples.workloads(), samples.knowledge()):
         question = {"graph": graph or samples.graph(), "workload": workload}
-        answer = sound_answer(hook, function, **question, gpus=gpus)
-        if answer is None:
-            continue
-        turned = sound_answer(hook, function, **question, gpus=gpus[::-1])
-        require(_alike(turned[::-1], answer), f"{hook} must follow the order of the GPUs; got another one")
-        alone = [sound_answer(hook, function, **question, gpus=(gpu,))[0] for gpu in gpus]
-        require(_alike(alone, answer), f"{hook} must not depend on which other GPUs are asked for; it does")
+        for need in _check_order("predict_needs", function, question, known=known) or ():
+            _check_taken(need, known)
+
+
+def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each: object) -> Sequence[Any] | None:
+    """Check that the answer follows the order of the GPUs, and that no entry depends on which others are asked for.
+
+    Args:
+        hook: What is asked.
+        function: Implements it.
+        question: What does not depend on the GPUs.
+        of_each: Arguments that have one entry for each GPU, here the same for all.
+    """
+    gpus = samples.gpus()
+
+    def ask(rows: Sequence[Gpu]) -> Sequence[Any] | None:
+        more = {name: (value,) * len(rows) for name, value in of_each.items()}
+        answer: Sequence[Any] | None = sound_answer(hook, function, **question, gpus=rows, **more)
+        return answer
+
+    answer = ask(gpus)
+    if answer is None:
+        return None
+    turned, alone = ask(gpus[::-1]), [ask((gpu,)) for gpu in gpus]
+    require(turned is not None and _alike(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
+    require(
+        None not in alone and _alike([row[0] for row in alone if row], answer),
+        f"{hook} must not depend on which other GPUs are asked for; it does",
+    )
+    return answer
+
+
+def _check_taken(need: GpuNeed, known: Known) -> None:
+    """Check that *need* has what is *known* in place of what would be predicted."""
+    for name in ("step_time_s", "gpu_utilization", "memory_bytes"):
+        figure = getattr(known, name)
+        taken = figure is None or figure.interval == getattr(need, name)
+        require(taken, f"predict_needs must take the {name} that is known; got {getattr(need, name)}")
 
 
 def check_slowdown(function: Hook) -> None:
     """Check a predictor of slowdowns: one sound interval a part, at least 1, none on a whole GPU."""
     gpus = samples.gpus()
     parts = [(gpu, samples.half(gpu)) for gpu in gpus]
-    for workload, alone in product(samples.workloads(), samples.runs_alone()):
-        question = {"graph": samples.graph(), "workload": workload, "alone": alone}
+    for workload, known in product(samples.workloads(), samples.knowledge()):
+        question = {"graph": samples.graph(), "workload": workload, "known": (known,) * len(gpus)}
         sound_answer("predict_slowdown", function, **question, gpus=gpus, parts=parts)
 
 
@@ -187,23 +230,24 @@ def _check_refusal(function: Hook, source: str) -> None:
     raise AssertionError(message)
 
 
-def _alike(some: Sequence[Interval | Activity], others: Sequence[Interval | Activity]) -> bool:
+def _alike(some: Sequence[object], others: Sequence[object]) -> bool:
     """Tell whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
-    pairs = zip(map(_figures, some), map(_figures, others), strict=True)
-    return all(math.isclose(one, other, rel_tol=1e-9) for row in pairs for one, other in zip(*row, strict=True))
+    return all(_is_alike(one, other) for one, other in zip(some, others, strict=True))
 
 
-def _figures(entry: Interval | Activity) -> tuple[float, ...]:
-    if isinstance(entry, Activity):
-        return tuple(chain(*map(_figures, (entry.gpu_utilization, entry.sm_activity, entry.dram_activity))))
-    return entry.low, entry.value, entry.high
+def _is_alike(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    if type(one) is not type(other) or isinstance(one, type) or not is_dataclass(one):
+        return one == other
+    return all(_is_alike(getattr(one, item.name), getattr(other, item.name)) for item in fields(one))
 
 
-PREDICTORS = ("predict_step_time", "predict_memory", "predict_activity")
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
     "describe_gpus": check_gpus,
-    **{hook: partial(check_predictor, hook=hook) for hook in PREDICTORS},
+    "known_figures": check_knowledge,
+    "predict_needs": check_predictor,
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
     "decide": check_policy,

@@ -9,18 +9,19 @@ from types import MappingProxyType
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.managers import Context, GpuCatalogue, ManagerSettings
 from gpusage_hooks.types import (
-    Alone,
     Case,
     Cluster,
     Code,
     Decision,
     DecisionRecord,
+    Figure,
     Gpu,
     GpuNeed,
     GpuPool,
     GpuRequest,
     Interval,
     Job,
+    Known,
     MarkedJob,
     ModelGraph,
     ModelRequest,
@@ -121,9 +122,18 @@ def half(of: Gpu) -> Gpu:
     )
 
 
-def runs_alone() -> tuple[Alone, ...]:
-    """Return what an earlier run may have shown: nothing, a utilization, a step time."""
-    return Alone(), Alone(utilization=0.6), Alone(step_time_s=0.1)
+def knowledge() -> tuple[Known, ...]:
+    """Return what may be known of a job alone on a GPU: nothing, a utilization, a step time and its memory."""
+    return (
+        Known(),
+        Known(gpu_utilization=figure(0.6)),
+        Known(step_time_s=figure(0.1), memory_bytes=figure(3.0 * GIB)),
+    )
+
+
+def figure(value: float) -> Figure:
+    """Return a figure that was measured."""
+    return Figure(interval=Interval(value=value, low=value, high=value), source="the samples")
 
 
 def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_time_s: float = 0.1) -> GpuNeed:

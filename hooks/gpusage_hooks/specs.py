@@ -12,8 +12,6 @@ import pluggy
 
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import (
-    Activity,
-    Alone,
     Case,
     Cluster,
     Colocation,
@@ -24,6 +22,7 @@ from gpusage_hooks.types import (
     Interval,
     Job,
     JobState,
+    Known,
     MarkedJob,
     ModelGraph,
     Rendered,
@@ -58,28 +57,43 @@ def describe_gpus() -> Sequence[Gpu] | None:
     """Return GPUs for the catalogue; all answers count, a later row replaces one of the same name."""
 
 
-@hookspec(firstresult=True)
-def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
-    """Predict the seconds of one step on each GPU, in the order of *gpus*; first answer wins."""
+@hookspec
+def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Known] | None:
+    """Tell what is known of a workload on each GPU; all answers count, of each figure the first one that is known.
 
-
-@hookspec(firstresult=True)
-def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
-    """Predict the peak bytes of device memory on each GPU, context included; first answer wins.
+    Whatever is predicted follows from what is known: a known step time changes throughput, activities, speed-ups and
+    what shares cost.
 
     Returns:
-        For each of *gpus* an `Interval`, or a `MemoryInterval` with a second upper end, which is what a share books.
+        One entry for each of *gpus*, in their order.
     """
 
 
 @hookspec(firstresult=True)
-def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity] | None:
-    """Predict how busy the workload keeps each GPU when alone; first answer wins."""
+def predict_needs(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+) -> Sequence[GpuNeed] | None:
+    """Predict what a workload needs on each GPU when it is alone there; first answer wins.
+
+    Args:
+        graph: Every shape is resolved but for the batch.
+        workload: How it is run.
+        gpus: Whole GPUs, or parts of some.
+        known: What is known, for each of *gpus*; a predictor takes it in place of its own figures.
+
+    Returns:
+        One need for each of *gpus*, in their order; none depends on which other GPUs are asked for. Its ``slowdown`` is
+        left to `predict_slowdown`.
+    """
 
 
 @hookspec(firstresult=True)
 def predict_slowdown(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+    graph: ModelGraph,
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    parts: Sequence[Sequence[Gpu]],
+    known: Sequence[Known],
 ) -> Sequence[Sequence[Interval]] | None:
     """Predict the step time on each part of a GPU against that on the whole of it; first answer wins.
 
@@ -88,7 +102,7 @@ def predict_slowdown(
         workload: How it is run.
         gpus: Whole GPUs.
         parts: For each of *gpus* its parts, each with its own SMs, rates and bandwidth; one may be the GPU itself.
-        alone: What an earlier run alone on a whole GPU showed.
+        known: What is known, for each of *gpus*.
 
     Returns:
         For each of *gpus* one ratio a part, at least 1, in the order of *parts*: an interval of the ratio itself.

@@ -117,7 +117,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What an earlier run showed of a job alone on a whole GPU; a predictor uses the first that is known.
+    """What a user says that an earlier run alone on a whole GPU showed.
 
     Attributes:
         utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
@@ -246,6 +246,35 @@ class GpuNeed:
         return (
             memory.high if self.share_high_bytes is None else min(max(self.share_high_bytes, memory.value), memory.high)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure that is known better than it can be predicted.
+
+    Attributes:
+        interval: The figure, and the ends between which 90 % of the truths should lie; both ends are the figure itself
+            where it was measured.
+        source: Who says so, for people: ``what you said``, ``12 earlier runs``.
+    """
+
+    interval: Interval
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a workload alone on one whole GPU; ``None`` is left to prediction.
+
+    Attributes:
+        step_time_s: Seconds of one step, above 0.
+        gpu_utilization: NVML's: the share of time with any kernel running, above 0 and at most 1.
+        memory_bytes: Peak bytes of device memory, context included.
+    """
+
+    step_time_s: Figure | None = None
+    gpu_utilization: Figure | None = None
+    memory_bytes: Figure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

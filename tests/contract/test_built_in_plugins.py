@@ -28,14 +28,11 @@ def test_a_built_in_plugin_is_asked_last(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
-def test_the_reader_and_the_predictors_keep_the_contract_on_a_real_model(model: Path) -> None:
+def test_the_reader_and_the_predictor_keep_the_contract_on_a_real_model(model: Path) -> None:
     onnx = importlib.import_module("gpusage.graphs.onnx.reader")
     checks.check_reader(onnx.read_model, sources=[str(model)])
     graph = onnx.read_model(source=str(model), shape={})
-    for hook in checks.PREDICTORS:
-        module = {"predict_colocation": "colocation", "predict_slowdown": "slowdown"}.get(hook, "needs")
-        predictor = importlib.import_module(f"gpusage.predictors.{module}")
-        checks.check_predictor(getattr(predictor, hook), hook=hook, graph=graph)
+    checks.check_predictor(importlib.import_module("gpusage.predictors.needs").predict_needs, graph=graph)
 
 
 def test_there_are_real_models_to_check() -> None:

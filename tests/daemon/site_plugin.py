@@ -16,13 +16,13 @@ from pathlib import Path
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import (
-    Activity,
     Case,
     Cluster,
     Code,
     Decision,
     DecisionRecord,
     Gpu,
+    GpuNeed,
     GpuPool,
     Interval,
     ModelGraph,
@@ -62,9 +62,8 @@ def parse_submission(submission: Submission) -> None:
 
 
 @hookimpl
-def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
+def predict_needs(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[GpuNeed]:
     """Take as long as the name of the model says, once, as a predictor does that remembers what it worked out."""
-    del workload
     word, _, seconds = graph.name.partition("=")
     if word == "sleep" and graph.name not in _SLEPT:
         time.sleep(float(seconds))
@@ -73,22 +72,22 @@ def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
         raise ZeroDivisionError(graph.name)
     if word == "few":
         return []
-    return [Interval(value=0.1, low=0.09, high=0.11) for _ in gpus]
+    return [_need(workload, gpu) for gpu in gpus]
 
 
-@hookimpl
-def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
-    """Say 4 GB."""
-    del graph, workload
-    return [Interval(value=4e9, low=3.9e9, high=4.1e9) for _ in gpus]
-
-
-@hookimpl
-def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
-    """Say 30 %."""
-    del graph, workload
-    interval = Interval(value=0.3, low=0.25, high=0.35)
-    return [Activity(gpu_utilization=interval, sm_activity=interval, dram_activity=interval) for _ in gpus]
+def _need(workload: Workload, gpu: Gpu) -> GpuNeed:
+    """Return 0.1 s, 4 GB, and 30 % of everything."""
+    activity, samples = Interval(value=0.3, low=0.25, high=0.35), float(workload.batch_size)
+    return GpuNeed(
+        gpu=gpu.name,
+        step_time_s=Interval(value=0.1, low=0.08, high=0.125),
+        memory_bytes=Interval(value=4e9, low=3.9e9, high=4.1e9),
+        gpu_utilization=activity,
+        sm_activity=activity,
+        dram_activity=activity,
+        throughput_samples_per_s=Interval(value=samples / 0.1, low=samples / 0.125, high=samples / 0.08),
+        fits=gpu.memory_bytes >= 4.1e9,
+    )
 
 
 @hookimpl

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from gpusage.advisor import NOTHING_KNOWN, Advisor
+from gpusage.advisor import Advisor
 from gpusage.cli.keeping import keep, kept, user_cache
-from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
 
 MAXIMUM_BYTES = 1024 * 1024
 
-_FORMAT = "2"
-_HOOKS = ("predict_step_time", "predict_memory", "predict_activity", "predict_slowdown")
+_FORMAT = "3"
+_HOOKS = ("known_figures", "predict_needs", "predict_slowdown")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = ("advisor.py", "graphs", "graphs/card", "predictors", "predictors/pretrained")
 _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
@@ -43,19 +43,17 @@ class RememberingAdvisor(Advisor):
     card: str
     folder: Path
 
-    def predict(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], alone: Alone = NOTHING_KNOWN
-    ) -> tuple[GpuNeed, ...]:
+    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, predicted now or kept from before."""
-        path = self.folder / self._key(workload, gpus, alone)
+        path = self.folder / self._key(workload, gpus)
         found = _read(path, gpus)
         if found is None:
-            found = Advisor.predict(self, graph, workload, gpus, alone)  # no super() in a class with slots
+            found = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
             keep(path, msgspec.json.encode(found))
         return found
 
-    def _key(self, workload: Workload, gpus: Sequence[Gpu], alone: Alone) -> str:
-        identity = (_FORMAT, self.card, workload, tuple(gpus), alone, tuple(_files()))
+    def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
+        identity = (_FORMAT, self.card, workload, tuple(gpus), tuple(_files()))
         return hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
 
 

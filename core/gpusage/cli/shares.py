@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -36,7 +37,8 @@ class Shares(NamedTuple):
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
         if not self.percents:
             return advisor.predict(graph, run, gpus)
-        return advisor.predict_shares(graph, run, gpus, self.percents, self._alone(advisor.catalogue))
+        known = replace(run, alone=self._alone(advisor.catalogue))
+        return advisor.predict_shares(graph, known, gpus, self.percents)
 
     def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
         """See that what is known is of a GPU that is predicted for.

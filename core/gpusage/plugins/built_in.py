@@ -18,6 +18,7 @@ BUILT_IN: tuple[str, ...] = (
     "gpusage.graphs.torch.pt2",
     "gpusage.policies.stages",
     "gpusage.predictors.colocation",
+    "gpusage.predictors.known",
     "gpusage.predictors.needs",
     "gpusage.predictors.slowdown",
 )
@@ -25,7 +26,7 @@ DEFERRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys((name for name in BUILT_IN if name.startswith("gpusage.graphs.")), ("read_model",)),
         "gpusage.predictors.colocation": ("predict_colocation",),
-        "gpusage.predictors.needs": ("predict_step_time", "predict_memory", "predict_activity"),
+        "gpusage.predictors.needs": ("predict_needs",),
         "gpusage.predictors.slowdown": ("predict_slowdown",),
     }
 )

@@ -20,8 +20,6 @@ from gpusage_hooks import specs
 from gpusage_hooks.errors import PluginError
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import (
-    Activity,
-    Alone,
     Case,
     Cluster,
     Colocation,
@@ -32,6 +30,7 @@ from gpusage_hooks.types import (
     Interval,
     Job,
     JobState,
+    Known,
     MarkedJob,
     ModelGraph,
     Rendered,
@@ -74,25 +73,26 @@ class Hooks:
         """Return GPUs for the catalogue, a site's own last: a later row replaces one of the same name."""
         return [gpu for answer in reversed(self._all(specs.describe_gpus)) for gpu in answer]
 
-    def predict_step_time(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
-    ) -> Sequence[Interval] | None:
-        """Predict the seconds of one step on each GPU."""
-        return self._first(specs.predict_step_time, graph=graph, workload=workload, gpus=gpus)
+    def known_figures(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[Known]]:
+        """Tell what is known of a workload on each GPU: the answer of each plugin that knows something."""
+        return self._all(specs.known_figures, graph=graph, workload=workload, gpus=gpus)
 
-    def predict_memory(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval] | None:
-        """Predict the peak bytes of device memory on each GPU."""
-        return self._first(specs.predict_memory, graph=graph, workload=workload, gpus=gpus)
-
-    def predict_activity(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity] | None:
-        """Predict how busy the workload keeps each GPU when alone."""
-        return self._first(specs.predict_activity, graph=graph, workload=workload, gpus=gpus)
+    def predict_needs(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+    ) -> Sequence[GpuNeed] | None:
+        """Predict what a workload needs on each GPU when it is alone there."""
+        return self._first(specs.predict_needs, graph=graph, workload=workload, gpus=gpus, known=known)
 
     def predict_slowdown(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        gpus: Sequence[Gpu],
+        parts: Sequence[Sequence[Gpu]],
+        known: Sequence[Known],
     ) -> Sequence[Sequence[Interval]] | None:
         """Predict the step time on each part of a GPU against that on the whole of it."""
-        return self._first(specs.predict_slowdown, graph=graph, workload=workload, gpus=gpus, parts=parts, alone=alone)
+        return self._first(specs.predict_slowdown, graph=graph, workload=workload, gpus=gpus, parts=parts, known=known)
 
     def predict_colocation(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
         """Predict what jobs do to each other under MPS."""

@@ -1,32 +1,49 @@
-"""What a workload needs from each GPU, by one physical model: step time, memory and activity follow from each other."""
+"""What a workload needs from each GPU: one physical model, with what is known in place of what it predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpusage.predictors.known import refined, throughput
 from gpusage.predictors.question import question_of
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Activity, Gpu, Interval, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
 
 
 @hookimpl(trylast=True)
-def predict_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Interval]:
-    """Predict the seconds of one step on each GPU."""
-    return question_of(graph, workload).step_time_s(gpus)
+def predict_needs(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+) -> Sequence[GpuNeed]:
+    """Predict what a workload needs on each GPU when it is alone there."""
+    needs = predicted(graph, workload, gpus)
+    return [refined(need, of_gpu, workload, gpu) for need, of_gpu, gpu in zip(needs, known, gpus, strict=True)]
 
 
-@hookimpl(trylast=True)
-def predict_memory(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[MemoryInterval]:
-    """Predict the peak bytes of device memory on each GPU, context included."""
-    return question_of(graph, workload).memory_bytes(gpus)
-
-
-@hookimpl(trylast=True)
-def predict_activity(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Activity]:
-    """Predict how busy the workload keeps each GPU when alone."""
-    return question_of(graph, workload).activity(gpus)
-
-
-def doubts(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
-    """Return, for each of *gpus*, one sentence for each reason not to trust its figures as usual."""
-    return question_of(graph, workload).doubts(gpus)
+def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
+    """Return the needs that the model tells, of which nothing is known."""
+    question = question_of(graph, workload)
+    rows = zip(
+        gpus,
+        question.step_time_s(gpus),
+        question.memory_bytes(gpus),
+        question.activity(gpus),
+        question.doubts(gpus),
+        strict=True,
+    )
+    return [
+        GpuNeed(
+            gpu=gpu.name,
+            step_time_s=step_time_s,
+            memory_bytes=Interval(value=memory_bytes.value, low=memory_bytes.low, high=memory_bytes.high),
+            share_high_bytes=memory_bytes.share_high,
+            gpu_utilization=activity.gpu_utilization,
+            sm_activity=activity.sm_activity,
+            dram_activity=activity.dram_activity,
+            throughput_samples_per_s=throughput(workload, step_time_s),
+            fits=memory_bytes.high <= gpu.memory_bytes,
+            familiar=not doubts,
+            notes=(*graph.notes, *doubts),
+            parameter_count=graph.parameter_count,
+        )
+        for gpu, step_time_s, memory_bytes, activity, doubts in rows
+    ]

@@ -19,7 +19,7 @@ from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.question import question_of
 from gpusage.predictors.timing import Timing
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Alone, Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
 
 ToldFrom = Literal["graph", "step_time", "utilization"]
 """What tells how much of the step the GPU works."""
@@ -46,14 +46,18 @@ class Deviations:
 
 @hookimpl(trylast=True)
 def predict_slowdown(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]], alone: Alone
+    graph: ModelGraph,
+    workload: Workload,
+    gpus: Sequence[Gpu],
+    parts: Sequence[Sequence[Gpu]],
+    known: Sequence[Known],
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
     question, deviations = question_of(graph, workload), _shipped()
     timing = question.timing(gpus)
     kernels_s = question.kernels_s([part for of_gpu in parts for part in of_gpu])
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
-    working = _working(timing, gpus, alone, deviations)
+    working = _working(timing, known, deviations)
     ends = slowdowns(working[:, gpu_of], kernels_s / timing.kernels_s[gpu_of], deviations)
     rows = iter(ends.T.tolist())
     return [
@@ -78,7 +82,7 @@ def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> 
     """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
 
     Args:
-        working: The GPU's own time over the step's, alone on the whole GPU.
+        working: The GPU's own time over the step's, alone on the whole GPU; or its low ends, points and high ends.
         told_from: What tells it.
         deviations: How far the truths lie from the point.
     """
@@ -86,15 +90,20 @@ def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> 
     return working * np.exp([[-less], [0.0], [more]])
 
 
-def _working(timing: Timing, gpus: Sequence[Gpu], alone: Alone, deviations: Deviations) -> FloatArray:
-    """Return the part of the step that each of *gpus* works alone, with its ends, told by the best that is known."""
-    if alone.utilization is not None:
-        return around(np.full(len(gpus), alone.utilization), "utilization", deviations)
-    told = around(timing.busy_s / timing.step_s, "graph", deviations)
-    if alone.step_time_s is None:
-        return told
-    measured = np.array([alone.gpu in {None, gpu.name} for gpu in gpus])
-    return np.where(measured, around(timing.busy_s / alone.step_time_s, "step_time", deviations), told)
+def _working(timing: Timing, known: Sequence[Known], deviations: Deviations) -> FloatArray:
+    """Return the part of the step that each GPU works alone, with its ends, told by the best that is known."""
+    working = around(timing.busy_s / timing.step_s, "graph", deviations)
+    for index, (of_gpu, busy_s) in enumerate(zip(known, timing.busy_s.tolist(), strict=True)):
+        if of_gpu.gpu_utilization:
+            working[:, [index]] = around(_ends(of_gpu.gpu_utilization), "utilization", deviations)
+        elif of_gpu.step_time_s:
+            working[:, [index]] = around(busy_s / _ends(of_gpu.step_time_s)[::-1], "step_time", deviations)
+    return working
+
+
+def _ends(figure: Figure) -> FloatArray:
+    """Return low end, point and high end of *figure*, one below the other."""
+    return np.array([[figure.interval.low], [figure.interval.value], [figure.interval.high]])
 
 
 def _interval(ends: Sequence[float], *, is_whole: bool) -> Interval:

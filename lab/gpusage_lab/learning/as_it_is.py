@@ -17,11 +17,12 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
+from gpusage.predictors.intervals import exactly
 from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage.predictors.speedups import speedup
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Interval, Workload
+from gpusage_hooks.types import Alone, Figure, Interval, Known, Workload
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning import activity_rows, activity_tests, memory_unfitted, pairs, random_networks
 from gpusage_lab.learning.artifacts import reading
@@ -81,7 +82,7 @@ def _ask(name: str) -> None:
     graph = load_zoo().graph(TRIED)
     needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
     for alone in (Alone(), Alone(utilization=0.5), Alone(step_time_s=0.1)):
-        advisor.price(graph, Workload(), [advisor.catalogue.find(needs[0].gpu)], [50], alone)
+        advisor.price(graph, Workload(alone=alone), [advisor.catalogue.find(needs[0].gpu)], [50])
     advisor.colocate(needs[:1] * 2, advisor.catalogue.find(needs[0].gpu))
     for of, over in permutations(needs, 2):
         speedup(of, over)
@@ -217,8 +218,8 @@ def _colocation(data: DataFolder) -> Iterator[Comparison]:
 def _slowdown(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
-        alone = Alone(step_time_s=row.alone_s)
-        found = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], alone)[0][0]
+        known = Known(step_time_s=Figure(interval=exactly(row.alone_s), source=row.source))
+        found = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], [known])[0][0]
         yield Comparison(row.source, "step time known", row.key, row.slowdown, found)
 
 

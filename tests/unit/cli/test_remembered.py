@@ -88,7 +88,7 @@ def test_what_is_no_prediction_is_predicted_anew(asked: RememberingAdvisor, gpus
 
 
 def test_nothing_is_kept_where_somebody_else_predicts() -> None:
-    theirs = replace(advisor(), hooks=make_hooks([announced(predict_memory=lambda: None)]))
+    theirs = replace(advisor(), hooks=make_hooks([announced(predict_needs=lambda: None)]))
     assert remembering(theirs, encode(GRAPH)) is theirs
 
 

@@ -12,7 +12,20 @@ import pytest
 from gpusage_hooks import checks, hookimpl, samples
 from gpusage_hooks.conformance import mismatch
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Case, Code, Colocation, Decision, Gpu, GpuRequest, Interval, ModelGraph, Workload
+from gpusage_hooks.types import (
+    Case,
+    Code,
+    Colocation,
+    Decision,
+    Figure,
+    Gpu,
+    GpuNeed,
+    GpuRequest,
+    Interval,
+    Known,
+    ModelGraph,
+    Workload,
+)
 
 
 def plugin(**functions: Callable[..., Any]) -> types.ModuleType:
@@ -22,9 +35,17 @@ def plugin(**functions: Callable[..., Any]) -> types.ModuleType:
     return module
 
 
-def sound_step_time(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
-    del graph
-    return [samples.around(workload.batch_size / gpu.bandwidth_bytes_per_s) for gpu in gpus]
+def sound_needs(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+    return [need_on(workload, gpu, of_gpu) for gpu, of_gpu in zip(gpus, known, strict=True)]
+
+
+def need_on(workload: Workload, gpu: Gpu, known: Known) -> GpuNeed:
+    step_time_s = known.step_time_s.interval if known.step_time_s else samples.around(1e11 / gpu.bandwidth_bytes_per_s)
+    memory = known.memory_bytes.interval if known.memory_bytes else samples.around(1e9)
+    need = replace(samples.need(gpu), step_time_s=step_time_s, memory_bytes=memory, fits=True)
+    if known.gpu_utilization:
+        need = replace(need, gpu_utilization=known.gpu_utilization.interval)
+    return replace(need, throughput_samples_per_s=samples.around(workload.batch_size / step_time_s.value))
 
 
 def kept(case: Case, draft: Decision) -> Decision:
@@ -39,8 +60,8 @@ def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - field
 
 
 def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
-    site = plugin(predict_step_time=sound_step_time, decide=kept, read_model=lambda source: None)  # noqa: ARG005
-    assert checks.check_plugin(site) == ("decide", "predict_step_time", "read_model")
+    site = plugin(predict_needs=sound_needs, decide=kept, read_model=lambda source: None)  # noqa: ARG005
+    assert checks.check_plugin(site) == ("decide", "predict_needs", "read_model")
 
 
 def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
@@ -70,22 +91,33 @@ def vandal(case: Case, draft: Decision) -> Decision:
     return kept(case, draft)
 
 
-def graph_read_first(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
-    return sound_step_time(graph, workload, sorted(gpus, key=lambda gpu: gpu.name))
+def sorted_by_name(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+    return sound_needs(workload, sorted(gpus, key=lambda gpu: gpu.name), known)
 
 
-def turned(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
-    times = sound_step_time(graph, workload, gpus)
-    return [replace(entry, low=entry.high, high=entry.low) for entry in times]
+def needs_with(**change: object) -> Callable[..., list[GpuNeed]]:
+    def predict(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+        return [replace(need, **change) for need in sound_needs(workload, gpus, known)]  # type: ignore[arg-type]
+
+    return predict
 
 
-def endless(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
-    return [replace(entry, high=float("inf")) for entry in sound_step_time(graph, workload, gpus)]
+def relative(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+    needs = sound_needs(workload, gpus, known)
+    part = samples.around(0.5 / len(needs))
+    return [replace(need, sm_activity=part) for need in needs]
 
 
-def relative(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Interval]:
-    times = sound_step_time(graph, workload, gpus)
-    return [samples.around(entry.value / max(time.value for time in times)) for entry in times]
+def unaware(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+    return sound_needs(workload, gpus, [Known()] * len(known))
+
+
+TURNED = Interval(value=1.0, low=2.0, high=0.5)
+ENDLESS = Interval(value=1.0, low=0.5, high=float("inf"))
+
+
+def rumours(gpus: Sequence[Gpu]) -> list[Known]:
+    return [Known(step_time_s=Figure(interval=samples.around(1.0), source=" "))] * len(gpus)
 
 
 def without_sources() -> list[Gpu]:
@@ -125,12 +157,24 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "huge share": ("decide", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
     "share beside GPU": ("decide", changing(mps_thread_percent=50), "must replace the whole GPU"),
     "no reason": ("decide", lambda draft: replace(draft, final=True), "must have reasons"),
-    "too few": ("predict_step_time", lambda gpus: [samples.around(1.0)], "one entry a GPU; got 1 for 3"),  # noqa: ARG005
-    "own order": ("predict_step_time", graph_read_first, "must follow the order of the GPUs"),
-    "turned ends": ("predict_memory", turned, "must be ordered low, value, high"),
-    "infinite": ("predict_step_time", endless, "must be finite"),
-    "relative": ("predict_step_time", relative, "must not depend on which other GPUs"),
-    "intervals for activities": ("predict_activity", sound_step_time, "must be of type Activity; got Interval"),
+    "too few": ("predict_needs", lambda gpus: [samples.need(gpus[0])], "one entry a GPU; got 1 for 3"),
+    "own order": ("predict_needs", sorted_by_name, "must name its GPU"),
+    "turned ends": ("predict_needs", needs_with(step_time_s=TURNED), "must be ordered low, value, high"),
+    "infinite": ("predict_needs", needs_with(memory_bytes=ENDLESS), "must be finite"),
+    "relative": ("predict_needs", relative, "must not depend on which other GPUs"),
+    "unaware": ("predict_needs", unaware, "must take the gpu_utilization that is known"),
+    "old throughput": (
+        "predict_needs",
+        needs_with(throughput_samples_per_s=samples.around(7.0)),
+        "must follow from the step time",
+    ),
+    "too large": ("predict_needs", needs_with(fits=False), "fits must follow from the memory's high end"),
+    "intervals for needs": (
+        "predict_needs",
+        lambda: [samples.around(1.0)] * 3,
+        "must be of type GpuNeed; got Interval",
+    ),
+    "a rumour": ("known_figures", rumours, "step_time_s must name its source"),
     "no source": ("describe_gpus", without_sources, "must have a source"),
     "named twice": ("describe_gpus", twice, "must name each GPU once"),
     "one entry for all": ("predict_colocation", one_for_all, "one entry a job"),

@@ -12,7 +12,7 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples, specs
 from gpusage_hooks.errors import PluginError, RequestError
-from gpusage_hooks.types import Gpu, Workload
+from gpusage_hooks.types import Gpu, Known, Workload
 from sites import announced
 
 GPUS = samples.gpus()
@@ -26,11 +26,11 @@ def test_every_hook_has_a_method_with_its_arguments(name: str) -> None:
 
 
 def predicting(hooks: Hooks) -> object:
-    return hooks.predict_step_time(samples.graph(), Workload(), GPUS)
+    return hooks.predict_needs(samples.graph(), Workload(), GPUS, [Known()] * len(GPUS))
 
 
 def one_entry(gpus: Sequence[Gpu]) -> object:
-    return [samples.around(float(gpus[0].sm_count))]
+    return [samples.need(gpus[0])]
 
 
 def failing(gpus: Sequence[Gpu]) -> object:
@@ -46,20 +46,20 @@ def leaving() -> None:
     [
         (one_entry, "answer as the contract says: the answer must have one entry a GPU; got 1 for 3"),
         (failing, "raise nothing but a GpuUsageError; it raised KeyError: 'sample-old' (test_hooks.py:"),
-        (lambda: {"v100": 1.0}, "predict_step_time must be Sequence or None; got dict"),
-        (lambda: [{}] * 3, "predict_step_time[0] must be of type Interval; got dict {}"),
-        (lambda: [samples.around(-1.0)] * 3, "an entry must be ordered low, value, high"),
+        (lambda: {"v100": 1.0}, "predict_needs must be Sequence or None; got dict"),
+        (lambda: [{}] * 3, "predict_needs[0] must be of type GpuNeed; got dict {}"),
+        (lambda: [samples.need(gpu, memory_gib=-1.0) for gpu in GPUS], "memory_bytes must be ordered low, value, high"),
         (leaving, "raise nothing but a GpuUsageError; it raised SystemExit: 1"),
     ],
 )
 def test_who_breaks_the_contract_is_named(function: Callable[..., Any], sentence: str) -> None:
-    hooks = make_hooks([announced(predict_step_time=function)])
+    hooks = make_hooks([announced(predict_needs=function)])
     with pytest.raises(PluginError) as caught:
         predicting(hooks)
     message = str(caught.value)
     assert sentence in message
-    assert message.startswith("Plugin 'site', hook 'predict_step_time', must ")
-    assert (caught.value.plugin, caught.value.hook) == ("site", "predict_step_time")
+    assert message.startswith("Plugin 'site', hook 'predict_needs', must ")
+    assert (caught.value.plugin, caught.value.hook) == ("site", "predict_needs")
     assert hooks.troubles() == {"site": message}
 
 
@@ -80,14 +80,14 @@ def test_an_error_that_the_contract_knows_goes_through() -> None:
 def test_a_sites_own_plugin_is_asked_first_and_may_leave_it_to_others() -> None:
     asked: list[str] = []
     points = [
-        announced("first", predict_step_time=lambda: asked.append("first")),
-        announced("second", predict_step_time=lambda: asked.append("second")),
+        announced("first", predict_needs=lambda: asked.append("first")),
+        announced("second", predict_needs=lambda: asked.append("second")),
     ]
     hooks = make_hooks(points)
     assert predicting(hooks) == predicting(make_hooks())
     assert asked == ["second", "first"]
-    assert not hooks.are_ours("predict_step_time")
-    assert hooks.are_ours("predict_memory")
+    assert not hooks.are_ours("predict_needs")
+    assert hooks.are_ours("predict_colocation")
 
 
 def test_where_all_answers_count_a_broken_one_is_left_out_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:

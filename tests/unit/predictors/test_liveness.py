@@ -10,8 +10,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.liveness import TRAINING_TERMS, Walk, terms, walk
 from gpusage.predictors.memory import CONTEXT_BYTES
-from gpusage.predictors.needs import predict_memory
-from gpusage.predictors.question import Question
+from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.types import Interval, ModelGraph, Node, Optimizer, Workload
 from graphs import chain, convolution_graph, node, perceptron_graph
 
@@ -34,7 +33,7 @@ def term(name: str, graph: ModelGraph, batch_size: int = 1) -> float:
 
 
 def needed(graph: ModelGraph, batch_size: int = 8, optimizer: Optimizer = "momentum") -> Interval:
-    return predict_memory(graph, Workload(batch_size=batch_size, optimizer=optimizer), [A100])[0]
+    return question_of(graph, Workload(batch_size=batch_size, optimizer=optimizer)).memory_bytes([A100])[0]
 
 
 @pytest.mark.parametrize(

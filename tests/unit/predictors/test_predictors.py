@@ -7,7 +7,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.memory import CONTEXT_BYTES
-from gpusage.predictors.needs import doubts, predict_activity, predict_memory, predict_step_time
+from gpusage.predictors.question import question_of
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
 from gpusage_hooks.units import GIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph
@@ -19,11 +19,11 @@ T4 = builtin_catalogue().find("t4")
 
 
 def step_s(graph: ModelGraph, workload: Workload, gpu: str = "a100") -> float:
-    return predict_step_time(graph, workload, [builtin_catalogue().find(gpu)])[0].value
+    return question_of(graph, workload).step_time_s([builtin_catalogue().find(gpu)])[0].value
 
 
 def tensor_bytes(graph: ModelGraph, workload: Workload) -> float:
-    return predict_memory(graph, workload, [A100])[0].value - CONTEXT_BYTES["ampere"]
+    return question_of(graph, workload).memory_bytes([A100])[0].value - CONTEXT_BYTES["ampere"]
 
 
 def need(sm: float, dram: float = 0.1, memory_bytes: float = GIB) -> GpuNeed:
@@ -139,15 +139,15 @@ def test_mixed_precision_saves_memory_of_activations() -> None:
 
 def test_an_empty_model_still_needs_a_context() -> None:
     empty = ModelGraph(name="empty", source="test", nodes=(), producers=(), inputs=(), parameter_count=0)
-    assert predict_memory(empty, Workload(mode="infer"), [A100])[0].value == CONTEXT_BYTES["ampere"]
-    assert predict_step_time(empty, Workload(), [A100])[0].value > 0
-    assert predict_activity(empty, Workload(), [A100])[0].sm_activity.value < 0.1
+    assert question_of(empty, Workload(mode="infer")).memory_bytes([A100])[0].value == CONTEXT_BYTES["ampere"]
+    assert question_of(empty, Workload()).step_time_s([A100])[0].value > 0
+    assert question_of(empty, Workload()).activity([A100])[0].sm_activity.value < 0.1
 
 
 def test_resnet_like_training_is_busier_than_a_perceptron() -> None:
     workload = Workload(batch_size=64)
-    busy = predict_activity(convolution_graph(depth=16, channels=128), workload, [V100])[0]
-    idle = predict_activity(perceptron_graph(), workload, [V100])[0]
+    busy = question_of(convolution_graph(depth=16, channels=128), workload).activity([V100])[0]
+    idle = question_of(perceptron_graph(), workload).activity([V100])[0]
     assert busy.gpu_utilization.value > 0.85
     assert busy.sm_activity.value > 0.8
     assert idle.gpu_utilization.value < 0.4
@@ -156,7 +156,7 @@ def test_resnet_like_training_is_busier_than_a_perceptron() -> None:
 
 def test_sm_activity_is_never_above_gpu_utilization() -> None:
     for graph in (convolution_graph(), perceptron_graph(), recurrent_graph()):
-        for activity in predict_activity(graph, Workload(batch_size=4), list(builtin_catalogue())):
+        for activity in question_of(graph, Workload(batch_size=4)).activity(list(builtin_catalogue())):
             assert activity.sm_activity.value <= activity.gpu_utilization.value
 
 
@@ -165,8 +165,11 @@ def test_an_unknown_operator_widens_every_interval() -> None:
     workload = Workload(batch_size=1024)
 
     def widths(graph: ModelGraph) -> list[float]:
-        activity = predict_activity(graph, workload, [T4])[0]
-        figures = [predict_step_time(graph, workload, [T4])[0], predict_memory(graph, workload, [T4])[0]]
+        activity = question_of(graph, workload).activity([T4])[0]
+        figures = [
+            question_of(graph, workload).step_time_s([T4])[0],
+            question_of(graph, workload).memory_bytes([T4])[0],
+        ]
         figures += [activity.gpu_utilization, activity.sm_activity, activity.dram_activity]
         return [figure.high / figure.low for figure in figures]
 
@@ -175,9 +178,9 @@ def test_an_unknown_operator_widens_every_interval() -> None:
 
 def test_answers_come_in_the_order_of_the_gpus() -> None:
     question = (convolution_graph(), Workload(batch_size=64))
-    forward = predict_step_time(*question, [V100, A100, H100])
-    assert predict_step_time(*question, [H100, A100, V100]) == forward[::-1]
-    assert predict_step_time(*question, []) == []
+    forward = question_of(*question).step_time_s([V100, A100, H100])
+    assert question_of(*question).step_time_s([H100, A100, V100]) == forward[::-1]
+    assert question_of(*question).step_time_s([]) == []
 
 
 def test_two_light_jobs_lose_little_beside_each_other() -> None:
@@ -220,19 +223,19 @@ DEFORMED = chain("deformed", [node("DeformConv", [(-1, 64, 9, 9)], (-1, 64, 9, 9
 
 
 def test_a_plain_workload_is_familiar() -> None:
-    assert doubts(convolution_graph(), Workload(batch_size=64), [A100]) == [()]
+    assert question_of(convolution_graph(), Workload(batch_size=64)).doubts([A100]) == [()]
 
 
 def test_a_precision_of_as_many_bits_and_a_generation_between_measured_ones_are_familiar() -> None:
     for precision in ("fp16", "bf16"):
-        assert doubts(convolution_graph(), Workload(batch_size=64, precision=precision), [H100]) == [()]
+        assert question_of(convolution_graph(), Workload(batch_size=64, precision=precision)).doubts([H100]) == [()]
 
 
 def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None:
     wide = (-1, 64, 56, 56)
     convolutions = [node("Conv", [wide], wide, (64, 64, 3, 3))] * 20
     graph = chain("mostly", [*convolutions, node("DeformConv", [wide], wide, (64, 64, 3, 3))], wide)
-    assert doubts(graph, Workload(batch_size=8), [A100]) == [()]
+    assert question_of(graph, Workload(batch_size=8)).doubts([A100]) == [()]
 
 
 @pytest.mark.parametrize(
@@ -251,5 +254,5 @@ def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None
     ids=["operator", "batch", "parameters", "generation", "year", "precision", "FLOP", "never measured", "empty"],
 )
 def test_what_is_strange_is_said(graph: ModelGraph, workload: Workload, gpu: Gpu, words: str) -> None:
-    (notes,) = doubts(graph, workload, [gpu])
+    (notes,) = question_of(graph, workload).doubts([gpu])
     assert any(words in note for note in notes)

@@ -84,8 +84,8 @@ def test_all_sizes_on_all_gpus_are_priced_at_once_as_each_is_by_itself() -> None
 
 def test_a_known_step_time_holds_on_the_gpu_that_it_was_measured_on_and_on_no_other() -> None:
     gpus, workload = [V100, builtin_catalogue().find("h100")], Workload(batch_size=8)
-    known = Alone(step_time_s=10.0, gpu=V100.name)
-    (on_v100,), on_h100 = advisor().price(GRAPH, workload, gpus, [25], known)
+    known = replace(workload, alone=Alone(step_time_s=10.0, gpu=V100.name))
+    (on_v100,), on_h100 = advisor().price(GRAPH, known, gpus, [25])
     assert on_v100.slowdown.value == pytest.approx(1.0)
     assert on_h100 == advisor().price(GRAPH, workload, gpus, [25])[1]
 
@@ -93,7 +93,7 @@ def test_a_known_step_time_holds_on_the_gpu_that_it_was_measured_on_and_on_no_ot
 def test_a_whole_gpu_among_the_shares_is_asked_for_once() -> None:
     asked: list[int] = []
 
-    hooks = make_hooks([announced(predict_step_time=lambda gpus: asked.append(len(gpus)))])
+    hooks = make_hooks([announced(predict_needs=lambda gpus: asked.append(len(gpus)))])
     found = Advisor(hooks=hooks, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
     assert ([share.share_percent for share in found], asked) == ([100, 50], [2])
 

@@ -7,8 +7,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.activity import NEARLY_BUSY, Regions, deviations_of
 from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.lowering import forward_flop
-from gpusage.predictors.needs import predict_activity
-from gpusage.predictors.question import Question
+from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.trees import read_trees
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import boosting
@@ -85,7 +84,7 @@ def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path: object) -> Non
 def test_streaming_multiprocessors_are_never_busier_than_the_gpu() -> None:
     for graph in (convolution_graph(), perceptron_graph()):
         for batch_size in (1, 64, 1024):
-            for found in predict_activity(graph, Workload(batch_size=batch_size), [A100, T4]):
+            for found in question_of(graph, Workload(batch_size=batch_size)).activity([A100, T4]):
                 assert found.sm_activity.value <= found.gpu_utilization.value
 
 
@@ -123,11 +122,11 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
 
 
 def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
-    resnet = predict_activity(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64), [A100])[0]
+    resnet = question_of(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64)).activity([A100])[0]
     assert resnet.gpu_utilization.value > NEARLY_BUSY
     assert resnet.gpu_utilization.high > 0.99
     assert resnet.sm_activity.high < 0.99
-    idle = predict_activity(perceptron_graph(), Workload(batch_size=4), [A100])[0]
+    idle = question_of(perceptron_graph(), Workload(batch_size=4)).activity([A100])[0]
     assert idle.gpu_utilization.high < 0.8
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
-from gpusage.predictors.needs import predict_memory
+from gpusage.predictors.question import question_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts
@@ -72,7 +72,7 @@ def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than
 
     def predicted() -> float:
         workload = Workload(batch_size=512)
-        return predict_memory(convolution_graph(), workload, [builtin_catalogue().find("a100")])[0].value
+        return question_of(convolution_graph(), workload).memory_bytes([builtin_catalogue().find("a100")])[0].value
 
     before = predicted()
     with artifacts.reading(paths):

@@ -1,0 +1,98 @@
+"""What is known of a workload, in place of what would be predicted, and what follows from it; without numpy.
+
+Invariants:
+
+1. What the GPU does in a step is as predicted; a known step time says in how long it does that.
+2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.predictors.intervals import exactly
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Alone, Figure, Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
+
+NOTHING_SAID = Alone()
+NOTHING_KNOWN = Known()
+USER = "what you said"
+
+
+@hookimpl(trylast=True)
+def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Known] | None:
+    """Tell what the user said of an earlier run alone on a whole GPU."""
+    del graph
+    alone = workload.alone
+    return None if alone == NOTHING_SAID else [_said(alone, gpu) for gpu in gpus]
+
+
+def first_known(answers: Sequence[Sequence[Known]], gpus: Sequence[Gpu]) -> tuple[Known, ...]:
+    """Return for each of *gpus*, of each figure, the first of *answers* that has it."""
+    if not answers:
+        return (NOTHING_KNOWN,) * len(gpus)
+    return tuple(
+        Known(
+            step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
+            gpu_utilization=next((row.gpu_utilization for row in rows if row.gpu_utilization), None),
+            memory_bytes=next((row.memory_bytes for row in rows if row.memory_bytes), None),
+        )
+        for rows in zip(*answers, strict=True)
+    )
+
+
+def refined(need: GpuNeed, known: Known, workload: Workload, gpu: Gpu) -> GpuNeed:
+    """Return *need*, as predicted for *gpu*, with what is *known* in its place and what follows from that."""
+    if known == NOTHING_KNOWN:
+        return need
+    step_time_s = known.step_time_s.interval if known.step_time_s else need.step_time_s
+    memory_bytes = known.memory_bytes.interval if known.memory_bytes else need.memory_bytes
+    shorter = need.step_time_s.value / step_time_s.value
+    utilization = known.gpu_utilization.interval if known.gpu_utilization else _times(need.gpu_utilization, shorter)
+    busier = utilization.value / need.gpu_utilization.value
+    return replace(
+        need,
+        step_time_s=step_time_s,
+        memory_bytes=memory_bytes,
+        share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
+        gpu_utilization=utilization,
+        sm_activity=_times(need.sm_activity, busier),
+        dram_activity=_times(need.dram_activity, busier),
+        throughput_samples_per_s=throughput(workload, step_time_s),
+        fits=memory_bytes.high <= gpu.memory_bytes,
+        notes=(*need.notes, *_sources(known)),
+    )
+
+
+def throughput(workload: Workload, step_time_s: Interval) -> Interval:
+    """Return samples a second."""
+    return Interval(
+        value=workload.batch_size / step_time_s.value,
+        low=workload.batch_size / step_time_s.high,
+        high=workload.batch_size / step_time_s.low,
+    )
+
+
+def _said(alone: Alone, gpu: Gpu) -> Known:
+    """Return what the user says of *gpu*; a utilization is taken to be about the same on each, and a slice is none."""
+    is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.cut_from)
+    return Known(
+        step_time_s=_figure(alone.step_time_s) if is_there else None,
+        gpu_utilization=None if gpu.cut_from else _figure(alone.utilization),
+    )
+
+
+def _figure(value: float | None) -> Figure | None:
+    return None if value is None else Figure(interval=exactly(value), source=USER)
+
+
+def _times(activity: Interval, factor: float) -> Interval:
+    """Return *activity*, *factor* times as much, and at most 1."""
+    low, value, high = (min(end * factor, 1.0) for end in (activity.low, activity.value, activity.high))
+    return Interval(value=value, low=low, high=high)
+
+
+def _sources(known: Known) -> list[str]:
+    figures = {"step time": known.step_time_s, "GPU utilization": known.gpu_utilization, "memory": known.memory_bytes}
+    return [f"The {name} is known from {figure.source}." for name, figure in figures.items() if figure]

@@ -1,0 +1,91 @@
+"""What is known of a workload takes the place of what would be predicted, and the rest follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gpusage.advisor import Advisor
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.plugins.loading import make_hooks
+from gpusage.predictors.intervals import exactly
+from gpusage.predictors.speedups import speedup
+from gpusage_hooks import samples
+from gpusage_hooks.types import Alone, Figure, Gpu, Known, Workload
+from graphs import convolution_graph
+from sites import announced
+
+GRAPH = convolution_graph(depth=16, channels=128)
+V100, H100 = (builtin_catalogue().find(name) for name in ("v100", "h100"))
+RUN = Workload(batch_size=32)
+
+
+def knowing(**figures: float) -> Advisor:
+    """Return an advisor with a plugin that knows *figures* on V100s."""
+    known = Known(**{name: Figure(interval=exactly(value), source="earlier runs") for name, value in figures.items()})
+
+    def known_figures(gpus: Sequence[Gpu]) -> list[Known]:
+        return [known if gpu == V100 else Known() for gpu in gpus]
+
+    return Advisor(hooks=make_hooks([announced(known_figures=known_figures)]), catalogue=builtin_catalogue())
+
+
+PLAIN = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
+V100_NEED, H100_NEED = PLAIN.predict(GRAPH, RUN, [V100, H100])
+
+
+def test_a_plugin_that_knows_the_step_time_alone_changes_all_that_follows_from_it() -> None:
+    """Ten times as long: a tenth of the samples, a tenth as busy, ten times the speed-up, and a share costs less."""
+    advisor = knowing(step_time_s=10 * V100_NEED.step_time_s.value)
+    on_v100, on_h100 = advisor.predict(GRAPH, RUN, [V100, H100])
+    assert on_h100 == H100_NEED
+    assert on_v100.step_time_s == exactly(10 * V100_NEED.step_time_s.value)
+    assert on_v100.throughput_samples_per_s.value == pytest.approx(V100_NEED.throughput_samples_per_s.value / 10)
+    for name in ("gpu_utilization", "sm_activity", "dram_activity"):
+        assert getattr(on_v100, name).value == pytest.approx(getattr(V100_NEED, name).value / 10)
+    assert speedup(on_h100, on_v100).value == pytest.approx(10 * speedup(H100_NEED, V100_NEED).value)
+    ((known_price,),), ((price,),) = (one.price(GRAPH, RUN, [V100], [25]) for one in (advisor, PLAIN))
+    assert known_price.slowdown.value < price.slowdown.value
+    assert on_v100.notes[-1] == "The step time is known from earlier runs."
+
+
+def test_a_known_step_time_is_the_base_of_a_share_s() -> None:
+    (quarter,) = knowing(step_time_s=1.0).predict_shares(GRAPH, RUN, [V100], [25])
+    assert quarter.step_time_s.value == pytest.approx(quarter.slowdown.value)
+
+
+def test_a_known_utilization_scales_what_is_busy_and_leaves_the_step_time() -> None:
+    (need,) = knowing(gpu_utilization=V100_NEED.gpu_utilization.value / 2).predict(GRAPH, RUN, [V100])
+    assert need.gpu_utilization == exactly(V100_NEED.gpu_utilization.value / 2)
+    assert need.sm_activity.value == pytest.approx(V100_NEED.sm_activity.value / 2)
+    assert need.step_time_s == V100_NEED.step_time_s
+
+
+def test_a_known_memory_decides_whether_the_job_fits() -> None:
+    (need,) = knowing(memory_bytes=1.01 * V100.memory_bytes).predict(GRAPH, RUN, [V100])
+    assert (need.fits, V100_NEED.fits) == (False, True)
+
+
+def test_a_shorter_step_than_predicted_keeps_nothing_busier_than_all_of_it() -> None:
+    (need,) = knowing(step_time_s=V100_NEED.step_time_s.value / 100).predict(GRAPH, RUN, [V100])
+    assert (need.gpu_utilization.low, need.gpu_utilization.high) == (1.0, 1.0)
+    assert need.dram_activity.value <= 1.0
+    assert need.sm_activity.high <= 1.0
+
+
+def test_what_the_user_wrote_is_known_on_the_gpu_that_it_is_of() -> None:
+    run = Workload(batch_size=32, alone=Alone(step_time_s=2.0, gpu="V100"))
+    on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
+    assert (on_v100.step_time_s, on_h100.step_time_s) == (exactly(2.0), H100_NEED.step_time_s)
+
+
+def test_a_site_s_plugin_is_heard_before_the_user_figure_by_figure() -> None:
+    run = Workload(batch_size=32, alone=Alone(step_time_s=2.0, utilization=0.25))
+    (need,) = knowing(step_time_s=3.0).predict(GRAPH, run, [V100])
+    assert (need.step_time_s, need.gpu_utilization) == (exactly(3.0), exactly(0.25))
+
+
+def test_nothing_known_changes_nothing() -> None:
+    assert knowing().predict(GRAPH, RUN, [V100, H100]) == (V100_NEED, H100_NEED)
+    assert samples.knowledge()[0] == Known()
