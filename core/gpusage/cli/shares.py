@@ -37,8 +37,9 @@ class Shares(NamedTuple):
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
         if not self.percents:
             return advisor.predict(graph, run, gpus)
-        known = replace(run, alone=self._alone(advisor.catalogue))
-        return advisor.predict_shares(graph, known, gpus, self.percents)
+        alone = self._alone(advisor.catalogue)
+        run = run if alone == Alone() else replace(run, alone=alone)
+        return advisor.predict_shares(graph, run, gpus, self.percents)
 
     def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
         """See that what is known is of a GPU that is predicted for.
