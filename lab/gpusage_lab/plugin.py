@@ -1,4 +1,4 @@
-"""What the laboratory answers when the core asks: its commands; they are imported only then."""
+"""What the laboratory answers when the core asks: its commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ __all__ = ["add_commands"]
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage train`, `evaluate` and `profile`."""
-    from gpusage_lab.cli.learning import evaluate, train  # noqa: PLC0415 - only the command line needs them
-    from gpusage_lab.cli.profile import command as profile  # noqa: PLC0415 - as above
+    from gpusage_lab.cli.commands import evaluate, profile, train  # noqa: PLC0415 - gpusaged has no commands
 
     return [train, evaluate, profile]

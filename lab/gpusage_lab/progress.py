@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from typing import Protocol, TypeVar
 
+from rich.console import Console
+from rich.progress import track as drawn
+
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -15,8 +18,5 @@ class _Counted(Iterable[Item_co], Sized, Protocol[Item_co]):
 
 def track(items: _Counted[Item], description: str) -> Iterator[Item]:
     """Yield *items* with a bar on a terminal, without a word elsewhere."""
-    from rich.console import Console  # noqa: PLC0415 - start-up time
-    from rich.progress import track as drawn  # noqa: PLC0415 - as above
-
     console = Console(stderr=True)
     return iter(drawn(items, description, total=len(items), console=console, disable=not console.is_terminal))

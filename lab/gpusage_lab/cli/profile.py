@@ -6,81 +6,25 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gpusage.cli import tables
+from gpusage_lab.profiling import campaign, suites
+from gpusage_lab.profiling.campaign import Announcement, Order
+from gpusage_lab.profiling.items import KINDS, Item
+from gpusage_lab.profiling.plan import ON_CPU, Costs, pending, schedule
 
-if TYPE_CHECKING:
-    from gpusage_lab.profiling.campaign import Announcement, Order
-    from gpusage_lab.profiling.items import Item, Kind
-EXAMPLE = """\b
-Examples:
-  gpusage profile --dry-run
-  gpusage profile --budget 1500s --output h200.csv
-  gpusage profile --device cpu --suite tiny --output try.csv
-  gpusage profile torchvision:resnet50,batch=64 hf:gpt2,batch=8,mode=infer --only solo,pair
-"""
 TOLD_OF_A_DRY_RUN = 20
 
 
-def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    from gpusage_lab.profiling.plan import duration_s  # noqa: PLC0415 - start-up time
-
-    try:
-        return None if value is None else duration_s(value)
-    except ValueError as error:
-        message = f"must be a time such as 1500s or 25m; got {value!r}."
-        raise click.BadParameter(message) from error
-
-
-def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence[Kind]:
-    from gpusage_lab.profiling.items import KINDS  # noqa: PLC0415 - start-up time
-
-    by_name = {name: kind for kind in KINDS for name in (kind, f"{kind}s")}
-    names = [name.strip() for name in (value or "").split(",") if name.strip()]
-    for name in names:
-        if name not in by_name:
-            message = f"must be of {', '.join(KINDS)}, separated by commas; got {name!r}."
-            raise click.BadParameter(message)
-    return tuple(by_name[name] for name in names)
-
-
-@click.command(name="profile", epilog=EXAMPLE, short_help="Measure workloads on this machine's GPU.")
-@click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1)
-@click.option("--suite", type=click.Choice(["session", "tiny"]), help="[default: session; tiny on the CPU]")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-@click.option("--gpu", type=click.IntRange(0), default=0, show_default=True, help="Which GPU, as nvidia-smi counts.")
-@click.option("--only", callback=_kinds, metavar="KINDS", help="Only these kinds, such as solo,pair.")
-@click.option(
-    "--budget",
-    "budget_s",
-    metavar="TIME",
-    callback=_duration,
-    help="Stop in time, such as 1500s or 25m.  [default: never]",
-)
-@click.option("--retry", is_flag=True, help="Measure again what failed; what did not fit stays as it is.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be measured and how long it takes.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("profile.csv"),
-    show_default=True,
-    help="Table to append to; what it has is not measured again.",
-)
-def command(**options: Any) -> None:  # noqa: ANN401 - the options above
-    """Measure WORKLOADs, or a suite of them, alone and together on one GPU of this machine.
-
-    A workload is a named model (timm:, torchvision:, hf:, builtin:) with random weights, as in
-    torchvision:resnet50,batch=64,mode=train,precision=bf16. May be stopped at any time: what was measured is in the
-    table, and the next run goes on from there. Needs the extra [profile].
-    """
+def measure(**options: Any) -> None:  # noqa: ANN401 - those of `gpusage profile`
+    """Measure WORKLOADs, or a suite of them, alone and together on one GPU of this machine."""
     began = time.monotonic()
-    from gpusage_lab.profiling import suites  # noqa: PLC0415 - start-up time
-    from gpusage_lab.profiling.campaign import Order  # noqa: PLC0415 - as above
 
     words = options["workloads"]
     suite = options["suite"] or ("session" if options["device"] == "cuda" else "tiny")
@@ -100,9 +44,6 @@ def command(**options: Any) -> None:  # noqa: ANN401 - the options above
 
 
 def _tell_plan(order: Order) -> None:
-    from gpusage_lab.profiling.items import KINDS  # noqa: PLC0415 - start-up time
-    from gpusage_lab.profiling.plan import ON_CPU, Costs, pending, schedule  # noqa: PLC0415 - as above
-
     left = pending(order.items, order.table.rows(), only=order.only, retry=order.retry)
     planned = list(schedule(left, ON_CPU if order.gpu is None else Costs(), order.budget_s))
     columns = [tables.Column("kind", is_left=True), *(tables.Column(name) for name in ("planned", "left out", "time"))]
@@ -137,8 +78,6 @@ def _clock(seconds: float) -> str:
 
 
 def _measure(order: Order) -> None:
-    from gpusage_lab.profiling import campaign  # noqa: PLC0415 - start-up time
-
     with _stopped_by_a_signal(), _progress() as tell:
         try:
             count = campaign.run(order, tell)
@@ -168,10 +107,6 @@ def _stopped_by_a_signal() -> Iterator[None]:
 @contextmanager
 def _progress() -> Iterator[Callable[[Announcement], None]]:
     """Show a bar on a terminal, and a line an item elsewhere."""
-    from rich.console import Console  # noqa: PLC0415 - start-up time
-    from rich.markup import escape  # noqa: PLC0415 - as above
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - as above
-
     console = Console(stderr=True)
     columns = (
         BarColumn(20),

@@ -8,9 +8,9 @@ has measured some.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ FILES = ("gavel_pairs.csv",)
 ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
 """Columns of the features that are logarithms of amounts (step, samples a second, bytes), and shares."""
 PAPER_ORACLE, PAPER_BEST, PAPER_TARGETS = 90.0, 13, 21
-SEARCHES, FOLDS, TREES = 6, 3, 40
 TIE = 1e-9
 SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8
 
@@ -56,13 +55,9 @@ def rules() -> dict[str, Policy]:
 
 def learners() -> Mapping[str, Policy]:
     """Return KACE's four: each learns sums of throughputs from the aggregated features of the pairs that teach."""
-    makers: dict[str, Callable[[], Any]] = {
-        "KACE: linear regression": _linear,
-        "KACE: random forest, grid search": _forest,
-        "KACE: neural network": _network,
-        "KACE: AutoML-like search": _search,
-    }
-    return {name: _learned(make) for name, make in makers.items()}
+    from gpusage_lab.seeds import kace_models  # noqa: PLC0415 - scikit-learn is an extra
+
+    return {name: _learned(partial(kace_models.fitted, make)) for name, make in kace_models.MODELS.items()}
 
 
 def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # noqa: ANN401 - indices, one or many
@@ -195,7 +190,7 @@ def _by_size(pairs: Pairs) -> ScoreTable:
     )
 
 
-def _learned(make: Callable[[], Any]) -> Policy:
+def _learned(fit: Callable[[FloatArray, FloatArray], Any]) -> Policy:
     known: dict[bytes, Any] = {}
 
     def policy(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
@@ -203,83 +198,9 @@ def _learned(make: Callable[[], Any]) -> Policy:
         if key not in known:
             first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
             rows = aggregated(pairs.features, first, second)
-            known[key] = _taught(make(), rows, pairs.sums[first, second])
+            known[key] = fit(rows, pairs.sums[first, second])
         partners = np.arange(len(pairs.jobs))
         asked = aggregated(pairs.features, np.full_like(partners, target), partners)
         return np.asarray(known[key].predict(asked), dtype=np.float64)
 
     return policy
-
-
-def _taught(model: Any, rows: FloatArray, target: FloatArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
-    from sklearn.exceptions import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        ConvergenceWarning,
-    )
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the network stops after its steps, as is meant
-        return model.fit(rows, target)
-
-
-def _linear() -> Any:  # noqa: ANN401 - scikit-learn has no types
-    from sklearn.linear_model import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        LinearRegression,
-    )
-
-    return LinearRegression()
-
-
-def _forest() -> Any:  # noqa: ANN401 - as above
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        RandomForestRegressor,
-    )
-    from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-        GridSearchCV,
-    )
-
-    return GridSearchCV(RandomForestRegressor(TREES, random_state=0), {"max_depth": [4, None]}, cv=FOLDS)
-
-
-def _network() -> Any:  # noqa: ANN401 - as above
-    from sklearn.neural_network import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        MLPRegressor,
-    )
-
-    return _scaled(MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", alpha=1.0, max_iter=300, random_state=0))
-
-
-def _search() -> Any:  # noqa: ANN401 - as above
-    """Return a search by chance over kinds of models and their settings."""
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        HistGradientBoostingRegressor,
-        RandomForestRegressor,
-    )
-    from sklearn.linear_model import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-        Ridge,
-    )
-    from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-        RandomizedSearchCV,
-    )
-    from sklearn.neighbors import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-        KNeighborsRegressor,
-    )
-    from sklearn.svm import SVR  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-
-    candidates = [
-        *(Ridge(alpha) for alpha in (0.1, 1.0, 10.0)),
-        *(KNeighborsRegressor(count, weights="distance") for count in (3, 7)),
-        *(SVR(C=weight) for weight in (0.3, 3.0)),
-        *(HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=leaves, random_state=0) for leaves in (4, 8)),
-        RandomForestRegressor(TREES, random_state=0),
-    ]
-    model = _scaled(Ridge())
-    return RandomizedSearchCV(model, {"model": candidates}, n_iter=SEARCHES, cv=FOLDS, random_state=0)
-
-
-def _scaled(model: Any) -> Any:  # noqa: ANN401 - as above
-    from sklearn.pipeline import Pipeline  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-    from sklearn.preprocessing import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - as above
-        StandardScaler,
-    )
-
-    return Pipeline([("scale", StandardScaler()), ("model", model)])

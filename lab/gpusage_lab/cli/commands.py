@@ -1,0 +1,132 @@
+"""What users type of the laboratory: the signatures of `gpusage train`, `evaluate` and `profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpusage.cli import options
+from gpusage.cli.deferred import run_by
+from gpusage_lab.profiling.items import KINDS, Kind
+from gpusage_lab.profiling.plan import duration_s
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+TRAIN_EXAMPLE = """\b
+Example:
+  gpusage train --data ../shared/data
+"""
+EVALUATE_EXAMPLE = """\b
+Examples:
+  gpusage evaluate --data ../shared/data
+  gpusage evaluate --data ../shared/data --target step_time -o report.html
+  gpusage evaluate --data ../shared/data --artifact mine/step_time.json
+"""
+PROFILE_EXAMPLE = """\b
+Examples:
+  gpusage profile --dry-run
+  gpusage profile --budget 1500s --output h200.csv
+  gpusage profile --device cpu --suite tiny --output try.csv
+  gpusage profile torchvision:resnet50,batch=64 hf:gpt2,batch=8,mode=infer --only solo,pair
+"""
+
+
+def _common(function: Function) -> Function:
+    """Add ``--data`` and ``--target``."""
+    data = click.option(
+        "--data",
+        "folder",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        required=True,
+        help="Folder of the public measurements; its SOURCES.md says what they are.",
+    )
+    chosen = click.option("--target", "names", metavar="NAME", multiple=True, help="Only this; may be repeated.")
+    return data(chosen(function))
+
+
+def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else duration_s(value)
+    except ValueError as error:
+        message = f"must be a time such as 1500s or 25m; got {value!r}."
+        raise click.BadParameter(message) from error
+
+
+def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence[Kind]:
+    by_name = {name: kind for kind in KINDS for name in (kind, f"{kind}s")}
+    names = [name.strip() for name in (value or "").split(",") if name.strip()]
+    for name in names:
+        if name not in by_name:
+            message = f"must be of {', '.join(KINDS)}, separated by commas; got {name!r}."
+            raise click.BadParameter(message)
+    return tuple(by_name[name] for name in names)
+
+
+@click.command(epilog=TRAIN_EXAMPLE, short_help="Refit the predictors on public measurements.")
+@_common
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the artifacts.  [default: where gpusage reads them]",
+)
+@run_by("gpusage_lab.cli.learning:train")
+def train() -> None:
+    """Fit everything that gpusage ships, in minutes, seeded: the same folder gives the same bytes.
+
+    Needs the extra [train]; neither torch nor a GPU.
+    """
+
+
+@click.command(epilog=EVALUATE_EXAMPLE, short_help="Score the predictors on splits that do not leak.")
+@_common
+@options.json_option
+@click.option(
+    "--artifact",
+    type=click.Path(exists=True, path_type=Path),
+    help="Score only this artifact, or the artifacts of this folder, as they are.  [default: the shipped ones]",
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
+)
+@run_by("gpusage_lab.cli.learning:evaluate")
+def evaluate() -> None:
+    """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them.
+
+    Each is refitted without what it is tested on; then the shipped artifacts are asked as they are.
+    Needs the extra [train]; neither torch nor a GPU.
+    """
+
+
+@click.command(name="profile", epilog=PROFILE_EXAMPLE, short_help="Measure workloads on this machine's GPU.")
+@click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1)
+@click.option("--suite", type=click.Choice(["session", "tiny"]), help="[default: session; tiny on the CPU]")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
+@click.option("--gpu", type=click.IntRange(0), default=0, show_default=True, help="Which GPU, as nvidia-smi counts.")
+@click.option("--only", callback=_kinds, metavar="KINDS", help="Only these kinds, such as solo,pair.")
+@click.option(
+    "--budget",
+    "budget_s",
+    metavar="TIME",
+    callback=_duration,
+    help="Stop in time, such as 1500s or 25m.  [default: never]",
+)
+@click.option("--retry", is_flag=True, help="Measure again what failed; what did not fit stays as it is.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be measured and how long it takes.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("profile.csv"),
+    show_default=True,
+    help="Table to append to; what it has is not measured again.",
+)
+@run_by("gpusage_lab.cli.profile:measure")
+def profile() -> None:
+    """Measure WORKLOADs, or a suite of them, alone and together on one GPU of this machine.
+
+    A workload is a named model (timm:, torchvision:, hf:, builtin:) with random weights, as in
+    torchvision:resnet50,batch=64,mode=train,precision=bf16. May be stopped at any time: what was measured is in the
+    table, and the next run goes on from there. Needs the extra [profile].
+    """
