@@ -7,7 +7,6 @@ where no other kind of GPU has it: ``3g.20gb`` is an A100's of 40 GB, ``1g.10gb`
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -16,13 +15,6 @@ from typing import Any
 from gpusage.devices.shares import part_of
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import MIB
-
-_PROFILE = re.compile(r"\d+g\.\d+gb")
-
-
-def is_profile(name: str) -> bool:
-    """Tell whether *name* is that of a profile, as NVIDIA writes it: ``3g.20gb``."""
-    return _PROFILE.fullmatch(name.lower()) is not None
 
 
 def slices_of(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
