@@ -217,7 +217,7 @@ class GpuNeed:
     Attributes:
         fits: Whether the upper end of the memory is no more than the GPU has; for a share, whether `share_memory_bytes`
             is no more than its part.
-        parameter_count: Of the model, by which two jobs are known to train or serve the same one; 0 where not known.
+        parameter_count: Of the model, by which two jobs are known to train or serve the same one; ``None`` if unknown.
         share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
         slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself. For a slice
             (MIG), against the GPU that it is cut from.
@@ -234,7 +234,7 @@ class GpuNeed:
     fits: bool
     familiar: bool = True
     notes: tuple[str, ...] = ()
-    parameter_count: int = 0
+    parameter_count: int | None = None
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
     share_high_bytes: float | None = None

@@ -120,7 +120,7 @@ def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
 
 
 def throughputs(
-    learned: Learned, rows: FloatArray, models: Sequence[int], percents: Sequence[int] | None = None
+    learned: Learned, rows: FloatArray, models: Sequence[int | None], percents: Sequence[int] | None = None
 ) -> list[float]:
     """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
 
@@ -141,7 +141,7 @@ def throughputs(
     return result
 
 
-def beside(learned: Learned, rows: FloatArray, models: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+def beside(learned: Learned, rows: FloatArray, models: Sequence[int | None]) -> tuple[FloatArray, FloatArray]:
     """Return each row's throughput beside each column's job, and how known each job is, 0 to 1.
 
     Two jobs of one unknown model contend for the same things: they are promised no more than the average.
@@ -150,7 +150,7 @@ def beside(learned: Learned, rows: FloatArray, models: Sequence[int]) -> tuple[F
     known = likeness.max(axis=1, initial=0.0)
     shares = likeness * (known / np.maximum(likeness.sum(axis=1), 1e-300))[:, np.newaxis]
     measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
-    names = np.array(models)
+    names = np.array([count or 0 for count in models])  # models without weights are not alike
     alike = (names[:, np.newaxis] == names) & (names > 0)
     told = _rule_of_pairs(rows)
     told = np.where(alike, np.minimum(told, learned.average), told)
