@@ -65,12 +65,14 @@ class Work(NamedTuple):
     log_flop_per_kernel: float
 
 
+_OF_WORK = [Features._fields.index(name) for name in Work._fields]
+
+
 def features_of(work: Work, timing: Timing) -> FloatArray:
     """Return one row per GPU of *timing*, with a column for each of `Features`."""
-    table = np.empty((len(NAMES), len(timing.busy_s)))
-    columns = Features(*table)
-    for name, figure in zip(Work._fields, work, strict=True):
-        getattr(columns, name)[:] = figure
+    rows = np.empty((len(timing.busy_s), len(NAMES)))
+    rows[:, _OF_WORK] = work
+    columns = Features(*rows.T)
     busy_s = np.maximum(timing.busy_s, _LEAST)
     log_busy_s = np.log(busy_s)
     columns.log_busy_s[:] = log_busy_s
@@ -78,7 +80,7 @@ def features_of(work: Work, timing: Timing) -> FloatArray:
     columns.sm_over_busy[:] = timing.sm_s / busy_s
     columns.dram_over_busy[:] = timing.dram_s / busy_s
     columns.log_inputs_per_busy_s[:] = work.log_inputs - log_busy_s
-    return np.ascontiguousarray(table.T)
+    return rows
 
 
 def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Work:

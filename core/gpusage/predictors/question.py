@@ -24,7 +24,7 @@ from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.autocast import widened
 from gpusage.predictors.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
-from gpusage.predictors.identity import Identity, Newest
+from gpusage.predictors.identity import Newest
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
 from gpusage.predictors.memory import tensor_bytes, with_context
@@ -37,8 +37,50 @@ KEPT_QUESTIONS = 3
 """About one graph."""
 KEPT_GPU_LISTS = 3
 """In one question: a cluster's GPUs, their shares, and one more."""
-_Gpus = tuple[Identity[Gpu], ...]
 _Run = tuple[Pretrained, int, str, str, str]
+
+
+class OnGpus:
+    """What a workload needs on some GPUs, one entry per GPU; worked out when it is first asked for.
+
+    Attributes:
+        gpus: Which they are.
+        kernels: Of the workload, as are *work* and *graph*.
+    """
+
+    def __init__(self, question: Question, gpus: Sequence[Gpu]) -> None:
+        self.gpus = tuple(gpus)
+        self.graph = question.graph
+        self.precision = question.workload.precision
+        self.kernels = question.kernels
+        self.work = question.work
+        self.efficiency = question.efficiency
+        self.pretrained = question.pretrained
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Seconds of one step, and what they are made of."""
+        return timing_with(self.efficiency, self.kernels, self.gpus, self.precision)
+
+    @cached_property
+    def kernels_s(self) -> FloatArray:
+        """`Timing.kernels_s` to six digits: of many GPUs in little time."""
+        return kernels_on(self.efficiency, self.kernels, self.gpus, self.precision)
+
+    @cached_property
+    def step_time_s(self) -> list[Interval]:
+        """Seconds of one step."""
+        return step_times_s(self.efficiency, self.graph, self.gpus, self.timing)
+
+    @cached_property
+    def activity(self) -> list[Activity]:
+        """How busy the workload keeps each GPU when alone there."""
+        return activities(self.pretrained.activity, self.graph, self.work, self.timing)
+
+    @cached_property
+    def doubts(self) -> list[tuple[str, ...]]:
+        """One sentence for each reason not to trust figures on this GPU as usual."""
+        return [gpu_doubts(self.pretrained.step_time_card, gpu) for gpu in self.gpus]
 
 
 class Question:
@@ -55,11 +97,9 @@ class Question:
         self.graph = self._structures.graph
         self.workload = workload
         self.pretrained = pretrained()
-        self._timings: Newest[_Gpus, Timing] = Newest(KEPT_GPU_LISTS)
-        self._activities: Newest[_Gpus, list[Activity]] = Newest(KEPT_GPU_LISTS)
-        self._kernels_s: Newest[_Gpus, FloatArray] = Newest(KEPT_GPU_LISTS)
+        self._on_gpus: Newest[tuple[int, ...], OnGpus] = Newest(KEPT_GPU_LISTS)
 
-    @property
+    @cached_property
     def efficiency(self) -> Efficiency:
         """How much of its peak each class of operator reaches."""
         return efficiency_of(self.pretrained.step_time)
@@ -90,19 +130,21 @@ class Question:
     def _doubts(self) -> tuple[str, ...]:
         return workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
 
+    def on(self, gpus: Sequence[Gpu]) -> OnGpus:
+        """Return what the workload needs on *gpus*, which are told apart by identity and kept alive with the answer."""
+        return self._on_gpus.find(tuple(map(id, gpus)), lambda: OnGpus(self, gpus))
+
     def timing(self, gpus: Sequence[Gpu]) -> Timing:
         """Return the seconds of one step on *gpus*, and what they are made of."""
-        precision = self.workload.precision
-        return self._timings.find(_key(gpus), lambda: timing_with(self.efficiency, self.kernels, gpus, precision))
+        return self.on(gpus).timing
 
     def kernels_s(self, parts: Sequence[Gpu]) -> FloatArray:
         """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: many of them take little time."""
-        precision = self.workload.precision
-        return self._kernels_s.find(_key(parts), lambda: kernels_on(self.efficiency, self.kernels, parts, precision))
+        return self.on(parts).kernels_s
 
     def step_time_s(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the seconds of one step on each of *gpus*."""
-        return step_times_s(self.efficiency, self.graph, gpus, self.timing(gpus))
+        return self.on(gpus).step_time_s
 
     def memory_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
         """Return the peak bytes of device memory on each of *gpus*, context included."""
@@ -111,13 +153,11 @@ class Question:
 
     def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
         """Return how busy the workload keeps each of *gpus* when alone there."""
-        return self._activities.find(
-            _key(gpus), lambda: activities(self.pretrained.activity, self.graph, self.work, self.timing(gpus))
-        )
+        return self.on(gpus).activity
 
     def doubts(self, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
         """Return, for each of *gpus*, one sentence for each reason not to trust the figures as usual."""
-        return [(*self._doubts, *gpu_doubts(self.pretrained.step_time_card, gpu)) for gpu in gpus]
+        return [(*self._doubts, *of_gpu) for of_gpu in self.on(gpus).doubts]
 
 
 class Structures:
@@ -159,7 +199,3 @@ def _known(graph: ModelGraph) -> _Known:
     if not isinstance(known, _Known):
         known = graph.derived[__name__] = _Known(Structures(graph), Newest(KEPT_QUESTIONS))
     return known
-
-
-def _key(gpus: Sequence[Gpu]) -> _Gpus:
-    return tuple(map(Identity, gpus))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class KernelSeconds(NamedTuple):
     traffic_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Residual:
     """What was learned.
 
@@ -99,8 +100,16 @@ class Residual:
 
     def _heights(self, gpus: Sequence[str]) -> FloatArray:
         """Return the bells' heights and the constant, one row per GPU."""
-        nothing = np.zeros(len(self.anchors) + 1)
-        return np.array([self.by_gpu.get(name, nothing) for name in gpus])
+        return self._table[[self._row_of_gpu.get(name, -1) for name in gpus]]
+
+    @cached_property
+    def _table(self) -> FloatArray:
+        """The same, one row for each of *by_gpu*, and zeros as the last one."""
+        return np.array([*self.by_gpu.values(), np.zeros(len(self.anchors) + 1)])
+
+    @cached_property
+    def _row_of_gpu(self) -> Mapping[str, int]:
+        return {name: row for row, name in enumerate(self.by_gpu)}
 
 
 NO_RESIDUAL = Residual(
@@ -147,7 +156,7 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
 
 
 class _Weighted(NamedTuple):
-    """Features that are means over the kernels; the shares of the classes are some more."""
+    """Features that are means over the kernels, lengths first; the shares of the classes are some more."""
 
     inner: FloatArray
     width: FloatArray
@@ -155,13 +164,16 @@ class _Weighted(NamedTuple):
     backward: FloatArray
 
 
+_LENGTHS = _Weighted._fields.index("backward")
+
+
 def _weights(kernels: Kernels) -> FloatArray:
     """Return what the means are taken of: `_Weighted`, and 1 for each kernel's class; shape (means, kernels)."""
     weights = np.empty((len(_Weighted._fields) + len(OperatorClass), len(kernels.flop)))
     rows = _Weighted(*weights[: len(_Weighted._fields)])
-    rows.inner[:] = np.log(kernels.inner)
-    rows.width[:] = np.log(kernels.width)
-    rows.blocks[:] = np.log(np.maximum(kernels.blocks, 1.0))
+    rows.inner[:], rows.width[:] = kernels.inner, kernels.width
+    np.maximum(kernels.blocks, 1.0, out=rows.blocks)
+    np.log(weights[:_LENGTHS], out=weights[:_LENGTHS])
     rows.backward[:] = kernels.backward
     weights[len(_Weighted._fields) :] = kernels.operator_class == _CLASSES
     return weights
