@@ -18,6 +18,7 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
 from gpusage.policies.price import sizes
+from gpusage.policies.price_list import SharePrice, price_list
 from gpusage.predictors.intervals import product
 from gpusage.predictors.known import NOTHING_KNOWN, first_known, throughput
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
@@ -210,15 +211,22 @@ class Advisor:
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
-        asked = job.request
-        reachable = cluster.within(asked.partitions, asked.scopes, asked.node_features)
         try:
-            case = self._case(asked, graph, wish.workload, reachable)
+            case = self._case(job.request, graph, wish.workload, cluster)
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:
             return _kept(job, str(error))
         return self._through_policies(case)
+
+    def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
+        """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.
+
+        Raises:
+            GpuUsageError: Nothing can be predicted for it.
+        """
+        workload = job.model_request.workload if job.model_request else Workload()
+        return price_list(self._case(job.request, graph, workload, cluster), decision)
 
     def render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, Rendered]:
         """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
@@ -246,6 +254,7 @@ class Advisor:
         return replace(draft, code=Code.REWRITE if changed else Code.KEEP)
 
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:
+        cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)

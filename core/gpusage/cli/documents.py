@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusage.predictors import speedups
 from gpusage.predictors.intervals import ratio
@@ -20,6 +20,9 @@ from gpusage_hooks.types import (
     Shape,
     Workload,
 )
+
+if TYPE_CHECKING:
+    from gpusage.policies.price_list import SharePrice
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)
@@ -116,6 +119,18 @@ def decision(script: str, made: Decision, rendered: Rendered) -> dict[str, Any]:
         "after": rendered.after,
         "reasons": list(made.reasons),
         "need": need(made.need) if made.need else None,
+    }
+
+
+def share_price(price: SharePrice) -> dict[str, Any]:
+    """Return what one share of one GPU type would cost, and why it is not taken."""
+    return {
+        "gpu": price.gpu,
+        "share_percent": price.share_percent,
+        "slowdown": interval(price.slowdown),
+        "slowdown_beside_partners": interval(price.beside_partners),
+        "taken": price.taken,
+        "reason": price.reason,
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,19 @@ from gpusage.cli.scripts import Script, manager_of, read_scripts
 from gpusage.configuration import load_configuration
 from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
+from gpusage.policies.price_list import SharePrice
 from gpusage.service.kill_switch import kill_reason
 from gpusage.verdict import Premises, Verdict, held_back, judge, require_job
-from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, ModelRequest, Rendered, Submission
+from gpusage.wording import cost
+from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
+from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
 
+COLUMNS = (
+    tables.Column("share of a GPU", is_left=True),
+    tables.Column("costs alone"),
+    tables.Column("beside partners"),
+    tables.Column("verdict", is_left=True),
+)
 SCHEMA = "gpusage.validate/1"
 MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
@@ -33,10 +42,11 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What becomes of one script: a verdict, or an error of the script."""
+    """What becomes of one script: a verdict with what shares would cost, or an error of the script."""
 
     script: str
     verdict: Verdict | None = None
+    prices: tuple[SharePrice, ...] = ()
     error: GpuUsageError | None = None
 
     @property
@@ -81,14 +91,27 @@ def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation
     try:
         submission = Submission(manager=cluster.manager, script=script.text, origin=script.path)
         job = require_job(submission, premises.advisor)
-        return Validation(script=script.path, verdict=judge(job, cluster, premises, _reader(premises.advisor)))
+        graph = _graph(premises.advisor, job)
+        verdict = judge(job, cluster, premises, lambda _job, _wish: graph)
+        prices = _prices(premises.advisor, verdict, graph, cluster)
+        return Validation(script=script.path, verdict=verdict, prices=prices)
     except GpuUsageError as error:
         return Validation(script=script.path, error=error)
 
 
-def _reader(advisor: Advisor) -> Callable[[Job, ModelRequest], ModelGraph | None]:
-    """Return what reads a job's model where it would be submitted: in this folder."""
-    return lambda _, wish: advisor.read(wish.model, dict(wish.workload.shape))
+def _graph(advisor: Advisor, job: Job) -> ModelGraph | None:
+    """Return the graph of the job's model, read where it would be submitted: in this folder."""
+    wish = job.model_request
+    return advisor.read(wish.model, dict(wish.workload.shape)) if wish is not None and wish.enabled else None
+
+
+def _prices(advisor: Advisor, verdict: Verdict, graph: ModelGraph | None, cluster: Cluster) -> tuple[SharePrice, ...]:
+    """Return what shares would cost; none where the model is not known or nothing can be predicted for it."""
+    if verdict.job is None or graph is None:
+        return ()
+    with suppress(GraphError, DeviceError):  # the verdict says it
+        return advisor.share_prices(verdict.job, graph, cluster, verdict.decision)
+    return ()
 
 
 def _notes(job: Job) -> Iterator[str]:
@@ -107,7 +130,8 @@ def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, 
         "mode": mode,
         "cluster": documents.cluster(cluster, origin),
         "decisions": [
-            documents.decision(each.script, each.verdict.decision, each.verdict.rendered) | {"notes": list(each.notes)}
+            documents.decision(each.script, each.verdict.decision, each.verdict.rendered)
+            | {"notes": list(each.notes), "prices": [documents.share_price(price) for price in each.prices]}
             for each in validations
             if each.verdict
         ],
@@ -138,6 +162,15 @@ def _show(validation: Validation) -> None:
         tables.show_title(validation.script)
         notes = (f"  note: {text}" for text in validation.notes)
         tables.show(*_lines(verdict.decision, verdict.rendered), *notes)
+        if validation.prices:
+            tables.show("")
+            tables.show_rows(COLUMNS, [_row(price) for price in validation.prices])
+
+
+def _row(price: SharePrice) -> list[str]:
+    verdict = "taken" if price.taken else price.reason
+    share = f"{price.gpu}, {price.share_percent} %"
+    return [share, cost(price.slowdown), cost(price.beside_partners), verdict]
 
 
 def _lines(decision: Decision, rendered: Rendered) -> list[str]:

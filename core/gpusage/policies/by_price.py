@@ -14,7 +14,7 @@ from gpusage_hooks.types import Case, Cluster, Decision, GpuRequest, SharingRule
 
 def decide(case: Case, draft: Decision) -> Decision:
     """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
-    within = replace(limits(case.rules.sharing, case.workload.slowdown), serving=_serving(case))
+    within = limits_of(case)
     obstacle = _obstacle(case.cluster, case.rules.sharing, within)
     if obstacle:
         return whole(draft, obstacle)
@@ -37,8 +37,10 @@ def offered_shares(case: Case) -> tuple[Offer, ...]:
     return tuple(offers((place for place in admitted(case) if place.pool.mps_per_gpu), case.rules.sharing))
 
 
-def _serving(case: Case) -> Workload | None:
-    return case.workload if case.rules.slo.enabled and case.workload.mode == "infer" else None
+def limits_of(case: Case) -> Limits:
+    """Return how much slower a share may make the job of *case*."""
+    serving = case.workload if case.rules.slo.enabled and case.workload.mode == "infer" else None
+    return replace(limits(case.rules.sharing, case.workload.slowdown), serving=serving)
 
 
 def whole(draft: Decision, reason: str) -> Decision:

@@ -15,7 +15,8 @@ from typing import Any
 
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.managers import GpuCatalogue
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_hooks.units import MIB
 from gpusage_yarn.documents import amounts, as_list
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
 from gpusage_yarn.queues import DEFAULT, MASTER_MIB, Queue, makes_queues, parse_queues, spellings
@@ -171,8 +172,15 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         free_gpu_count=sum(node.free.share // WHOLE_GPU if node.total.share else node.free_gpus for node in nodes),
         mps_per_gpu=WHOLE_GPU if all(node.total.share for node in nodes) else None,
         feature=label,
+        exact_feature=label,
         partitions=tuple(sorted(names)) or ("",),
+        node_kinds=tuple(dict.fromkeys(_kind(node.total) for node in nodes)),
+        free_share_percent=max(node.room if node.usable else 0 for node in nodes),
     )
+
+
+def _kind(total: Size) -> NodeKind:
+    return NodeKind(cpu_count=total.vcores, host_memory_bytes=total.memory_mib * MIB)
 
 
 def _count(node: NodeState) -> int:

@@ -4,7 +4,7 @@ Invariants:
 
 1. Keys are ``set.X``, a value of the plan, or ``env.X``, a variable of the application master. Nothing else.
 2. Labels name generations, best first; a container goes on to the next where the first has had no room for a while.
-3. A label that the user named stays the only one.
+3. A label that the user named stays the only one; where a share holds on some labels only, no other is named.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCa
     named = (request.gpu_type or "").casefold()
     fitting = [pool for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())]
     if request.mps_thread_percent is not None:
-        fitting = [pool for pool in fitting if pool.mps_per_gpu]
+        held = request.required_gpus or tuple(pool.site_type for pool in fitting)
+        fitting = [pool for pool in fitting if pool.mps_per_gpu and pool.site_type in held]
     else:
         fitting = [pool for pool in fitting if _is_large_enough(pool, decision, catalogue)] or fitting
     known = {pool.site_type for pool in fitting}

@@ -7,17 +7,20 @@ the application will ask for; the processor changes only those that ask for one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.types import GpuRequest, Job, Submission
+from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import SHARE, Plan, parse_plan
 from gpusage_yarn.settings import YARN
 
 MANAGER = YARN.name
 WHOLE = "yarn.io/gpu: 1"
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 
 
@@ -43,7 +46,10 @@ def parse_submission(submission: Submission) -> Job | None:
 
 
 def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequest:
-    """Return what one container asks for: a whole GPU, or the share of a plan that was made before."""
+    """Return what one container asks for: a whole GPU, or the share of a plan that was made before.
+
+    Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it.
+    """
     label, queue = fields.get("label", ""), fields.get("queue", "")
     return GpuRequest(
         gpu_count=0 if plan else 1,
@@ -51,7 +57,16 @@ def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequ
         mps_thread_percent=plan.share if plan else None,
         obstacles=tuple(_obstacles(label)),
         partitions=(queue,) if queue else (),
+        cpu_count=max(_number(fields, "vcores"), 1),
+        host_memory_bytes=_number(fields, "memory_mib") * MIB,
+        bindable=bool(_number(fields, "memory_mib")),
     )
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    """Return the whole number in field *name*, 0 where there is none."""
+    text = fields.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else 0
 
 
 def describe_request(fields: Mapping[str, str], plan: Plan | None = None) -> str:

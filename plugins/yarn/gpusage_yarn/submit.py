@@ -157,6 +157,7 @@ def site_premises(advisor: Advisor, configuration: Configuration) -> Premises:
 def _decide(premises: Premises, wish: ModelRequest | None, wishes: Wishes, user: str, view: View) -> Proposal:
     """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
     fields = {"user": user, "queue": wishes.queue, "label": wishes.gpu, "name": wishes.name}
+    fields |= {"memory_mib": str(wishes.memory_mib), "vcores": str(wishes.vcores)}
     submission = Submission(manager=MANAGER, fields=fields, origin=user)
     job = replace(require_job(submission, premises.advisor), model_request=wish)
     card = card_of(wish) if wish else ""

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gpusage.api import advisor
-from gpusage_hooks.types import Cluster
-from gpusage_yarn.cluster import cluster_of, read_view
+from gpusage_hooks.types import Cluster, NodeKind
+from gpusage_hooks.units import MIB
+from gpusage_yarn.cluster import cluster_of, parse_node, read_view
 
 Documents = dict[str, Any]
 RECORDED = json.loads((Path(__file__).parents[2] / "golden/yarn/3.4.2.json").read_text())
@@ -64,6 +65,13 @@ def test_a_share_that_is_given_out_is_not_free(documents: Documents) -> None:
     view = read_view(documents.get)
     assert view.room("a100") == 100  # 140 on two GPUs: one of them may be free
     assert cluster(documents).pools[0].free_gpu_count == 1
+
+
+def test_what_a_container_could_have_on_a_node_is_known_of_each_kind(documents: Documents) -> None:
+    (pool,) = (pool for pool in cluster(documents).pools if pool.site_type == "v100")
+    state = parse_node(node(documents, "v100"))
+    assert NodeKind(cpu_count=state.total.vcores, host_memory_bytes=state.total.memory_mib * MIB) in pool.node_kinds
+    assert (pool.exact_feature, pool.free_share_percent) == ("v100", 100)
 
 
 def test_a_node_that_is_lost_has_no_room(documents: Documents) -> None:

@@ -86,6 +86,12 @@ def test_a_share_never_goes_where_gpus_are_not_shared() -> None:
     assert share(job_of(), pools=pools).fields["set.labels"] == "a100"
 
 
+def test_a_share_that_holds_on_some_labels_only_names_no_other() -> None:
+    found = share(job_of(), required_gpus=("h100", "a100"))
+    assert found.fields["set.labels"] == "a100,h100"
+    assert found.after == "gpusage.io/share: 40 on a100, then h100"
+
+
 def test_a_whole_gpu_goes_only_where_its_memory_is_enough() -> None:
     found = rendered(job_of(), preferred_gpus=("h100",), need=need(20))  # a V100 has 16 GiB
     assert found.fields["set.labels"] == "h100,a100"

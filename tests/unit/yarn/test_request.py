@@ -6,8 +6,9 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import GpuRequest, Job, Submission
+from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import Plan
-from gpusage_yarn.request import parse_submission
+from gpusage_yarn.request import parse_submission, read_request
 
 
 def job_of(**fields: str) -> Job:
@@ -22,7 +23,7 @@ def test_another_manager_s_submission_is_not_ours() -> None:
 
 def test_a_container_asks_for_one_gpu() -> None:
     job = job_of(user="alice", queue="root.research", card="abc", comment="model=r.onnx,batch=64")
-    assert job.request == GpuRequest(gpu_count=1, partitions=("root.research",))
+    assert job.request == GpuRequest(gpu_count=1, partitions=("root.research",), bindable=False)
     assert job.request_text == "yarn.io/gpu: 1"
     assert job.card == "abc"
     assert job.model_request is not None
@@ -56,3 +57,10 @@ def test_a_malformed_comment_of_ours_is_refused() -> None:
 @pytest.mark.parametrize("card", ["", "A" * 70_000], ids=["none", "too long"])
 def test_half_a_card_is_none(card: str) -> None:
     assert job_of(card=card).card is None
+
+
+def test_only_a_container_whose_size_is_known_can_be_held_to_a_label() -> None:
+    sized = read_request({"memory_mib": "2048", "vcores": "4"})
+    assert (sized.cpu_count, sized.host_memory_bytes, sized.bindable) == (4, 2048 * MIB, True)
+    assert not read_request({}).bindable
+    assert not read_request({"memory_mib": "much"}).bindable

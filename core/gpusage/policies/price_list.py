@@ -1,0 +1,55 @@
+"""What each share of each GPU type would cost a job, and why it was taken or not: for whoever wants to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpusage.policies.by_price import limits_of, offered_shares
+from gpusage.policies.price import Offer, trouble
+from gpusage_hooks.types import Case, Decision, Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePrice:
+    """What one share of one GPU type would cost a job.
+
+    Attributes:
+        gpu: The site's own name of the type.
+        slowdown: The step time against that on the whole GPU, alone on the share.
+        beside_partners: The same beside average partners, which is what limits hold for.
+        taken: Whether the job gets this share.
+        reason: Why it does not; empty where it does.
+    """
+
+    gpu: str
+    share_percent: int
+    slowdown: Interval
+    beside_partners: Interval
+    taken: bool
+    reason: str
+
+
+def price_list(case: Case, decision: Decision) -> tuple[SharePrice, ...]:
+    """Return the price of each share that *decision*, made on *case*, had to choose from."""
+    return tuple(_listed(offer, case, decision) for offer in offered_shares(case))
+
+
+def _listed(offer: Offer, case: Case, decision: Decision) -> SharePrice:
+    request, name = decision.request, offer.place.name
+    landing = not request.required_gpus or name in request.required_gpus
+    taken = request.mps_thread_percent == offer.share_percent and landing
+    return SharePrice(
+        gpu=name,
+        share_percent=offer.share_percent,
+        slowdown=offer.price.slowdown,
+        beside_partners=offer.slowdown,
+        taken=taken,
+        reason="" if taken else trouble(offer, limits_of(case)) or _passed_over(decision),
+    )
+
+
+def _passed_over(decision: Decision) -> str:
+    """Say why a share is not taken that could have been promised."""
+    if decision.request.mps_thread_percent is not None:
+        return "would do, but another share takes less GPU time"
+    return "would do here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
