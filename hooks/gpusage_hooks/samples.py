@@ -27,6 +27,7 @@ from gpusage_hooks.types import (
     ModelRequest,
     Node,
     Place,
+    Price,
     Rendered,
     Rules,
     SharingRules,
@@ -153,6 +154,15 @@ def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_tim
     )
 
 
+def prices(of: Gpu) -> tuple[Price, ...]:
+    """Return what shares of the GPU *of* cost a job: half of it and more is cheap."""
+    costs = {25: 1.6, 33: 1.3, 50: 1.1, 75: 1.05}
+    return tuple(
+        Price(gpu=of.name, share_percent=percent, slowdown=Interval(value=cost, low=1.0, high=1.05 * cost))
+        for percent, cost in costs.items()
+    )
+
+
 def around(value: float) -> Interval:
     """Return *value* with 10 % on either side."""
     return Interval(value=value, low=0.9 * value, high=1.1 * value)
@@ -162,14 +172,23 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
     """Return a job that asks for *request*, one GPU by default, in a cluster with a pool of each GPU."""
     rows = gpus()
     pools = tuple(
-        GpuPool(gpu=row.name, site_type=row.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100, feature=row.name)
+        GpuPool(
+            gpu=row.name,
+            site_type=row.name,
+            gpu_count=4,
+            free_gpu_count=2,
+            mps_per_gpu=100,
+            feature=row.name,
+            exact_feature=row.name,
+        )
         for row in rows
     )
     return Case(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
         places=tuple(
-            Place(pool=pool, gpu=row, need=need(row, **needed)) for pool, row in zip(pools, rows, strict=True)
+            Place(pool=pool, gpu=row, need=need(row, **needed), shares=prices(row))
+            for pool, row in zip(pools, rows, strict=True)
         ),
         cluster=Cluster(manager=MANAGER, version="1", pools=pools),
         rules=Rules(),

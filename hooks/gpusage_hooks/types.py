@@ -463,7 +463,7 @@ class SharingRules:
     """
 
     enabled: bool = True
-    rule: SharingRule = "activity"
+    rule: SharingRule = "price"
     sizes: Annotated[tuple[int, ...], Range(low=1, high=99)] = (25, 33, 50, 75)
     maximum_slowdown: Annotated[float, Range(low=1, high=100)] = 1.25
     worst_slowdown: Annotated[float, Range(low=1, high=100)] = 1.5
@@ -472,7 +472,7 @@ class SharingRules:
     minimum_percent: int = 10
     step_percent: int = 5
     headroom: float = 0.10
-    maximum_partners: int = 3
+    maximum_partners: int = 4
     across_users: bool = False
 
 

@@ -50,11 +50,53 @@ def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, di
 def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox, option: str) -> None:
     said, job = submit(sandbox, option, "--ntasks=1", f"--comment={LIGHT}")
     after = r"gres/(mps:\d+)(?:, prefer [\w|]+)?"
-    found = re.search(rf"gpusage: gres/gpu:1 -> {after} \| assumed precision=fp32 \| on \S+: SM activity .*GiB", said)
+    found = re.search(rf"gpusage: gres/gpu:1 -> {after} \| assumed precision=fp32 \| \w.* an? \w+ costs .*GiB", said)
     assert found, said
     assert job["TresPerNode"] in (f"gres:{found[1]}", f"gres/{found[1]}")
     assert "TresPerJob" not in job
     assert "gpu" not in job.get("TresPerTask", "")
+
+
+TRAINING = f"model={MODELS}/swin_t.onnx,batch=8,precision=fp16"
+"""Half of an H100 keeps it within 25 %, no part of a V100 does."""
+
+
+@pytest.mark.short
+def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_holds(sandbox: Sandbox) -> None:
+    report = 'echo "$SLURMD_NODENAME $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"'
+    done = sandbox.run(
+        *("sbatch", "--parsable", "--wait", "--gres=gpu:1", "--mem=100M", "--cpus-per-task=1"),
+        *(f"--comment={TRAINING}", f"--wrap={report}"),
+    )
+    assert re.search(r"-> gres/mps:(\d+), constraint h100 \| .* of an h100|half an h100 costs ", done.stderr), (
+        done.stderr
+    )
+    identity = done.stdout.strip()
+    job = sandbox.run("scontrol", "--oneliner", "show", "job", identity).stdout
+    features = re.search(r" Features=(\S+)", job)
+    assert features, job
+    assert features[1] == "h100"
+    node, percent, limit = (sandbox.layout.jobs / f"slurm-{identity}.out").read_text().split()
+    states = sandbox.run("sinfo", "-h", "-N", "-n", node, "-o", "%f").stdout
+    assert "h100" in states
+    assert 0 < int(percent) < 100
+    assert limit.startswith("0=")
+
+
+@pytest.mark.parametrize(
+    "option", ["--mem=900G", "--cpus-per-task=4096", "--nodelist={}", "--exclude={}", "--prefer=v100", "--tmp=1"]
+)
+def test_a_job_that_something_else_ties_to_a_node_is_never_bound_to_a_gpu_type(sandbox: Sandbox, option: str) -> None:
+    """Slurm refuses some of these itself; none is refused, or told to run elsewhere, because of us."""
+    node = sandbox.run("sinfo", "-h", "-N", "-o", "%N").stdout.split()[0]
+    said, job = submit(sandbox, "--gres=gpu:1", option.format(node), f"--comment={TRAINING}")
+    assert "constraint h100" not in said, said
+    assert job.get("Features", "(null)") == "(null)"
+
+
+def test_a_jobs_own_constraint_is_joined_with_the_gpu_types(sandbox: Sandbox) -> None:
+    said, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100|v100", f"--comment={TRAINING}")
+    assert job["Features"] in ("h100&(h100|v100)", "h100|v100"), said
 
 
 def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_count(sandbox: Sandbox) -> None:
@@ -67,7 +109,7 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
     (elsewhere / "there.onnx").write_bytes(here.read_bytes())
     for options in ((), (f"--chdir={elsewhere}", "--comment=there.onnx"), ("-D", "elsewhere", "--comment=there.onnx")):
         said = sandbox.run("sbatch", "--test-only", *options, str(script)).stderr
-        assert "SM activity" in said, said
+        assert "GiB" in said, said
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) -> None:

@@ -22,7 +22,7 @@ from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 
 MODEL = Path(__file__).resolve().parents[2] / "examples/models/mobilenet_v3_large.onnx"
-COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32"
+COMMENT = f"model={MODEL},batch=1,mode=infer,precision=fp32"
 STATE = {"v100": {"count": 8, "free": 3}}
 
 

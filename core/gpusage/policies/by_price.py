@@ -19,6 +19,8 @@ def decide(case: Case, draft: Decision) -> Decision:
     if obstacle:
         return whole(draft, obstacle)
     offered = offered_shares(case)
+    if not offered:
+        return whole(draft, "no GPU that it may use can be shared")
     reach = _reach(case, draft)
     choice = choose(offered, reach, within, case.rules.sharing.bind)
     if choice is None:
@@ -106,8 +108,6 @@ def _known(case: Case) -> str:
 
 def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Case) -> str:
     """Return why none of the shares is taken, by the one that came closest."""
-    if not offered:
-        return "no GPU that it may use can be shared"
     holding = [offer for offer in offered if holds(offer, within)]
     if not holding:
         nearest = min(offered, key=lambda offer: _distance(offer, within))

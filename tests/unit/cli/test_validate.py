@@ -17,6 +17,7 @@ SILENT = "#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun train\n"
 TYPO = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=r.onnx,bach=3\n"
 OFF = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx,gpusage=off\n"
 ABSENT = "#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=absent.onnx\n"
+SHARED = f"#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model={MODEL},batch=8,mode=infer,utilization=30\n"
 CLUSTER = '[[pools]]\nsite_type = "v100"\ngpu_count = 4\nmps_per_gpu = 100\n'
 
 
@@ -39,6 +40,7 @@ def test_a_job_that_says_nothing_or_opts_out_is_left_alone() -> None:
         "reasons": ["the job says nothing to gpusage"],
         "need": None,
         "notes": [],
+        "prices": [],
     }
 
 
@@ -123,3 +125,16 @@ def _validate(*words: str) -> Result:
             Path(f"{index}.sbatch").write_text(word)
         arguments.append(f"{index}.sbatch" if word.startswith("#!") else word)
     return CliRunner().invoke(main, ["validate", *arguments, "--cluster", "cluster.toml"])
+
+
+def test_the_price_of_each_share_is_shown_with_why_it_was_not_taken() -> None:
+    (decision,) = json.loads(_validate(SHARED, "--json").stdout)["decisions"]
+    prices = decision["prices"]
+    assert {(price["gpu"], price["share_percent"]) for price in prices} == {("v100", size) for size in (25, 33, 50, 75)}
+    taken = [price for price in prices if price["taken"]]
+    assert {price["share_percent"] for price in taken} == {decision["need"]["share_percent"]}
+    assert all(price["slowdown"]["low"] >= 1 for price in prices)
+    assert all(bool(price["reason"]) is not price["taken"] for price in prices)
+    shown = _validate(SHARED).stdout
+    assert "beside partners" in shown
+    assert "taken" in shown

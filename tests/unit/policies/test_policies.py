@@ -94,8 +94,13 @@ def case(
         workload=workload or Workload(),
         places=tuple(Place(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*seen, *others)),
-        rules=rules or Rules(),
+        rules=by_activity(rules or Rules()),
     )
+
+
+def by_activity(rules: Rules) -> Rules:
+    """Return *rules* with that of sharing which is tested here."""
+    return replace(rules, sharing=replace(rules.sharing, rule="activity"))
 
 
 def draft(of: Case) -> Decision:
@@ -286,7 +291,7 @@ def reason(of: Case) -> str:
         (4.0, 0.30, 40),  # SM activity 30 % + 10 % headroom = 40 %, memory 4 / 16 = 25 %
         (4.0, 0.31, 45),  # 41 % rounded up to steps of 5 %
         (10.0, 0.30, 65),  # memory 10 / 16 = 62.5 %
-        (1.0, 0.01, 30),  # no more than 3 jobs a GPU: above 100 / 4 %
+        (1.0, 0.01, 25),  # no more than 4 jobs a GPU: above 100 / 5 %
         (4.0, 0.70, 80),  # exactly the most that a share may be; 0.7 + 0.1 is a hair off in floating point
     ],
 )

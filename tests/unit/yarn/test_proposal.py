@@ -70,7 +70,7 @@ def test_a_small_model_gets_a_share_everywhere(advisor: Advisor, graph: ModelGra
     assert made.plan.memory_cap_mib > 0
     assert sorted(made.plan.labels) == ["a100", "h100", "v100"]
     assert made.verdict.rendered.after == f"{SHARE}: {made.plan.share} on {', then '.join(made.plan.labels)}"
-    assert made.line().startswith(f"yarn.io/gpu: 1 -> {made.verdict.rendered.after} | on ")
+    assert made.line().startswith(f"yarn.io/gpu: 1 -> {made.verdict.rendered.after} | a quarter of a ")
 
 
 def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -> None:
