@@ -202,15 +202,6 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """How busy a workload keeps one GPU, alone on it; shares of 0 to 1."""
-
-    gpu_utilization: Interval
-    sm_activity: Interval
-    dram_activity: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeed:
     """What one replica of a workload needs on one GPU.
 

@@ -9,6 +9,7 @@ as far as its node times say, so that the utilization's interval reaches up to t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from gpusage.predictors.artifacts import ActivityParameters, RegionParameters
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.timing import Timing
 from gpusage.predictors.trees import Trees, read_trees
-from gpusage_hooks.types import Activity, Interval, ModelGraph
+from gpusage_hooks.types import Interval, ModelGraph
 
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
@@ -29,6 +30,15 @@ NEARLY_BUSY = 0.75
 LEAST_SHARE = 1e-4
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """How busy a workload keeps one GPU, alone on it; shares of 0 to 1."""
+
+    gpu_utilization: Interval
+    sm_activity: Interval
+    dram_activity: Interval
 
 
 class Regions(NamedTuple):

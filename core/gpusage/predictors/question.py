@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from gpusage.predictors.activity import activities
+from gpusage.predictors.activity import Activity, activities
 from gpusage.predictors.activity_features import Work, work_of
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
@@ -31,7 +31,7 @@ from gpusage.predictors.memory import tensor_bytes, with_context
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
 from gpusage.predictors.timing import Timing, kernels_on, timing_with
-from gpusage_hooks.types import Activity, Gpu, Interval, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 
 KEPT_QUESTIONS = 3
 """About one graph."""
