@@ -14,8 +14,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gpusage.outside import MismatchError, read_as
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
@@ -32,10 +35,41 @@ else:
 Origin = Literal["file", "local", "example"]
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
-KEYS = (
-    *("site_type", "gpu_count", "gpu", "free_gpu_count", "mps_per_gpu", "feature", "exact_feature", "partitions"),
-    *("node_features", "node_kinds", "free_share_percent"),
-)
+_Count = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+_Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
+_Groups = Annotated[tuple[_Names, ...], Meta(description="a list of lists of names")]
+_SiteType = Annotated[str, Meta(min_length=1, description="the site's own name of the type")]
+
+
+class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The GPUs of one type, as they are written down."""
+
+    site_type: _SiteType
+    gpu_count: _Count
+    gpu: str | UnsetType | None = UNSET
+    free_gpu_count: _Count | None = None
+    mps_per_gpu: _Count | None = None
+    feature: str | UnsetType | None = UNSET
+    exact_feature: str | UnsetType | None = UNSET
+    partitions: _Names = ()
+    node_features: _Groups = ()
+    node_kinds: tuple[NodeKind, ...] = ()
+    free_share_percent: _Count | None = None
+
+
+_Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
+_Unshared = Annotated[
+    dict[str, str], Meta(description="a table of partitions or places, each with why its GPUs stay whole")
+]
+
+
+class _Cluster(Struct, frozen=True, kw_only=True):
+    """A cluster, as it is written down; gpusaged says more of it, which is left out."""
+
+    pools: _Pools
+    version: str | int | float = ""
+    default_partition: str | int | None = None
+    unshared: _Unshared = {}
 
 
 def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple[Cluster, Origin]:
@@ -93,117 +127,65 @@ def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
     return parse_cluster(document, manager, catalogue, origin=str(path))
 
 
-def parse_cluster(document: Any, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:  # noqa: ANN401 - any JSON
+def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:
     """Return the cluster that *document* describes."""
-    table = _table(document, manager)
-    rows = table.get("pools")
-    if not isinstance(rows, list) or not rows:
-        _refuse(origin, "pools", "a list of at least one GPU type", rows)
-    pools = tuple(_pool(row, catalogue, f"{origin}, pool {index + 1}") for index, row in enumerate(rows))
-    partition = table.get("default_partition")
+    try:
+        read = read_as(_Cluster, _table(document, manager))
+    except MismatchError as error:
+        raise _refusal(error, origin) from error
     return Cluster(
         manager=manager,
-        version=str(table.get("version", "")),
-        pools=pools,
-        default_partition=None if partition is None else str(partition),
-        unshared=_unshared(table, origin),
+        version=str(read.version),
+        pools=tuple(_pool(row, catalogue) for row in read.pools),
+        default_partition=None if read.default_partition is None else str(read.default_partition),
+        unshared=read.unshared,
     )
 
 
-def _table(document: Any, manager: str) -> Mapping[str, Any]:  # noqa: ANN401 - any JSON
+def _table(document: object, manager: str) -> Mapping[str, object]:
     """Return the part that describes the cluster: the whole, or the daemon's ``clusters``."""
-    if not isinstance(document, dict):
-        return {}
-    clusters = document.get("clusters")
+    clusters = document.get("clusters") if isinstance(document, dict) else None
     inner = clusters.get(manager) if isinstance(clusters, dict) else document
     return inner if isinstance(inner, dict) else {}
 
 
-def _pool(row: Any, catalogue: Catalogue, origin: str) -> GpuPool:  # noqa: ANN401 - any JSON
-    if not isinstance(row, dict):
-        _refuse(origin, "pools", "tables", row)
-    unknown = sorted(set(row) - set(KEYS))
-    if unknown:
-        _refuse(origin, unknown[0], f"one of {', '.join(KEYS)}", row[unknown[0]])
-    site_type = row.get("site_type")
-    if not isinstance(site_type, str) or not site_type:
-        _refuse(origin, "site_type", "the site's own name of the type", site_type)
-    count = _count(row, "gpu_count", origin)
-    if count is None:
-        _refuse(origin, "gpu_count", "a whole number of GPUs", None)
-    free = _count(row, "free_gpu_count", origin)
-    feature = row.get("feature", site_type)
-    exact = row.get("exact_feature", feature)
+def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
+    feature = _or(row.feature, row.site_type)
     return GpuPool(
-        gpu=_gpu(row.get("gpu", site_type), catalogue, named="gpu" in row),
-        site_type=site_type,
-        gpu_count=count,
-        free_gpu_count=count if free is None else free,
-        mps_per_gpu=_count(row, "mps_per_gpu", origin),
-        feature=None if feature is None else str(feature),
-        exact_feature=None if exact is None else str(exact),
-        partitions=_names(row, "partitions", origin),
-        node_features=_groups(row, "node_features", origin),
-        node_kinds=_kinds(row, origin),
-        free_share_percent=_count(row, "free_share_percent", origin),
+        gpu=_gpu(row, catalogue),
+        site_type=row.site_type,
+        gpu_count=row.gpu_count,
+        free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
+        mps_per_gpu=row.mps_per_gpu,
+        feature=feature,
+        exact_feature=_or(row.exact_feature, feature),
+        partitions=row.partitions,
+        node_features=row.node_features,
+        node_kinds=row.node_kinds,
+        free_share_percent=row.free_share_percent,
     )
 
 
-def _gpu(name: str | None, catalogue: Catalogue, *, named: bool) -> str | None:
+def _or(text: str | UnsetType | None, usual: str | None) -> str | None:
+    """Return *text*, or the *usual* one where none was written; ``null`` is one that was."""
+    return usual if isinstance(text, UnsetType) else text
+
+
+def _gpu(row: _Pool, catalogue: Catalogue) -> str | None:
     """Return the catalogue's name; a type that only the site knows is no error, a wrong ``gpu`` is one."""
-    if name is None:
-        return None
+    name = _or(row.gpu, row.site_type)
     try:
-        return catalogue.find(str(name)).name
+        return None if name is None else catalogue.find(name).name
     except DeviceError:
-        if named:
+        if row.gpu is not UNSET:
             raise
         return None
 
 
-def _count(row: Mapping[str, Any], key: str, origin: str) -> int | None:
-    value = row.get(key)
-    if value is not None and (type(value) is not int or value < 0):
-        _refuse(origin, key, "a whole number of at least 0", value)
-    return value
-
-
-def _names(row: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
-    value = row.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        _refuse(origin, key, "a list of names", value)
-    return tuple(value)
-
-
-def _groups(row: Mapping[str, Any], key: str, origin: str) -> tuple[tuple[str, ...], ...]:
-    value = row.get(key, [])
-    if not isinstance(value, list):
-        _refuse(origin, key, "a list of lists of names", value)
-    return tuple(_names({key: group}, key, origin) for group in value)
-
-
-def _kinds(row: Mapping[str, Any], origin: str) -> tuple[NodeKind, ...]:
-    value = row.get("node_kinds", [])
-    if not isinstance(value, list) or not all(isinstance(kind, dict) for kind in value):
-        _refuse(origin, "node_kinds", "a list of tables", value)
-    return tuple(
-        NodeKind(
-            partitions=_names(kind, "partitions", origin),
-            features=_names(kind, "features", origin),
-            cpu_count=_count(kind, "cpu_count", origin) or 0,
-            host_memory_bytes=_count(kind, "host_memory_bytes", origin) or 0,
-        )
-        for kind in value
-    )
-
-
-def _unshared(table: Mapping[str, Any], origin: str) -> dict[str, str]:
-    value = table.get("unshared", {})
-    if not isinstance(value, dict) or not all(isinstance(why, str) for why in value.values()):
-        _refuse(origin, "unshared", "a table of partitions or places, each with why its GPUs stay whole", value)
-    return value
-
-
-def _refuse(origin: str, key: str, rule: str, found: object) -> NoReturn:
-    message = f"Key {key!r} of cluster {origin!r} must be {rule}; got {found!r}. 'gpusage status --json' writes one."
-    raise RequestError(message)
+def _refusal(error: MismatchError, origin: str) -> RequestError:
+    match error.above:
+        case ("pools", int(index), *_):
+            origin = f"{origin}, pool {index + 1}"
+    found = "nothing" if error.found is None else f"{error.found!r:.80}"
+    cure = error.hint or "'gpusage status --json' writes one."
+    return RequestError(f"Key {error.key!r} of cluster {origin!r} must be {error.rule}; got {found}. {cure}")

@@ -60,13 +60,25 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": []}, "a list of at least one GPU type"),
         ({"pools": ["v100"]}, "tables"),
         ({"pools": [{"gpu_count": 1}]}, "the site's own name of the type"),
-        ({"pools": [{"site_type": "t4"}]}, "a whole number of GPUs"),
+        ({"pools": [{"site_type": "t4"}]}, "a whole number of at least 0; got nothing"),
         ({"pools": [{**POOL, "gpu_count": -1}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "mps_per_gpu": True}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "partitions": "gpu"}]}, "a list of names"),
         ({"pools": [{**POOL, "node_features": "ib"}]}, "a list of lists of names"),
-        ({"pools": [{**POOL, "node_features": ["ib"]}]}, "a list of names"),
-        ({"pools": [{**POOL, "count": 3}]}, "one of site_type, gpu_count"),
+        ({"pools": [{**POOL, "node_features": ["ib"]}]}, r"a list of lists of names; got \['ib'\]"),
+        (
+            {"pools": [{**POOL, "count": 3}]},
+            "'count' of cluster 'c.json, pool 1' must be a known one; got 3. Did you mean 'gpu_count'",
+        ),
+        (
+            {"pools": [POOL, {**POOL, "x": 3}]},
+            "pool 2' must be a known one; got 3. Known are site_type, gpu_count, gpu",
+        ),
+        (
+            {"pools": [{**POOL, "node_kinds": [{"cpu_count": "2"}]}]},
+            "'cpu_count' .*pool 1' must be a whole number; got",
+        ),
+        ({"pools": [{**POOL, "feature": 1}]}, "'feature' .*pool 1' must be a text; got 1"),
         ({"pools": [POOL], "unshared": ["gpu"]}, "a table of partitions"),
     ],
 )

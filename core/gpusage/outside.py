@@ -1,0 +1,139 @@
+"""Documents from outside -> typed values: msgspec checks them, and what it refuses becomes one of our sentences.
+
+Invariants:
+
+1. A field may say in words what it must be: ``Annotated[int, Meta(ge=0, description="a count of GPUs")]``.
+2. A sentence is about the last name on the way to what is wrong: about ``sizes``, not about its third entry.
+3. msgspec takes 40 ms to import; what `gpusage predict` imports leaves this module alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
+
+import msgspec
+from msgspec import inspect
+
+T = TypeVar("T")
+Step = str | int
+"""From a value to one in it: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
+
+_WAY = re.compile(r" - at `.*?\$(.*)`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
+_FIELD = re.compile(r"(unknown|missing required) field `(.*?)`")
+_WORDS: Mapping[type[inspect.Type], str] = {
+    inspect.StrType: "a text",
+    inspect.BoolType: "true or false",
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.VarTupleType: "a list",
+}
+"""Of what says nothing of itself; anything else is a table."""
+
+
+class MismatchError(ValueError):
+    """Say where a document is not what it should be.
+
+    Attributes:
+        above: The way to the table that has the key.
+        key: What is wrong; ``""`` where it is the document itself.
+        rule: What it must be, in words.
+        found: What stands there instead; ``None`` where nothing does.
+        hint: The nearest known key, or all of them, as a sentence; ``""`` where the key is known.
+    """
+
+    def __init__(self, way: Sequence[Step], rule: str, found: object, hint: str = "") -> None:
+        super().__init__(f"{''.join(map(str, way))} must be {rule}")
+        self.above: tuple[Step, ...] = tuple(way[:-1])
+        self.key = str(way[-1]) if way else ""
+        self.rule = rule
+        self.found = found
+        self.hint = hint
+
+
+def read_as(kind: type[T], document: object, prefix: str = "") -> T:
+    """Return *document*, as JSON or TOML gives it, as a *kind*.
+
+    Args:
+        kind: A `msgspec.Struct` or a dataclass.
+        document: Mappings with texts as keys, lists, texts, numbers, truth values and ``None``.
+        prefix: What stands before a key where people are told its full name, for example ``daemon.``.
+
+    Raises:
+        MismatchError: It is none.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise _mismatch(kind, document, str(error), prefix) from error
+
+
+def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
+    """Return the one of the *known* keys that *key* is most like, or all of them, as a sentence."""
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"Did you mean {prefix + near[0]!r}?" if near else f"Known are {', '.join(known)}."
+
+
+def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> MismatchError:
+    """Return what msgspec's *complaint* about a *document* says, in our words."""
+    way, unknown = _way(complaint)
+    found = reduce(_value, way, document)
+    if unknown:
+        known = [field.encode_name for field in _fields(reduce(_type, way[:-1], inspect.type_info(kind)))]
+        return MismatchError(way, "a known one", found, nearest_key(str(way[-1]), known, prefix))
+    return MismatchError(way, _words(reduce(_type, way, inspect.type_info(kind))), found)
+
+
+def _way(complaint: str) -> tuple[tuple[Step, ...], bool]:
+    """Return the steps to the last name that a *complaint* is about, and whether that name is an unknown one."""
+    place, field = _WAY.search(complaint), _FIELD.search(complaint)
+    steps: list[Step] = [
+        name or (int(index) if index else dots) for name, index, dots in _STEP.findall(place[1] if place else "")
+    ]
+    if field:
+        return (*steps, field[2]), field[1] == "unknown"
+    while steps and (isinstance(steps[-1], int) or steps[-1] == "..."):
+        steps.pop()
+    return tuple(steps), False
+
+
+def _value(value: object, step: Step) -> object:
+    """Return what lies one *step* below *value*, ``None`` where nothing does or nobody can tell."""
+    if isinstance(value, Mapping):
+        return value.get(step)
+    return value[step] if isinstance(value, (list, tuple)) and isinstance(step, int) else None
+
+
+def _type(kind: inspect.Type, step: Step) -> inspect.Type:
+    """Return the type of what lies one *step* below a *kind*."""
+    kind = _bare(kind)
+    if isinstance(kind, inspect.DictType):
+        return kind.value_type
+    if isinstance(kind, (inspect.VarTupleType, inspect.ListType)):
+        return kind.item_type
+    return next(field.type for field in _fields(kind) if field.encode_name == step)
+
+
+def _fields(kind: inspect.Type) -> tuple[inspect.Field, ...]:
+    kind = _bare(kind)
+    return kind.fields if isinstance(kind, (inspect.StructType, inspect.DataclassType)) else ()
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    """Return *kind* without its description; of what may be ``None`` the other."""
+    if isinstance(kind, inspect.Metadata):
+        return _bare(kind.type)
+    return _bare(kind.types[0]) if isinstance(kind, inspect.UnionType) else kind
+
+
+def _words(kind: inspect.Type) -> str:
+    """Return what a *kind* is in words: its own, or ours."""
+    if isinstance(kind, inspect.UnionType):
+        return _words(kind.types[0])
+    if isinstance(kind, inspect.Metadata):
+        return str((kind.extra_json_schema or {}).get("description") or _words(kind.type))
+    return _WORDS.get(type(kind), "a table")

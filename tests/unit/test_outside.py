@@ -1,0 +1,63 @@
+"""Documents from outside as typed values, and what is said of those that are none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+from msgspec import Meta, Struct
+
+from gpusage.outside import MismatchError, read_as
+
+Count = Annotated[int, Meta(ge=0, description="a count")]
+
+
+class Row(Struct, forbid_unknown_fields=True):
+    """A table in a list."""
+
+    name: str
+    count: Count | None = None
+    sizes: tuple[Count, ...] = ()
+
+
+class Document(Struct):
+    """A table with tables in it; other keys are others' business."""
+
+    rows: tuple[Row, ...] = ()
+    by_name: dict[str, Row] = {}
+
+
+def test_a_document_becomes_a_value() -> None:
+    read = read_as(Document, {"rows": [{"name": "a", "sizes": [1, 2]}], "other": 1})
+    assert read == Document(rows=(Row(name="a", sizes=(1, 2)),))
+
+
+@pytest.mark.parametrize(
+    ("document", "above", "key", "rule", "found"),
+    [
+        ({"rows": [{"name": "a"}, {"name": 1}]}, ("rows", 1), "name", "a text", 1),
+        ({"rows": [{"name": "a", "count": -1}]}, ("rows", 0), "count", "a count", -1),
+        ({"rows": [{"name": "a", "sizes": [1, "b"]}]}, ("rows", 0), "sizes", "a list", [1, "b"]),
+        ({"rows": [{}]}, ("rows", 0), "name", "a text", None),
+        ({"rows": 3}, (), "rows", "a list", 3),
+        ({"rows": ["a"]}, (), "rows", "a list", ["a"]),
+        ({"by_name": {"x": {"name": 2}}}, ("by_name", "..."), "name", "a text", None),  # msgspec does not say which
+        ([], (), "", "a table", []),
+    ],
+)
+def test_what_is_wrong_is_found_by_its_key(
+    document: object, above: tuple[object, ...], key: str, rule: str, found: object
+) -> None:
+    with pytest.raises(MismatchError) as caught:
+        read_as(Document, document)
+    error = caught.value
+    assert (error.above, error.key, error.rule, error.found, error.hint) == (above, key, rule, found, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [("nmae", "Did you mean 'rows.name'?"), ("zz", "Known are name, count, sizes.")]
+)
+def test_an_unknown_key_gets_the_nearest_one(key: str, hint: str) -> None:
+    with pytest.raises(MismatchError) as caught:
+        read_as(Row, {"name": "a", key: 7}, prefix="rows.")
+    assert (caught.value.key, caught.value.found, caught.value.hint) == (key, 7, hint)
