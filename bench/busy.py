@@ -29,11 +29,11 @@ from rich.table import Table
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.named import cards as named_cards
 from gpusage.sandboxes import processes
+from gpusage.sandboxes.gpusaged import render_gpusage_toml
 from gpusage.service import client
 from gpusage_hooks.errors import GraphError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.layout import render_gpusage_toml
-from gpusage_slurm.sandbox.trial import install_plugin, socket_path, submission_time_ms
+from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 from gpusage_slurm.settings import SlurmSettings
 
 GOAL = 0.9
@@ -112,13 +112,13 @@ def measured(cluster: Sandbox, limit_ms: float, cards: Sequence[str]) -> Result:
     """Submit a held job with each of *cards*."""
     set_limit(cluster, limit_ms)
     submit(cluster, cards[0])  # slurmctld reads its scripts anew, and the daemon has seen its cluster
-    before = client.status(socket_path(cluster), 20.0)["missed"]
+    before = client.status(str(cluster.layout.socket), 20.0)["missed"]
     said, times_ms = [], [submission_time_ms(cluster)]
     for card in track(cards[1:], description=f"{limit_ms:g} ms", console=Console(stderr=True)):
         said.append(submit(cluster, card))
         times_ms.append(submission_time_ms(cluster))
     submit(cluster, cards[0])  # tells the daemon of those before it
-    after = client.status(socket_path(cluster), 20.0)["missed"]
+    after = client.status(str(cluster.layout.socket), 20.0)["missed"]
     taken_ms = [last - first for first, last in pairwise(times_ms)]
     cluster.run("scancel", "--state=PENDING", check=False)
     answered = sum("gpusage: " in text and TOO_LATE not in text for text in said) / len(said)

@@ -13,7 +13,7 @@ import pytest
 
 from gpusage.service.client import status
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin, socket_path
+from gpusage_slurm.sandbox.trial import install_plugin
 
 pytestmark = pytest.mark.slurm
 
@@ -81,7 +81,7 @@ def stuck_job(sandbox: Sandbox) -> str:
 
 def aftercare(sandbox: Sandbox) -> dict[str, Any]:
     """Return what the daemon's status says of rewritten jobs."""
-    found: dict[str, Any] = status(socket_path(sandbox))["aftercare"]
+    found: dict[str, Any] = status(str(sandbox.layout.socket))["aftercare"]
     return found
 
 
@@ -169,7 +169,7 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
             assert "No rewritten job" in sandbox.run("gpusage", "slurm", "drain").stdout
     finally:
         (sandbox.layout.etc / "off").unlink()
-        wait(lambda: not status(socket_path(sandbox))["kill_switch"]["on"])
+        wait(lambda: not status(str(sandbox.layout.socket))["kill_switch"]["on"])
 
 
 def test_a_job_that_was_turned_back_runs_its_own_srun_lines_on_a_whole_gpu(sandbox: Sandbox) -> None:

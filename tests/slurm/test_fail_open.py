@@ -19,9 +19,10 @@ import pytest
 from gpusage.api import advisor
 from gpusage.graphs.card.text import encode
 from gpusage.sandboxes import processes
+from gpusage.sandboxes.gpusaged import start_gpusaged
 from gpusage.service import client
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin, socket_path, start_daemon, submission_time_ms
+from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 
 pytestmark = pytest.mark.slurm
 
@@ -74,7 +75,7 @@ def daemon(cluster: Sandbox) -> Iterator[Sandbox]:
     end_daemon(cluster)
     settings = cluster.layout.etc / "gpusage.toml"
     good = settings.read_text()
-    start_daemon(cluster)
+    start_gpusaged(cluster)
     cluster.restart_controller()  # it may still leave a daemon in peace that did not answer in the test before
     deadline_s = time.monotonic() + 30
     while not SHARE.fullmatch(requests(cluster, submit(cluster, 1))[0]):
@@ -92,7 +93,7 @@ def end_daemon(cluster: Sandbox) -> None:
     pid = processes.read_pid(pid_file)
     processes.end([pid] if pid else [])
     pid_file.unlink(missing_ok=True)
-    Path(socket_path(cluster)).unlink(missing_ok=True)
+    cluster.layout.socket.unlink(missing_ok=True)
 
 
 def daemon_pid(cluster: Sandbox) -> int:
@@ -154,7 +155,7 @@ def stand_in(cluster: Sandbox, behave: Callable[[socketserver.StreamRequestHandl
         daemon_threads = True
         request_queue_size = 64
 
-    with Server(socket_path(cluster), Handler) as server:
+    with Server(str(cluster.layout.socket), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield
         server.shutdown()
@@ -169,7 +170,7 @@ def test_with_the_daemon_alive_jobs_are_rewritten(daemon: Sandbox) -> None:
 @pytest.mark.short
 def test_daemon_killed(daemon: Sandbox) -> None:
     os.kill(daemon_pid(daemon), signal.SIGKILL)
-    assert Path(socket_path(daemon)).exists()
+    assert daemon.layout.socket.exists()
     assert_untouched(daemon)
 
 
@@ -218,17 +219,17 @@ def test_socket_missing(daemon: Sandbox) -> None:
 
 def test_plain_file_in_the_sockets_place(daemon: Sandbox) -> None:
     end_daemon(daemon)
-    Path(socket_path(daemon)).write_text("not a socket")
+    daemon.layout.socket.write_text("not a socket")
     assert_untouched(daemon)
 
 
 def test_folder_in_the_sockets_place(daemon: Sandbox) -> None:
     end_daemon(daemon)
-    Path(socket_path(daemon)).mkdir()
+    daemon.layout.socket.mkdir()
     try:
         assert_untouched(daemon)
     finally:
-        Path(socket_path(daemon)).rmdir()
+        daemon.layout.socket.rmdir()
 
 
 def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -> None:
@@ -238,18 +239,18 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
     end_daemon(daemon)
     layout = daemon.layout
     settings = layout.etc / "gpusage.toml"
-    settings.write_text(settings.read_text().replace("[daemon]", '[daemon]\nallowed_users = ["nobody"]'))
+    settings.write_text(re.sub("allowed_users = .*", 'allowed_users = ["nobody"]', settings.read_text()))
     folders = (layout.folder, layout.run, layout.logs, layout.state, layout.jobs, layout.etc)
     for folder in folders:
         folder.chmod(0o755)
         os.chown(folder, 65534, 65534)  # a socket must not lie where anybody may write
     process = subprocess.Popen([*other, "gpusaged"], env=daemon.environment, stderr=subprocess.DEVNULL)
     try:
-        while not Path(socket_path(daemon)).exists():
+        while not daemon.layout.socket.exists():
             assert process.poll() is None
             time.sleep(0.05)
         assert_untouched(daemon)
-        status = client.status(socket_path(daemon))
+        status = client.status(str(daemon.layout.socket))
         assert status["asks"]["refused"] >= SUBMISSIONS // 2  # on a busy machine some are given up before they are read
     finally:
         process.terminate()
@@ -262,14 +263,14 @@ def test_disk_full(daemon: Sandbox) -> None:
     end_daemon(daemon)
     for path in daemon.layout.state.glob("decisions.db*"):
         path.unlink()
-    start_daemon(daemon, "prlimit", "--fsize=0")
+    start_gpusaged(daemon, "prlimit", "--fsize=0")
     assert_still_rewritten(daemon)
 
 
 def test_store_corrupt(daemon: Sandbox) -> None:
     end_daemon(daemon)
     (daemon.layout.state / "decisions.db").write_bytes(b"not a database" * 1000)
-    start_daemon(daemon)
+    start_gpusaged(daemon)
     assert_still_rewritten(daemon)
 
 

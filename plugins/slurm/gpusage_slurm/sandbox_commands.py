@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import get_args
-
 import click
 
 from gpusage.cli.deferred import run_by
-from gpusage.configuration import SiteMode
+from gpusage.cli.options import json_option
+from gpusage.sandboxes.options import folder_option, mode_option
 
-_FOLDER = click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("gpusage-sandbox"),
-    show_default=True,
-    help="Where all of it lies.",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_FOLDER = folder_option("gpusage-sandbox")
 
 
 @click.group()
@@ -30,8 +21,8 @@ def sandbox() -> None:
 @click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="COUNTxTYPE:GPUS,...")
 @click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps a GPU; 0 for none.")
 @click.option("--release", help="A Debian or Ubuntu release's Slurm, for example trixie.  [default: the host's own]")
-@click.option("--gpusage", "mode", type=click.Choice(get_args(SiteMode)), help="Install gpusage there, in this mode.")
-@_JSON
+@mode_option
+@json_option
 @run_by("gpusage_slurm.sandbox.actions:up")
 def up() -> None:
     """Start a cluster.
@@ -55,7 +46,7 @@ def shell() -> None:
 
 @sandbox.command()
 @_FOLDER
-@_JSON
+@json_option
 @run_by("gpusage_slurm.sandbox.actions:down")
 def down() -> None:
     """End every job and daemon of the sandbox, and remove its folder.

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import click
 
 from gpusage.cli.deferred import run_by
-from gpusage.configuration import SiteMode
+from gpusage.cli.options import json_option
+from gpusage.sandboxes.options import folder_option, mode_option
 
-_FOLDER = click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("gpusage-yarn-sandbox"),
-    show_default=True,
-    help="Where all of it lies.",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_FOLDER = folder_option("gpusage-yarn-sandbox")
 
 
 @click.group()
@@ -33,13 +26,13 @@ def sandbox() -> None:
     show_default=True,
     help="COUNTxTYPE:GPUS,... A type is a node label, unless it has 0 GPUs.",
 )
-@click.option("--gpusage", "mode", type=click.Choice(get_args(SiteMode)), help="Switch gpusage on, in this mode.")
+@mode_option
 @click.option(
     "--jar",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
 )
-@_JSON
+@json_option
 @run_by("gpusage_yarn.sandbox.actions:up")
 def up() -> None:
     """Start a cluster: one ResourceManager, and a NodeManager a node.
@@ -76,7 +69,7 @@ def restart() -> None:
 
 @sandbox.command()
 @_FOLDER
-@_JSON
+@json_option
 @run_by("gpusage_yarn.sandbox.actions:down")
 def down() -> None:
     """End every container and daemon of the sandbox, and remove its folder.

@@ -1,6 +1,7 @@
 """A private, real Slurm cluster in a folder: no root, no container, nothing left on the host."""
 
-from gpusage_slurm.sandbox.cluster import Sandbox, open_sandbox, start_sandbox
+from gpusage_slurm.sandbox.cluster import Sandbox, open_sandbox
+from gpusage_slurm.sandbox.creation import start_sandbox
 from gpusage_slurm.sandbox.installation import Installation, prepare_installation
 from gpusage_slurm.sandbox.layout import ClusterPlan, parse_nodes
 

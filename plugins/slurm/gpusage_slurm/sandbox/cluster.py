@@ -1,61 +1,44 @@
-"""A running sandbox: brought up in seconds, entered, used, and taken down without a trace.
+"""A running Slurm in a folder: its daemons, its nodes, its queue.
 
-Invariants:
-
-1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
-2. Every process carries the folder's SLURM_CONF in its environment, or is a program of Slurm that works in the folder;
-   that is how leftovers are found.
+Every process carries the folder's SLURM_CONF in its environment, or is a program of Slurm that works in the folder.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.guard import dismiss, start_guard
-from gpusage.sandboxes.host import free_ports, private_folder, require_own, user_name
-from gpusage.sandboxes.inside import Inside
-from gpusage.sandboxes.progress import Report, silent
-from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox.installation import Installation, prepare_installation, read_installation
-from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gpusage_toml, render_gres_conf
-from gpusage_slurm.sandbox.slurm_conf import Host, render_slurm_conf
+import msgspec
 
-_SCHEMA = "gpusage.slurm-sandbox/1"
-_START_LIMIT_S = 60.0
+from gpusage.sandboxes import processes
+from gpusage.sandboxes.host import user_name
+from gpusage.sandboxes.record import no_sandbox, read_record
+from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.request import MANAGER
+from gpusage_slurm.sandbox.installation import Installation, read_installation
+from gpusage_slurm.sandbox.layout import Layout
+
 _QUEUE_LIMIT_S = 5.0
-_POLL_S = 0.05
-_LEFTOVER_GRACE_S = 2.0
-_MOST_SWEEPS = 3
-_DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.slurm-sandbox/1", tag_field="schema"):
+    """What a sandbox has to know of itself: the folder of its Slurm."""
+
+    installation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
-    """One private cluster; a context manager that takes it down, also where its process is killed meanwhile."""
+class Sandbox(AnySandbox):
+    """One private Slurm."""
 
+    manager = MANAGER
     layout: Layout
     installation: Installation
-    guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
-
-    def __enter__(self) -> Sandbox:  # noqa: PYI034 - typing.Self is younger than Python 3.10
-        command = (sys.executable, "-m", "gpusage.cli", "slurm", "sandbox", "down", "--folder", str(self.layout.folder))
-        self.guards.append(start_guard(self.layout.record, command))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,29 +49,9 @@ class Sandbox:
             **own,
             "PATH": path,
             "SLURM_CONF": str(self.layout.slurm_conf),
-            "GPUSAGE_CONFIG": str(self.layout.etc / "gpusage.toml"),
+            "GPUSAGE_CONFIG": str(self.layout.gpusage_toml),
             **self.installation.lua_environment(),
         }
-
-    def run(
-        self, *command: str, check: bool = True, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run *command* inside and return what it said.
-
-        Raises:
-            RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
-        """
-        inside = Inside(
-            environment={**self.environment, **(environment or {})},
-            folder=self.layout.jobs,
-            logs=self.logs,
-        )
-        return inside.run(command, check=check, timeout_s=timeout_s)
-
-    @property
-    def logs(self) -> Path:
-        """Where the daemons write."""
-        return self.layout.logs
 
     def start(self) -> None:
         """Start munged, slurmctld and a slurmd for each node, and wait until all nodes answer.
@@ -115,7 +78,7 @@ class Sandbox:
     def start_controller(self) -> None:
         """Start slurmctld, and wait until it answers."""
         self.run("slurmctld")
-        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
+        self.wait_for(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of the node *name*."""
@@ -131,88 +94,51 @@ class Sandbox:
     def wait_for_nodes(self) -> None:
         """Wait until every node can take jobs."""
         ready = {"idle", "mixed", "allocated"}
-        self._wait(lambda: {*self.run("sinfo", "-hN", "-o", "%T").stdout.split()} <= ready, "every node is idle")
+        self.wait_for(lambda: {*self.run("sinfo", "-hN", "-o", "%T").stdout.split()} <= ready, "every node is idle")
 
     def reconfigure(self) -> None:
         """Make slurmctld and the slurmds read their configuration anew."""
         self.run("scontrol", "reconfigure")
-        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
+        self.wait_for(lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld answers")
         self.wait_for_nodes()
 
     def restart_controller(self) -> None:
         """Stop slurmctld as an admin would, and start it again."""
-        pid = processes.read_pid(self.layout.pid_file("slurmctld"))
-        processes.end([pid] if pid else [])
+        self._end("slurmctld")
         self.start_controller()
 
     def wait_for_queue(self, timeout_s: float = 60.0) -> None:
         """Wait until no job waits or runs."""
-        self._wait(lambda: not self.run("squeue", "-h").stdout.strip(), "the queue is empty", timeout_s)
+        self.wait_for(lambda: not self.run("squeue", "-h").stdout.strip(), "the queue is empty", timeout_s)
 
-    def down(self) -> None:
-        """End every job and daemon, and remove the folder."""
+    def end_daemons(self) -> None:
+        """Cancel every job, and end the daemons: slurmctld after the nodes, munged last."""
         processes.resume(self.processes())
-        if processes.read_pid(self.layout.pid_file("slurmctld")):
-            with suppress(RequestError):  # a job that does not end is ended below, with everything else
+        if self.pid("slurmctld"):
+            with suppress(RequestError):  # a job that does not end is ended by `down`, with everything else
                 self.run("scancel", f"--user={user_name()}", check=False, timeout_s=_QUEUE_LIMIT_S)
                 self.wait_for_queue(_QUEUE_LIMIT_S)
         daemons = [path.stem for path in self.layout.run.glob("*.pid")]
         for name in sorted(daemons, key=lambda name: (name == "munged", name == "slurmctld")):
-            pid = processes.read_pid(self.layout.pid_file(name))
-            processes.end([pid] if pid else [])
-        for _ in range(_MOST_SWEEPS):  # a process that is ended may just have begun another
-            processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
-        shutil.rmtree(self.layout.folder, ignore_errors=True)
-        while self.guards:
-            dismiss(self.guards.pop())
+            self._end(name)
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""
         mark = f"SLURM_CONF={self.layout.slurm_conf}"
         return processes.find(mark, self.layout.folder.resolve(), self.installation.root.resolve())
 
-    def _wait(self, condition: Callable[[], bool], what: str, timeout_s: float = _START_LIMIT_S) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            fatal = self._fatal()
-            if fatal or time.monotonic() > deadline_s:
-                found = fatal or "it did not"
-                message = (
-                    f"The sandbox must reach within {timeout_s:g} s that {what}; got: {found}. Look into {self.logs}."
-                )
-                raise RequestError(message)
-            time.sleep(_POLL_S)
-
-    def _fatal(self) -> str:
-        """Return the last words of a daemon that died of something."""
+    def last_words(self, daemons: Iterable[str]) -> str:
+        """Return what any daemon called fatal, whatever *daemons* are."""
+        del daemons
         for log in sorted(self.logs.glob("*.log")):
-            last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
-            if "fatal: " in last:
-                return last.partition("fatal: ")[2].rstrip(".")
+            last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+            if "fatal: " in last_line:
+                return last_line.partition("fatal: ")[2].rstrip(".")
         return ""
 
-
-def start_sandbox(
-    plan: ClusterPlan, *, folder: Path | None = None, release: str | None = None, report: Report = silent
-) -> Sandbox:
-    """Return a new sandbox in *folder* (a temporary one where ``None``) of *release* (the host's own where ``None``).
-
-    Raises:
-        RequestError: The folder is not empty, the release cannot be had, or a daemon does not come up.
-    """
-    installation = prepare_installation(release, report=report)
-    layout = Layout(folder=private_folder(folder, plan.longest_folder))
-    sandbox = Sandbox(layout=layout, installation=installation)
-    try:
-        report("start", 0, 1)
-        _lay_out(plan, sandbox)
-        sandbox.start()
-        report("start", 1, 1)
-    except BaseException:
-        if not os.environ.get("GPUSAGE_KEEP_SANDBOX"):
-            sandbox.down()
-        raise
-    return sandbox
+    def _end(self, daemon: str) -> None:
+        pid = self.pid(daemon)
+        processes.end([pid] if pid else [])
 
 
 def open_sandbox(folder: Path) -> Sandbox:
@@ -222,39 +148,7 @@ def open_sandbox(folder: Path) -> Sandbox:
         RequestError: There is none.
     """
     layout = Layout(folder=folder.absolute())
-    try:
-        require_own(layout.folder)
-        record = json.loads(layout.record.read_text(encoding="utf-8"))
-        installation = read_installation(Path(record["installation"])) if record["schema"] == _SCHEMA else None
-    except (OSError, ValueError, KeyError, TypeError):
-        installation = None
+    installation = read_installation(Path(read_record(layout, Record, MANAGER).installation))
     if installation is None:
-        message = f"Folder {str(folder)!r} must hold a sandbox; got none. Start one: gpusage slurm sandbox up."
-        raise RequestError(message)
+        raise no_sandbox(layout, MANAGER)
     return Sandbox(layout=layout, installation=installation)
-
-
-def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
-    """Write everything that the daemons read."""
-    layout, installation = sandbox.layout, sandbox.installation
-    record = {"schema": _SCHEMA, "installation": str(installation.folder)}
-    layout.record.write_text(json.dumps(record), encoding="utf-8")
-    for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
-        folder.mkdir()
-    if plan.scripts is not None:
-        shutil.copytree(plan.scripts, layout.etc, dirs_exist_ok=True)
-    for node in plan.nodes:
-        (layout.spool / node.name).mkdir(parents=True)
-        (layout.gpus / node.name).mkdir(parents=True)
-        for number in range(node.gpu_count):
-            (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
-    key = layout.state / "munge.key"
-    key.touch(mode=0o600)
-    key.write_bytes(secrets.token_bytes(128))
-    host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(1 + len(plan.nodes)))
-    cluster_name = "".join(letter for letter in layout.folder.name.lower() if letter.isalnum())[:32] or "sandbox"
-    text = render_slurm_conf(plan, layout, installation, host, cluster_name)
-    layout.slurm_conf.write_text(text, encoding="utf-8")
-    (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
-    (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")
-    (layout.etc / "gpusage.toml").write_text(render_gpusage_toml(layout), encoding="utf-8")

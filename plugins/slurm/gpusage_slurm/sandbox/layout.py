@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.sandboxes.layout import Layout as AnyLayout
 from gpusage.sandboxes.nodes import Node, read_nodes
 
 _CPUS_PER_GPU = 16
@@ -41,15 +41,8 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where everything of one sandbox lies; all below one folder."""
-
-    folder: Path
-
-    @property
-    def etc(self) -> Path:
-        """slurm.conf, gres.conf, cgroup.conf, and the place for job_submit.lua and cli_filter.lua."""
-        return self.folder / "etc"
+class Layout(AnyLayout):
+    """Where everything of one sandbox lies."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -57,34 +50,9 @@ class Layout:
         return self.etc / "slurm.conf"
 
     @property
-    def record(self) -> Path:
-        """What makes a folder a sandbox; written first, removed last."""
-        return self.folder / "sandbox.json"
-
-    @property
-    def logs(self) -> Path:
-        """One log per daemon, named after it."""
-        return self.folder / "log"
-
-    @property
-    def run(self) -> Path:
-        """Process ids, and munged's socket."""
-        return self.folder / "run"
-
-    @property
-    def jobs(self) -> Path:
-        """Where jobs start that are given no other folder."""
-        return self.folder / "jobs"
-
-    @property
     def gpus(self) -> Path:
         """The files that stand for GPUs."""
         return self.folder / "gpus"
-
-    @property
-    def state(self) -> Path:
-        """The state of slurmctld, the slurmds' spools, munged's key."""
-        return self.folder / "state"
 
     @property
     def spool(self) -> Path:
@@ -95,14 +63,6 @@ class Layout:
     def munge_socket(self) -> Path:
         """Where Slurm finds munged."""
         return self.run / "munge.socket"
-
-    def pid_file(self, daemon: str) -> Path:
-        """Return where *daemon* writes its process id."""
-        return self.run / f"{daemon}.pid"
-
-    def log_file(self, daemon: str) -> Path:
-        """Return where *daemon* writes its log."""
-        return self.logs / f"{daemon}.log"
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
@@ -133,15 +93,6 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
     Before 23.11 there is no ``disabled``; ``cgroup/v1``, of which nothing is then used, starts on every host.
     """
     return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
-
-
-def render_gpusage_toml(layout: Layout, mode: str = "observe", settings: str = "") -> str:
-    """Return gpusage's own configuration: nothing of it outside the folder; *settings* are further lines."""
-    return (
-        f'mode = "{mode}"\nkill_switch = {json.dumps(str(layout.etc / "off"))}\n'
-        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\nrefresh_s = 1\n"
-        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n{settings}"
-    )
 
 
 def render_node(node: Node, plan: ClusterPlan, *, hostname: str, port: int) -> str:

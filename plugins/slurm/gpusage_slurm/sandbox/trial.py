@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 
 from gpusage.configuration import SiteMode
-from gpusage.sandboxes import processes
-from gpusage.service import client
-from gpusage_hooks.errors import RequestError
+from gpusage.sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
 from gpusage_slurm.sandbox.cluster import Sandbox
-from gpusage_slurm.sandbox.layout import render_gpusage_toml
 
-_START_LIMIT_S = 20.0
-_POLL_S = 0.05
 _SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
 
 
@@ -28,40 +22,10 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     Raises:
         RequestError: The installer refuses, or the daemon does not come up.
     """
-    text = render_gpusage_toml(sandbox.layout, mode, settings)
-    (sandbox.layout.etc / "gpusage.toml").write_text(text, encoding="utf-8")
+    write_gpusage_toml(sandbox.layout, mode, settings)
     sandbox.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
     sandbox.reconfigure()
-    start_daemon(sandbox)
-
-
-def start_daemon(sandbox: Sandbox, *prefix: str) -> int:
-    """Start gpusaged, wait until it has seen the cluster, and return its process id.
-
-    Args:
-        sandbox: Where gpusage is installed.
-        prefix: Words before the command, for example ``prlimit --fsize=4096``.
-
-    Raises:
-        RequestError: It does not come up.
-    """
-    log = sandbox.layout.log_file("gpusaged")
-    started = sandbox.run("sh", "-c", 'setsid "$@" >>"$0" 2>&1 & echo $!', str(log), *prefix, "gpusaged")
-    pid = int(started.stdout)
-    sandbox.layout.pid_file("gpusaged").write_text(str(pid), encoding="ascii")
-    deadline_s = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline_s and processes.is_alive(pid):
-        if _has_seen_the_cluster(sandbox):
-            return pid
-        time.sleep(_POLL_S)
-    last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
-    message = f"Daemon gpusaged must see the cluster within {_START_LIMIT_S:g} s; it did not: {last}. Look into {log}."
-    raise RequestError(message)
-
-
-def socket_path(sandbox: Sandbox) -> str:
-    """Return where the sandbox's gpusaged listens."""
-    return str(sandbox.layout.run / "gpusaged.sock")
+    start_gpusaged(sandbox)
 
 
 def submission_time_ms(sandbox: Sandbox) -> float:
@@ -69,13 +33,5 @@ def submission_time_ms(sandbox: Sandbox) -> float:
 
     The time that its log shows for a submission begins only after job_submit has run.
     """
-    found = _SUBMISSIONS.search(sandbox.run("sdiag").stdout)
-    return int(found[1]) / 1000 if found else 0.0
-
-
-def _has_seen_the_cluster(sandbox: Sandbox) -> bool:
-    try:
-        status = client.status(socket_path(sandbox))
-    except RequestError:
-        return False
-    return "slurm" in status.get("clusters", {})
+    count = _SUBMISSIONS.search(sandbox.run("sdiag").stdout)
+    return int(count[1]) / 1000 if count else 0.0

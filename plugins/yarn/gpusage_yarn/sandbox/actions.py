@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from gpusage.configuration import SiteMode
+from gpusage.sandboxes.actions import mode_line, show_up, take_down
+from gpusage.sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage.sandboxes.inside import enter
 from gpusage.sandboxes.progress import progress
 from gpusage_yarn.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import find_jar
-from gpusage_yarn.sandbox.trial import start_daemon, stop_daemon, with_gpusage
+from gpusage_yarn.sandbox.trial import with_gpusage
 
 _USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
 """YARN's own, so that what is tried here is what a site has."""
@@ -28,27 +29,20 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
     if mode:
-        start_daemon(cluster)
-    if as_json:
-        document = {
-            "schema": "gpusage.yarn.sandbox/1",
-            "folder": str(cluster.layout.folder),
-            "up": True,
-            "hadoop_version": cluster.hadoop.version,
-            "rm_url": cluster.rm_url,
-            "hadoop_conf_dir": cluster.environment["HADOOP_CONF_DIR"],
-            "nodes": {name: cluster.node_id(name) for name in cluster.nodes()},
-            "gpusage": mode,
-        }
-        click.echo(json.dumps(document, indent=1))
-        return
-    click.echo(f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.")
-    if mode:
-        click.echo(f"gpusage is switched on there in mode {mode}, and gpusaged runs.")
-    else:
-        click.echo("It is plain YARN; a sandbox with gpusage in it: gpusage yarn sandbox up --gpusage enforce")
-    click.echo("While it is up, other users of this host can run commands in it as you: YARN asks nobody who they are.")
-    click.echo(f"Enter it: gpusage yarn sandbox shell --folder {folder}")
+        start_gpusaged(cluster)
+    details = {
+        "hadoop_version": cluster.hadoop.version,
+        "rm_url": cluster.rm_url,
+        "hadoop_conf_dir": cluster.environment["HADOOP_CONF_DIR"],
+        "nodes": {name: cluster.node_id(name) for name in cluster.nodes()},
+        "gpusage": mode,
+    }
+    lines = (
+        f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.",
+        mode_line(cluster.manager, "YARN", mode),
+        "While it is up, other users of this host can run commands in it as you: YARN asks nobody who they are.",
+    )
+    show_up(cluster, details, lines, as_json=as_json)
 
 
 def shell(folder: Path, command: tuple[str, ...]) -> None:
@@ -59,15 +53,13 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
 def restart(folder: Path) -> None:
     """Restart every daemon, with the configuration as it is now; containers run on."""
     cluster = open_sandbox(folder)
-    runs = stop_daemon(cluster)
+    runs = stop_gpusaged(cluster)
     cluster.restart()
     if runs:
-        start_daemon(cluster)
+        start_gpusaged(cluster)
     click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run anew.")
 
 
 def down(folder: Path, *, as_json: bool) -> None:
     """End every container and daemon of the sandbox, and remove its folder."""
-    open_sandbox(folder).down()
-    document = {"schema": "gpusage.yarn.sandbox/1", "folder": str(folder.absolute()), "up": False}
-    click.echo(json.dumps(document, indent=1) if as_json else f"{folder} is gone.")
+    take_down(open_sandbox(folder), folder, as_json=as_json)

@@ -1,58 +1,46 @@
-"""A running sandbox: brought up in seconds, entered, used, and taken down without a trace.
+"""A running YARN in a folder: its ResourceManager, its nodes, their labels.
 
-Invariants:
-
-1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
-2. Every process carries the folder's name in a variable of its environment; that is how leftovers are found.
-3. A daemon is one process; its id stands in ``run/NAME.pid``, what it says in ``log/NAME.log``.
+Every process carries the folder's name in a variable of its environment. A daemon is one process.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpusage.sandboxes import processes
-from gpusage.sandboxes.guard import dismiss, start_guard
 from gpusage.sandboxes.host import user_name
-from gpusage.sandboxes.inside import Inside
+from gpusage.sandboxes.record import read_record
+from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox import daemons, rest
+from gpusage_yarn.request import MANAGER
+from gpusage_yarn.sandbox import rest
+from gpusage_yarn.sandbox.daemons import complaint, environment_of, start_daemon, words_of
 from gpusage_yarn.sandbox.hadoop import Hadoop
 from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, Layout
-from gpusage_yarn.sandbox.record import Record, read_record
+from gpusage_yarn.sandbox.record import Record
 from gpusage_yarn.sandbox.settings import MARK
 
-_START_LIMIT_S = 90.0
-_POLL_S = 0.05
 _REGISTERED = "Registered with ResourceManager as"
 _GRACE_S = 10.0
-_LEFTOVER_GRACE_S = 2.0
-_MOST_SWEEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
-    """One private cluster; a context manager that takes it down, also where its process is killed meanwhile."""
+class Sandbox(AnySandbox):
+    """One private YARN."""
 
+    manager = MANAGER
+    complaint_characters = 500  # a Java complaint ends with what matters
     layout: Layout
-    hadoop: Hadoop
     record: Record
-    guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
 
-    def __enter__(self) -> Sandbox:  # noqa: PYI034 - typing.Self is younger than Python 3.10
-        command = (sys.executable, "-m", "gpusage.cli", "yarn", "sandbox", "down", "--folder", str(self.layout.folder))
-        self.guards.append(start_guard(self.layout.record, command))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
+    @property
+    def hadoop(self) -> Hadoop:
+        """What it runs."""
+        return self.record.hadoop
 
     @property
     def rm_url(self) -> str:
@@ -60,30 +48,9 @@ class Sandbox:
         return f"http://127.0.0.1:{self.record.rm_web_port}"
 
     @property
-    def logs(self) -> Path:
-        """Where the daemons write; the containers below it, a folder a node."""
-        return self.layout.logs
-
-    @property
     def environment(self) -> dict[str, str]:
         """What a process needs to be inside: Hadoop's commands, their configuration, and ours."""
-        return daemons.environment(self.layout, self.hadoop, CLIENT)
-
-    def run(
-        self, *command: str, check: bool = True, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run *command* inside and return what it said.
-
-        Raises:
-            RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
-        """
-        inside = Inside(
-            environment={**self.environment, **(environment or {})},
-            folder=self.layout.jobs,
-            logs=self.logs,
-            complaint_characters=500,  # a Java complaint ends with what matters
-        )
-        return inside.run(command, check=check, timeout_s=timeout_s)
+        return environment_of(self.layout, self.hadoop, CLIENT)
 
     def java_client(
         self, main_class: str, *arguments: str, check: bool = True, timeout_s: float = 120.0
@@ -150,10 +117,6 @@ class Sandbox:
             self._stop(name, _GRACE_S)
         self.start()
 
-    def pid(self, daemon: str) -> int | None:
-        """Return the process id of a daemon, ``None`` where it does not run."""
-        return processes.read_pid(self.layout.pid_file(daemon))
-
     def launch(self, daemon: str) -> None:
         """Start the process of *daemon*, and wait for nothing.
 
@@ -163,24 +126,18 @@ class Sandbox:
         if self.pid(daemon):
             message = f"Daemon {daemon} must not run yet; it does, as process {self.pid(daemon)}. Stop it first."
             raise RequestError(message)
-        daemons.start(self.layout, self.hadoop, daemon, self.record.java_options)
+        start_daemon(self.layout, self.hadoop, daemon, self.record.java_options)
 
     def wait_for_rm(self) -> None:
         """Wait until the ResourceManager works."""
-        self._wait(lambda: _state(self.get("info")) == "STARTED", "the ResourceManager answers", [RESOURCE_MANAGER])
+        self.wait_for(
+            lambda: _state(self.get("info")) == "STARTED", "the ResourceManager answers", daemons=[RESOURCE_MANAGER]
+        )
 
     def wait_for_nodes(self, names: Iterable[str] | None = None) -> None:
         """Wait until the NodeManagers *names* (all where ``None``) have registered since they and the RM started."""
         wanted = list(self.nodes() if names is None else names)
-        self._wait(lambda: self._ready(wanted), "every node has registered", [RESOURCE_MANAGER, *wanted])
-
-    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-        """Wait until *condition* holds.
-
-        Raises:
-            RequestError: It does not within *timeout_s*.
-        """
-        self._wait(lambda: bool(condition()), what, [], timeout_s)
+        self.wait_for(lambda: self._ready(wanted), "every node has registered", daemons=[RESOURCE_MANAGER, *wanted])
 
     def label_nodes(self) -> None:
         """Make the labels, and give each node its own; both are kept over restarts."""
@@ -192,19 +149,19 @@ class Sandbox:
         entries = [{"nodeId": self.node_id(name), "labels": [label]} for name, label in labels.items()]
         rest.post(port, "replace-node-to-labels", {"nodeToLabels": entries}, user_name())
 
-    def down(self) -> None:
-        """End every container and daemon, and remove the folder."""
+    def end_daemons(self) -> None:
+        """End every daemon as a power cut would."""
         for name in [*self.nodes(), RESOURCE_MANAGER]:
             self._stop(name, 0.0)
-        for _ in range(_MOST_SWEEPS):  # a process that is ended may just have begun another
-            processes.end(self.processes(), grace_s=_LEFTOVER_GRACE_S)
-        shutil.rmtree(self.layout.folder, ignore_errors=True)
-        while self.guards:
-            dismiss(self.guards.pop())
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""
         return processes.find(f"{MARK}={self.layout.folder}", self.layout.state, Path("/"))
+
+    def last_words(self, daemons: Iterable[str]) -> str:
+        """Return the last exception of the first of *daemons* that does not run."""
+        dead = next((name for name in daemons if not self.pid(name)), None)
+        return f"{dead} ended: {complaint(words_of(self.layout, dead))}" if dead else ""
 
     def _stop(self, daemon: str, grace_s: float) -> None:
         pid = self.pid(daemon)
@@ -223,21 +180,7 @@ class Sandbox:
     def _ready(self, names: Iterable[str]) -> bool:
         running = {node["id"].rpartition(":")[2] for node in self._registered() if node["state"] == "RUNNING"}
         ports = {str(self.record.node_ports[name]) for name in names}
-        return ports <= running and all(_REGISTERED in daemons.said(self.layout, name) for name in names)
-
-    def _wait(
-        self, condition: Callable[[], bool], what: str, needed: Iterable[str], timeout_s: float = _START_LIMIT_S
-    ) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            dead = next((name for name in needed if not self.pid(name)), None)
-            if dead or time.monotonic() > deadline_s:
-                found = f"{dead} ended: {daemons.complaint(daemons.said(self.layout, dead))}" if dead else "it did not"
-                message = (
-                    f"The sandbox must reach within {timeout_s:g} s that {what}; got: {found}. Look into {self.logs}."
-                )
-                raise RequestError(message)
-            time.sleep(_POLL_S)
+        return ports <= running and all(_REGISTERED in words_of(self.layout, name) for name in names)
 
 
 def _state(document: Any) -> str:  # noqa: ANN401 - JSON
@@ -251,8 +194,4 @@ def open_sandbox(folder: Path) -> Sandbox:
         RequestError: There is none.
     """
     layout = Layout(folder=folder.absolute())
-    record = read_record(layout)
-    if record is None:
-        message = f"Folder {str(folder)!r} must hold a sandbox; got none. Start one: gpusage yarn sandbox up."
-        raise RequestError(message)
-    return Sandbox(layout=layout, hadoop=record.hadoop, record=record)
+    return Sandbox(layout=layout, record=read_record(layout, Record, MANAGER))

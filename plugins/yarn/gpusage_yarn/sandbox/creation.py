@@ -1,4 +1,4 @@
-"""How a sandbox comes into being."""
+"""How a sandbox of YARN comes into being."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpusage.sandboxes.cache import lock
+from gpusage.sandboxes.gpusaged import write_gpusage_toml
 from gpusage.sandboxes.host import free_ports, private_folder
 from gpusage.sandboxes.progress import Report, silent
+from gpusage.sandboxes.record import write_record
+from gpusage.sandboxes.sandbox import down_on_failure
 from gpusage_yarn.sandbox.class_archive import listing_options, make_archive
 from gpusage_yarn.sandbox.cluster import Sandbox
 from gpusage_yarn.sandbox.hadoop import Hadoop, prepare_hadoop
 from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, parse_nodes
-from gpusage_yarn.sandbox.record import Record, write_record
+from gpusage_yarn.sandbox.record import Record
 from gpusage_yarn.sandbox.settings import (
     NODE_PORTS,
     RM_PORTS,
     client_files,
     node_files,
-    render_gpusage_toml,
     rm_files,
 )
 
@@ -41,15 +43,9 @@ def start_sandbox(plan: ClusterPlan, *, folder: Path | None = None, report: Repo
 
 def _start(plan: ClusterPlan, folder: Path, hadoop: Hadoop, report: Report) -> Sandbox:
     layout = Layout(folder=folder)
-    sandbox = Sandbox(layout=layout, hadoop=hadoop, record=_lay_out(plan, layout, hadoop))
-    try:
-        report("start", 0, 1)
+    sandbox = Sandbox(layout=layout, record=_lay_out(plan, layout, hadoop))
+    with down_on_failure(sandbox, report):
         sandbox.start()
-        report("start", 1, 1)
-    except BaseException:
-        if not os.environ.get("GPUSAGE_KEEP_SANDBOX"):
-            sandbox.down()
-        raise
     return sandbox
 
 
@@ -75,7 +71,10 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
     rm_ports = [next(ports) for _ in RM_PORTS]
     node_ports = {node.name: [next(ports) for _ in NODE_PORTS] for node in plan.nodes}
     record = Record(
-        hadoop=hadoop,
+        version=hadoop.version,
+        hadoop_folder=str(hadoop.folder),
+        java_home=str(hadoop.java.home),
+        maven=str(hadoop.java.maven),
         rm_web_port=rm_ports[RM_PORTS.index(".webapp")],
         node_ports={name: numbers[0] for name, numbers in node_ports.items()},
         labels={node.name: node.gpu_type for node in plan.nodes if node.gpu_type in plan.labels},
@@ -94,5 +93,5 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
         (layout.temporary / name).mkdir()
         for file, text in texts.items():
             (layout.conf(name) / file).write_text(text, encoding="utf-8")
-    (layout.etc / "gpusage.toml").write_text(render_gpusage_toml(layout, plan.mode), encoding="utf-8")
+    write_gpusage_toml(layout, plan.mode)
     return record

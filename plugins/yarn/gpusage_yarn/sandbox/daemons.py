@@ -1,4 +1,4 @@
-"""The daemons of a sandbox as processes: how they are started, and what they said."""
+"""The daemons of a sandbox as processes: how they are started, and their words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _START = "-- start\n"
 _EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?([\w.$]+(?:Exception|Error)\b.*)", re.MULTILINE)
 
 
-def start(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[str] = ()) -> None:
+def start_daemon(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[str] = ()) -> None:
     """Start the process of *daemon*, note its id, and wait for nothing."""
     resource_manager = daemon in {RESOURCE_MANAGER, STANDBY}
     command = [
@@ -49,12 +49,12 @@ def start(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[str] = 
         stdout=subprocess.PIPE,
         text=True,
         cwd=layout.folder,
-        env=environment(layout, hadoop, daemon),
+        env=environment_of(layout, hadoop, daemon),
     )
     layout.pid_file(daemon).write_text(started.stdout.strip(), encoding="ascii")
 
 
-def environment(layout: Layout, hadoop: Hadoop, name: str) -> dict[str, str]:
+def environment_of(layout: Layout, hadoop: Hadoop, name: str) -> dict[str, str]:
     """Return the environment of a daemon, or of a client where *name* is that."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("HADOOP_", "YARN_"))}
     path = [hadoop.programs, hadoop.java.program.parent, Path(sys.executable).parent, own.get("PATH", "")]
@@ -72,8 +72,8 @@ def environment(layout: Layout, hadoop: Hadoop, name: str) -> dict[str, str]:
     }
 
 
-def said(layout: Layout, daemon: str) -> str:
-    """Return what *daemon* has said since it was last started."""
+def words_of(layout: Layout, daemon: str) -> str:
+    """Return what *daemon* has written since it was last started."""
     log = layout.log_file(daemon)
     return log.read_text(encoding="utf-8", errors="replace").rpartition(_START)[2] if log.is_file() else ""
 

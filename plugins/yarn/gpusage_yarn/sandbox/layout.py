@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpusage.configuration import SiteMode
+from gpusage.sandboxes.layout import Layout as AnyLayout
 from gpusage.sandboxes.nodes import Node, read_nodes
 
 _MOST_NODES = 32
@@ -66,48 +67,16 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where everything of one sandbox lies; all below one folder."""
+class Layout(AnyLayout):
+    """Where everything of one sandbox lies: in ``etc`` a folder per daemon and one for clients.
 
-    folder: Path
-
-    @property
-    def etc(self) -> Path:
-        """A configuration folder per daemon, one for clients, and gpusage.toml; plain files, to be edited.
-
-        A daemon's files end with the clients', so of a setting that stands in both the clients' wins.
-        """
-        return self.folder / "etc"
-
-    @property
-    def record(self) -> Path:
-        """What makes a folder a sandbox; written first, removed last."""
-        return self.folder / "sandbox.json"
+    A daemon's files end with the clients', so of a setting that stands in both the clients' wins.
+    """
 
     @property
     def lib(self) -> Path:
         """Jars on the classpath of every daemon and client, beside Hadoop's own."""
         return self.folder / "lib"
-
-    @property
-    def logs(self) -> Path:
-        """One log per daemon, named after it."""
-        return self.folder / "log"
-
-    @property
-    def run(self) -> Path:
-        """Process ids, and gpusaged's socket."""
-        return self.folder / "run"
-
-    @property
-    def jobs(self) -> Path:
-        """Where commands start, and the home of Hadoop's clients."""
-        return self.folder / "jobs"
-
-    @property
-    def state(self) -> Path:
-        """What the daemons keep: applications, labels, containers, our decisions."""
-        return self.folder / "state"
 
     @property
     def temporary(self) -> Path:
@@ -121,14 +90,6 @@ class Layout:
     def container_logs(self, node: str) -> Path:
         """Return where the containers of *node* write: ``APPLICATION/CONTAINER/stdout``."""
         return self.logs / "containers" / node
-
-    def pid_file(self, daemon: str) -> Path:
-        """Return where the process id of *daemon* stands."""
-        return self.run / f"{daemon}.pid"
-
-    def log_file(self, daemon: str) -> Path:
-        """Return where *daemon* writes its log."""
-        return self.logs / f"{daemon}.log"
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:

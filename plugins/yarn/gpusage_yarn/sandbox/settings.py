@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from gpusage.configuration import SiteMode
-from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.nodes import Node
 from gpusage_yarn.hadoop_xml import SITE
 from gpusage_yarn.install import RESOURCE_TYPES, SCHEDULER
@@ -69,16 +66,6 @@ def client_files(plan: ClusterPlan, layout: Layout, rm_ports: Sequence[int]) -> 
         SCHEDULER: render_configuration(dict(_scheduler_settings(plan))),
         "log4j.properties": _LOG4J.replace("INFO", "WARN").replace("System.out", "System.err"),
     }
-
-
-def render_gpusage_toml(layout: Layout, mode: SiteMode | None = None) -> str:
-    """Return gpusage's own configuration: nothing of it outside the folder."""
-    return (
-        (f'mode = "{mode}"\n' if mode else "") + f"kill_switch = {json.dumps(str(layout.etc / 'off'))}\n"
-        f"[daemon]\nsocket = {json.dumps(str(layout.run / 'gpusaged.sock'))}\n"
-        f"allowed_users = {json.dumps(['root', user_name()])}\n"
-        f"[store]\nurl = {json.dumps(f'sqlite:///{layout.state}/decisions.db')}\n"
-    )
 
 
 def render_configuration(settings: Mapping[str, str]) -> str:
