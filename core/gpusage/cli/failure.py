@@ -58,10 +58,16 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
-        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        missing = library_of(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         extra = extra_with(missing)
         return lacking(missing, extra, arguments) if extra else bug(error, arguments)
     return status if isinstance(status, int) else 0
+
+
+def library_of(module: str) -> str:
+    """Return the library that brings *module*, by the name that it is installed by."""
+    package = module.partition(".")[0]
+    return {"sklearn": "scikit-learn"}.get(package, package)
 
 
 def extra_with(library: str) -> str | None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
+    RandomForestRegressor,
+)
 
 from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, regions_of, shares
 from gpusage.predictors.activity_features import NAMES
@@ -139,10 +142,6 @@ def _ours(rows: Rows, fold: Fold) -> FloatArray:
 
 
 def _yeung_forest(rows: Rows, fold: Fold) -> FloatArray:
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        RandomForestRegressor,
-    )
-
     model: Any = RandomForestRegressor(60, min_samples_leaf=2, random_state=0)
     return np.asarray(model.fit(rows.yeung[fold.train], rows.measured[fold.train]).predict(rows.yeung[fold.test]))
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
+    HistGradientBoostingRegressor,
+)
 
 from gpusage.predictors.artifacts import ForestParameters
 from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
@@ -16,10 +19,6 @@ MAXIMUM_DEPTH = 6
 
 def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> ForestParameters:
     """Return the parameters of *trees* trees that tell *target* from *rows*; the same rows give the same trees."""
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        HistGradientBoostingRegressor,
-    )
-
     model = HistGradientBoostingRegressor(
         max_iter=trees,
         learning_rate=0.1,

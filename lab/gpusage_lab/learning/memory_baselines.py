@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.liveness import TRAINING_TERMS
 from gpusage_hooks.units import MIB
@@ -37,8 +38,6 @@ def two_constants(rows: MemoryRows, _: Sequence[Fold]) -> FloatArray:
 
 def boosting(rows: MemoryRows, folds: Sequence[Fold]) -> FloatArray:
     """Return gradient boosting on the same terms, fitted to the logarithm on the same folds."""
-    from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     features, target = np.log1p(rows.terms), np.log(rows.measured)
     predicted: FloatArray = np.zeros(len(target))
     for fold in folds:

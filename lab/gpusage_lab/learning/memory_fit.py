@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.liveness import TRAINING_TERMS
 from gpusage_lab.learning.splits import by_group
@@ -69,8 +70,6 @@ def quantile_fit(columns: FloatArray, measured: FloatArray, share: float) -> Flo
 
     Absolute distances are minimised as squares that are weighted anew each round by what they missed by.
     """
-    from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     scale = 1.0 / np.maximum(columns.max(axis=0), 1e-9)
     scaled = columns * scale / measured[:, None]
     importance = np.ones(len(measured))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -94,8 +95,6 @@ def _ends(graph: ModelGraph, work: Workload, gpu: str) -> FloatArray:
 
 @lru_cache(maxsize=4)
 def _gpu(name: str) -> Gpu:
-    from gpusage.devices.catalogue import builtin_catalogue  # noqa: PLC0415 - reads a file
-
     return builtin_catalogue().find(name)
 
 

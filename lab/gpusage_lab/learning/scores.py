@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -72,8 +73,6 @@ def percent_of_oracle(chosen: Mapping[str, float], best: Mapping[str, float]) ->
 
 def rank_correlation(first: FloatArray, second: FloatArray) -> float:
     """Return Spearman's coefficient; equal values share their rank, and 0 where all of one side are equal."""
-    from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(spearmanr(first, second).statistic)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
@@ -18,7 +19,6 @@ TREES = 100
 
 
 def _forest() -> Any:  # noqa: ANN401 - scikit-learn has no types
-    from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415
 
     return RandomForestRegressor(TREES, min_samples_leaf=2, n_jobs=1, random_state=0)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.artifacts import StepTimeDeviations
 from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency
@@ -77,8 +78,6 @@ def fit(samples: Sequence[Sample], *, iterations: int = 150, penalties: Penaltie
 
 
 def _fit_from(start: Efficiency, flat: Flat, iterations: int, penalties: Penalties) -> Fitted:
-    from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     objective = _Objective(flat, start, penalties)
     found = minimize(
         objective, objective.packed(), jac=True, method="L-BFGS-B", options={"maxiter": iterations, "maxcor": 20}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -207,8 +208,6 @@ def _with_line(teach: Sequence[Run], run: Run) -> float:
 
 def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
     """Return a + b x *asked*, neither below 0, that misses *target* at *known* least in relative terms."""
-    from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     design = np.stack([np.ones_like(known), known], axis=1) / target[:, np.newaxis]
     (start, slope), _ = nnls(design, np.ones_like(target))
     return np.asarray(start + slope * asked)

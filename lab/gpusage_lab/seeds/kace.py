@@ -21,7 +21,7 @@ from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
 from gpusage_lab.learning.partners import RANKING, popular
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_triples
+from gpusage_lab.seeds import kace_models, kace_triples
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -55,8 +55,6 @@ def rules() -> dict[str, Policy]:
 
 def learners() -> Mapping[str, Policy]:
     """Return KACE's four: each learns sums of throughputs from the aggregated features of the pairs that teach."""
-    from gpusage_lab.seeds import kace_models  # noqa: PLC0415 - scikit-learn is an extra
-
     return {name: _learned(partial(kace_models.fitted, make)) for name, make in kace_models.MODELS.items()}
 
 

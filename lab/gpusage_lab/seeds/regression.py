@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import f as f_distribution  # type: ignore[import-untyped, unused-ignore]
 
 FloatArray = npt.NDArray[np.float64]
 ENTER, REMOVE = 0.05, 0.10
@@ -70,11 +71,9 @@ def _solved(terms: FloatArray, target: FloatArray, chosen: Sequence[int]) -> tup
 
 def _chance(smaller: float, larger: float, freedom: int) -> float:
     """Return how likely a term of no worth would lower the residuals from *larger* to *smaller* or further."""
-    from scipy.stats import f  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-
     if freedom <= 0:
         return 1.0
-    return float(f.sf((larger - smaller) / max(smaller / freedom, 1e-300), 1, freedom))
+    return float(f_distribution.sf((larger - smaller) / max(smaller / freedom, 1e-300), 1, freedom))
 
 
 def _best_to_enter(terms: FloatArray, target: FloatArray, chosen: list[int], useful: list[int]) -> int | None:

@@ -11,6 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
+    GradientBoostingRegressor,
+    RandomForestRegressor,
+)
+from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore]
+    GridSearchCV,
+    KFold,
+)
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.activity_features import features_of
@@ -222,11 +230,6 @@ def _shipped(runs: Runs, _: IntArray, test: IntArray) -> FloatArray:
 
 def _searched(make: Callable[[], tuple[Any, dict[str, Any]]], features: str) -> Method:
     def method(runs: Runs, train: IntArray, test: IntArray) -> FloatArray:
-        from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-            GridSearchCV,
-            KFold,
-        )
-
         rows = getattr(runs, features)
         folds = KFold(GRID_FOLDS, shuffle=True, random_state=0)
         search = GridSearchCV(*make(), cv=folds, scoring="neg_mean_squared_error")
@@ -237,16 +240,8 @@ def _searched(make: Callable[[], tuple[Any, dict[str, Any]]], features: str) -> 
 
 
 def _forest() -> tuple[Any, dict[str, Any]]:
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        RandomForestRegressor,
-    )
-
     return RandomForestRegressor(TREES, random_state=0), FOREST_GRID
 
 
 def _gradient_boosting() -> tuple[Any, dict[str, Any]]:
-    from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
-        GradientBoostingRegressor,
-    )
-
     return GradientBoostingRegressor(n_estimators=TREES, random_state=0), BOOSTING_GRID

@@ -185,3 +185,15 @@ def test_a_library_of_an_extra_that_is_not_installed_is_one_sentence(capsys: pyt
 
     assert exit_status(command, []) == 1
     assert "Install gpusage with its extra [yarn]." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("library", ["sklearn", "scipy", "pandas"])
+def test_a_command_without_the_libraries_of_its_extra_says_which_one(library: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules['{library}'] = None; from gpusage.cli import main; main()"
+    command = [sys.executable, "-c", code, "evaluate", "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    installed_as = {"sklearn": "scikit-learn"}.get(library, library)
+    assert done.returncode == 1
+    assert f"Library {installed_as} must be there" in done.stderr
+    assert "Install gpusage with its extra [train]." in done.stderr
+    assert "Traceback" not in done.stderr
