@@ -15,7 +15,6 @@ from gpusage.plain_text import visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 120
 _UNBOUNDED = 10_000
@@ -34,21 +33,19 @@ def console() -> Console:
     return Console(width=None if has_width else WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False)
 
 
-def show(*parts: str | Text | Table) -> None:
+def show(*parts: str | Table, style: str = "") -> None:
     """Print *parts* one below the other, through click, so that a closed pipe is an ordinary error."""
     screen = console()
     with screen.capture() as capture:
         for part in parts:
-            screen.print(visible_lines(part) if isinstance(part, str) else part)
+            screen.print(visible_lines(part) if isinstance(part, str) else part, style=style)
     for line in capture.get().splitlines():
         click.echo(line.rstrip(), color=True)
 
 
 def show_title(text: str) -> None:
     """Print *text* as a heading."""
-    from rich.text import Text  # noqa: PLC0415 - JSON needs none of it
-
-    show(Text(visible_lines(text), style="bold"))
+    show(text, style="bold")
 
 
 class Column(NamedTuple):
