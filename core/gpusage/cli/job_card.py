@@ -30,12 +30,14 @@ _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 
 @click.command(name="job-card", hidden=True)
 @click.argument("comment")
-@click.option("--limit-s", type=float, help="Say so long after the start why there is no card.  [default: wait for it]")
+@click.option("--limit-s", type=float, help="Stop after this time and say why.  [default: wait for the card]")
 @click.option(
-    "--keep-in", type=click.Path(path_type=Path), help="Keep it here, for all users.  [default: the user's cache]"
+    "--keep-in", type=click.Path(path_type=Path), help="Keep the card here, for all users.  [default: the user's cache]"
 )
 def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
-    """Print the card of the model that a job's COMMENT names, or behind "!" why there is none, or nothing.
+    """Print the card of the model that a job's COMMENT names.
+
+    If there is no card, print "!" and the reason. If COMMENT names no model, print nothing.
 
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """

@@ -35,12 +35,12 @@ shape_option = click.option(
     metavar="NAME=SIZES",
     multiple=True,
     callback=_checked_shapes,
-    help="Size of a free dimension or of a whole input, seq=128 or input=3x224x224; may be repeated.",
+    help="Size of a free dimension or of a whole input: seq=128 or input=3x224x224; may be repeated.",
 )
 
 _WORKLOAD_OPTIONS = (
     click.option(
-        "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples a step on one GPU.  [default: 1]"
+        "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples per step on one GPU.  [default: 1]"
     ),
     click.option("--mode", type=click.Choice(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
     click.option(
@@ -51,7 +51,7 @@ _WORKLOAD_OPTIONS = (
     click.option(
         "--optimizer",
         type=click.Choice(get_args(Optimizer)),
-        help=f"Of training; none is forward and backward only.  [default: {_DEFAULT.optimizer}]",
+        help=f"Optimizer in training; none: forward and backward only.  [default: {_DEFAULT.optimizer}]",
     ),
     shape_option,
 )

@@ -84,19 +84,19 @@ _SHARE_OPTIONS = (
         type=click.IntRange(1, 100),
         metavar="PERCENT",
         multiple=True,
-        help="Predict for this MPS share of each GPU, with what it costs; may be repeated.",
+        help="Predict for this MPS share of each GPU, and what the share costs; may be repeated.",
     ),
     click.option(
         "--utilization",
         type=click.FloatRange(0, 100, min_open=True),
         metavar="PERCENT",
-        help="GPU utilization that nvidia-smi showed in a run alone on the whole GPU.",
+        help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU.",
     ),
     click.option(
         "--step-time",
         metavar="TIME@GPU",
         callback=_step_time,
-        help="Step time of a run alone on a whole GPU, 30ms@a100; holds for that GPU.",
+        help="Step time when the job ran alone on this whole GPU, such as 30ms@a100.",
     ),
 )
 

@@ -20,7 +20,7 @@ def folder_option(default: str) -> Decorator:
         type=click.Path(path_type=Path, file_okay=False),
         default=Path(default),
         show_default=True,
-        help="Where all of it lies.",
+        help="Folder of the sandbox.",
     )
 
 

@@ -40,9 +40,9 @@ def _common(function: Function) -> Function:
         "folder",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         required=True,
-        help="Folder of the public measurements; its SOURCES.md says what they are.",
+        help="Folder of the public measurements; its SOURCES.md describes them.",
     )
-    chosen = click.option("--target", "names", metavar="NAME", multiple=True, help="Only this; may be repeated.")
+    chosen = click.option("--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated.")
     return data(chosen(function))
 
 
@@ -73,9 +73,9 @@ def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence
 )
 @run_by("gpusage_lab.cli.learning:train")
 def train() -> None:
-    """Fit everything that gpusage ships, in minutes, seeded: the same folder gives the same bytes.
+    """Fit every artifact that gpusage ships. This takes minutes, and the same folder gives the same bytes.
 
-    Needs the extra [train]; neither torch nor a GPU.
+    It needs the extra [train], but neither torch nor a GPU.
     """
 
 
@@ -94,8 +94,8 @@ def train() -> None:
 def evaluate() -> None:
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them.
 
-    Each is refitted without what it is tested on; then the shipped artifacts are asked as they are.
-    Needs the extra [train]; neither torch nor a GPU.
+    Each predictor is fitted again without the rows that test it; then the shipped artifacts are scored unchanged.
+    This needs the extra [train], but neither torch nor a GPU.
     """
 
 
@@ -103,30 +103,32 @@ def evaluate() -> None:
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1)
 @click.option("--suite", type=click.Choice(["session", "tiny"]), help="[default: session; tiny on the CPU]")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-@click.option("--gpu", type=click.IntRange(0), default=0, show_default=True, help="Which GPU, as nvidia-smi counts.")
-@click.option("--only", callback=_kinds, metavar="KINDS", help="Only these kinds, such as solo,pair.")
+@click.option(
+    "--gpu", type=click.IntRange(0), default=0, show_default=True, help="Number of the GPU, as nvidia-smi counts."
+)
+@click.option("--only", callback=_kinds, metavar="KINDS", help="Only these kinds of measurement, such as solo,pair.")
 @click.option(
     "--budget",
     "budget_s",
     metavar="TIME",
     callback=_duration,
-    help="Stop in time, such as 1500s or 25m.  [default: never]",
+    help="Stop within this time, such as 1500s or 25m.  [default: no limit]",
 )
-@click.option("--retry", is_flag=True, help="Measure again what failed; what did not fit stays as it is.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be measured and how long it takes.")
+@click.option("--retry", is_flag=True, help="Repeat measurements that failed, except those that did not fit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured, and how long it takes.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("profile.csv"),
     show_default=True,
-    help="Table to append to; what it has is not measured again.",
+    help="Table to append to; its rows are not measured again.",
 )
 @run_by("gpusage_lab.cli.profile:measure")
 def profile() -> None:
     """Measure WORKLOADs, or a suite of them, alone and together on one GPU of this machine.
 
     A workload is a named model (timm:, torchvision:, hf:, builtin:) with random weights, as in
-    torchvision:resnet50,batch=64,mode=train,precision=bf16. May be stopped at any time: what was measured is in the
-    table, and the next run goes on from there. Needs the extra [profile].
+    torchvision:resnet50,batch=64,mode=train,precision=bf16. You can stop the command at any time: its results are in
+    the table, and the next run continues from there. It needs the extra [profile].
     """

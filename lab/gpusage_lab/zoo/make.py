@@ -23,10 +23,12 @@ TARGET = Path(__file__).with_name(FILE_NAME)
 
 
 @click.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False), required=True, help="The measurements' folder.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False), required=True, help="Folder of the measurements."
+)
 @click.option("--journal", type=click.Path(path_type=Path), default=Path("build/zoo.tsv"), show_default=True)
-@click.option("--source", "sources", multiple=True, help="Only keys that begin so; may be repeated.")
-@click.option("--pack-only", is_flag=True, help="Make no card, only join those of the journal.")
+@click.option("--source", "sources", multiple=True, help="Only keys that begin with this text; may be repeated.")
+@click.option("--pack-only", is_flag=True, help="Make no card; only join those in the journal.")
 def main(*, data: str, journal: Path, sources: tuple[str, ...], pack_only: bool) -> None:
     """Make every card that is missing, and write the zoo."""
     journal.parent.mkdir(parents=True, exist_ok=True)

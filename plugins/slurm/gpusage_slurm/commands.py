@@ -22,7 +22,7 @@ _SYSTEMD = click.option(
     is_flag=False,
     flag_value=Path("/etc/systemd/system"),
     type=click.Path(path_type=Path, file_okay=False),
-    help="Also gpusaged's unit, in this folder.  [with no value: /etc/systemd/system]",
+    help="Also write gpusaged's unit into this folder.  [with no value: /etc/systemd/system]",
 )
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -40,14 +40,14 @@ slurm.add_command(sandbox)
 @_SLURM_CONF
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_SYSTEMD
-@click.option("--nodes-ready", is_flag=True, help="gpusage is at this path on every compute node.")
+@click.option("--nodes-ready", is_flag=True, help="Confirm that gpusage is at this path on every compute node.")
 @_YES
 @_JSON
 @run_by("gpusage_slurm.actions:install")
 def install() -> None:
     """Show what installing would change at this site; with --yes, change it.
 
-    Nothing is rewritten at a site that begins with `observe`: decisions are only recorded.
+    In mode `observe`, gpusage records decisions and rewrites no job: begin with it.
 
     Example: gpusage slurm install --mode advise --systemd --nodes-ready --yes
     """
@@ -56,14 +56,15 @@ def install() -> None:
 @slurm.command()
 @_SLURM_CONF
 @_SYSTEMD
-@click.option("--with-jobs", is_flag=True, help="Go on although rewritten jobs wait or run.")
+@click.option("--with-jobs", is_flag=True, help="Uninstall even if rewritten jobs wait or run.")
 @_YES
 @_JSON
 @run_by("gpusage_slurm.actions:uninstall")
 def uninstall() -> None:
-    """Show what taking gpusage out would change at this site; with --yes, change it.
+    """Show what removing gpusage would change at this site; with --yes, change it.
 
-    A rewritten job needs cli_filter and the task prolog until it ends, so none may wait or run: `gpusage slurm drain`.
+    A rewritten job needs cli_filter and the task prolog until it ends. So no such job may wait or run; see `gpusage
+    slurm drain`.
 
     Example: gpusage slurm uninstall --yes
     """
@@ -74,10 +75,11 @@ def uninstall() -> None:
 @_JSON
 @run_by("gpusage_slurm.actions:drain")
 def drain() -> None:
-    """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait.
+    """Show which rewritten jobs wait or run; with --yes, stop rewriting and turn back the jobs that wait.
 
-    New jobs are left alone by the kill switch, the file that gpusage.toml names; remove it to go on as before. Do this
-    where gpusaged runs: it is waited for until it says that it saw the file. Slurm 22.05 turns no job back.
+    --yes creates the kill switch, the file that gpusage.toml names, so that new jobs are left alone; remove it to
+    rewrite jobs again. Run this where gpusaged runs: the command waits until gpusaged has seen the file. Slurm 22.05
+    cannot turn jobs back.
 
     Example: gpusage slurm drain --yes
     """

@@ -18,16 +18,16 @@ def sandbox() -> None:
 
 @sandbox.command()
 @_FOLDER
-@click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="COUNTxTYPE:GPUS,...")
-@click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps a GPU; 0 for none.")
-@click.option("--release", help="A Debian or Ubuntu release's Slurm, for example trixie.  [default: the host's own]")
+@click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="Nodes: COUNTxTYPE:GPUS,...")
+@click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps per GPU; 0 for none.")
+@click.option("--release", help="Debian or Ubuntu release to take Slurm from, such as trixie.  [default: the host's]")
 @mode_option
 @json_option
 @run_by("gpusage_slurm.sandbox.actions:up")
 def up() -> None:
     """Start a cluster.
 
-    Slurm is fetched from the host's own apt mirror on first use; nothing is installed on the host.
+    The first use downloads Slurm from the host's own apt mirror; nothing is installed on the host.
 
     Example: gpusage slurm sandbox up --nodes 2xv100:4,1xh100:8 --release trixie --gpusage enforce
     """

@@ -24,7 +24,7 @@ _ROLE = click.option(
     multiple=True,
     default=("rm", "node"),
     show_default=True,
-    help="Who reads that configuration; may be repeated.",
+    help="Hosts that read this configuration; may be repeated.",
 )
 _RM = click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
@@ -44,7 +44,9 @@ yarn.add_command(submit)
 @_CONF_DIR
 @_ROLE
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs that each node of this configuration shares.")
-@click.option("--mps-command", default="", metavar="PATH", help="Starts MPS daemons on the nodes: node/gpusage-mps.")
+@click.option(
+    "--mps-command", default="", metavar="PATH", help="Program that starts MPS daemons on the nodes: node/gpusage-mps."
+)
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_YES
 @_JSON
@@ -52,8 +54,8 @@ yarn.add_command(submit)
 def install() -> None:
     """Show what installing would change in Hadoop's files; with --yes, change it.
 
-    Our jar must lie in share/hadoop/yarn/lib of every host before: --yes is refused where a class of ours would not
-    load. Nothing is rewritten at a site that begins with `observe`: decisions are only recorded.
+    Copy our jar to share/hadoop/yarn/lib on every host first: --yes is refused if one of our classes would not load.
+    In mode `observe`, gpusage records decisions and rewrites no application: begin with it.
 
     Example: gpusage yarn install --role node --gpus 4 --yes
     """

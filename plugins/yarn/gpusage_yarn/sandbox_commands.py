@@ -30,15 +30,15 @@ def sandbox() -> None:
 @click.option(
     "--jar",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
+    help="Jar to put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
 )
 @json_option
 @run_by("gpusage_yarn.sandbox.actions:up")
 def up() -> None:
-    """Start a cluster: one ResourceManager, and a NodeManager a node.
+    """Start a cluster: one ResourceManager, and one NodeManager per node.
 
-    Hadoop is fetched with Maven on first use; nothing is installed on the host. While the cluster is up, other users of
-    the host can run commands in it as you, because a YARN without Kerberos believes any user name.
+    The first use downloads Hadoop with Maven; nothing is installed on the host. While the cluster is up, other users of
+    the host can run commands in it as you, because YARN without Kerberos accepts any user name.
 
     Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
     """
@@ -59,9 +59,9 @@ def shell() -> None:
 @_FOLDER
 @run_by("gpusage_yarn.sandbox.actions:restart")
 def restart() -> None:
-    """Restart every daemon, with the configuration as it is now; containers run on.
+    """Restart every daemon with the present configuration; containers continue to run.
 
-    Inside, $HADOOP_CONF_DIR is what all of them read.
+    Inside the sandbox, all daemons read $HADOOP_CONF_DIR.
 
     Example: gpusage yarn sandbox restart
     """

@@ -17,25 +17,29 @@ Examples:
 
 
 @click.command(epilog=EXAMPLE)
-@click.option("--model", metavar="MODEL", help="As `gpusage predict` takes it; without one, a whole GPU is asked for.")
+@click.option("--model", metavar="MODEL", help="Model, as in `gpusage predict`; without it, ask for a whole GPU.")
 @options.workload_options
-@click.option("--queue", default="", metavar="NAME", help="[default: by the site's rules]")
-@click.option("--gpu", default="", metavar="LABEL", help="Only GPUs of this type, by its node label.")
-@click.option("--containers", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Each runs COMMAND.")
-@click.option("--memory-mib", type=click.IntRange(1, 1 << 24), default=4096, show_default=True, help="Of a container.")
-@click.option("--vcores", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Of a container.")
-@click.option("--name", help="[default: the command's first word]")
-@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="For the command; may be repeated.")
+@click.option("--queue", default="", metavar="NAME", help="Queue.  [default: by the site's rules]")
+@click.option("--gpu", default="", metavar="LABEL", help="Use only GPUs of this type, named by its node label.")
+@click.option(
+    "--containers", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Containers; each runs COMMAND."
+)
+@click.option(
+    "--memory-mib", type=click.IntRange(1, 1 << 24), default=4096, show_default=True, help="Memory per container."
+)
+@click.option("--vcores", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Cores per container.")
+@click.option("--name", help="Name of the application.  [default: the command's first word]")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Variable for the command; may be repeated.")
 @click.option(
     "--file",
     "files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="To lie in the container's folder: through HDFS, or where the nodes see it at this path. May be repeated.",
+    help="File for the container's folder, sent through HDFS or read at the same path on the nodes; may be repeated.",
 )
 @click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
-@click.option("--wait/--detach", default=True, show_default=True, help="Wait for the end, and take over its status.")
-@click.option("--dry-run", is_flag=True, help="Show what would be asked for; submit nothing.")
+@click.option("--wait/--detach", default=True, show_default=True, help="Wait for the end, and exit with its status.")
+@click.option("--dry-run", is_flag=True, help="Show the request; submit nothing.")
 @options.json_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -43,6 +47,6 @@ Examples:
 def submit() -> None:
     """Run COMMAND on YARN with the share of a GPU that its model needs.
 
-    One word is a shell command as typed, several are run as the words that they are. The exit status is the command's
-    own; 143 where the application was killed.
+    A COMMAND of one word is run by a shell; several words are run as they are. The exit status is the command's own,
+    or 143 if the application was killed.
     """

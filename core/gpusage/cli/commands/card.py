@@ -24,7 +24,7 @@ Examples:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Save the readable form here, as NAME.card.json; a folder takes several.",
+    help="Save the readable form here, as NAME.card.json; name a folder for several models.",
 )
 @options.json_option
 @click.pass_context
@@ -32,5 +32,5 @@ Examples:
 def command() -> None:
     """Describe each MODEL in at most 4096 characters, without its weights.
 
-    From a card every prediction can be made that can be made from the file. With --json the card is in `card`.
+    gpusage predicts the same from a card as from the model file. With --json, the card is in `card`.
     """

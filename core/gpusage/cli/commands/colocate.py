@@ -25,6 +25,6 @@ Examples:
 def command() -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS.
 
-    A MODEL may carry its own options behind commas; the command's options hold for the rest. The exit status is 1 where
+    A MODEL may have its own options after commas; the command's options are the defaults. The exit status is 1 if
     sharing is not recommended.
     """

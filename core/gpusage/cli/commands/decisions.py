@@ -10,14 +10,16 @@ from gpusage.cli.options import json_option
 
 @click.command(name="decisions")
 @click.argument("job_id", metavar="[JOBID]", default="")
-@click.option("--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="The last N.  [default: 20]")
-@click.option("--user", metavar="NAME", default="", help="Only this user's.")
+@click.option(
+    "--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="Show the last N decisions.  [default: 20]"
+)
+@click.option("--user", metavar="NAME", default="", help="Show only this user's jobs.")
 @json_option
 @run_by("gpusage.cli.decisions:decisions")
 def command() -> None:
-    """Show what was done to a job, and why; without a job, what was decided last.
+    """Show what gpusage did to a job, and why; without JOBID, the last decisions.
 
-    A job's own user sees the line that the job carries; who may read the daemon's store sees all that was decided.
+    A job's own user sees the line that the job carries. Users who may read the daemon's store see the whole record.
 
     Example: gpusage decisions 1234
     """

@@ -15,11 +15,11 @@ Examples:
 
 
 @click.command(epilog=EXAMPLE, short_help="List the GPU catalogue, with sources.")
-@click.option("--local", is_flag=True, help="Only this machine's GPUs: which rows of the catalogue they are (NVML).")
+@click.option("--local", is_flag=True, help="List only this machine's GPUs (NVML), each with its row of the catalogue.")
 @options.json_option
 @run_by("gpusage.cli.gpus:gpus")
 def command() -> None:
-    """List the GPUs that predictions can be made for, and where each row is from.
+    """List the GPUs that gpusage can predict for, and the source of each row.
 
-    GPU names are understood in other spellings, too: workload managers' type names, NVML's names, and the short forms.
+    gpusage also understands other names of a GPU: workload managers' type names, NVML's names, and the short forms.
     """

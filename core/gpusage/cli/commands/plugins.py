@@ -20,5 +20,5 @@ Examples:
 def command() -> None:
     """List the plugins, their hooks, and what is wrong with them.
 
-    A plugin that cannot be used is set aside: gpusage works on without it. Exit status 1 where there is one.
+    gpusage sets a plugin aside that it cannot use, and works without it. The exit status is then 1.
     """

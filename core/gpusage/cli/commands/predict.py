@@ -33,7 +33,7 @@ Examples:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the explanation as an HTML page with plots, which needs no network.",
+    help="Write the explanation as an HTML page with plots; the page needs no network.",
 )
 @options.json_option
 @run_by("gpusage.cli.predict:predict")

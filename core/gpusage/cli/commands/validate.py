@@ -23,13 +23,13 @@ Examples:
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="Cluster to decide for, JSON or TOML.  [default: ask the local workload manager, else an example cluster]",
+    help="File that describes the cluster, JSON or TOML.  [default: ask the local workload manager, else an example]",
 )
 @click.option(
     "--manager",
     "manager_name",
     metavar="NAME",
-    help="Workload manager that the scripts are for.  [default: the one whose lines they have]",
+    help="Workload manager of the scripts.  [default: the one whose directives they contain]",
 )
 @options.json_option
 @click.pass_context
@@ -37,6 +37,6 @@ Examples:
 def command() -> None:
     """Show what gpusage would do to each job SCRIPT, and why.
 
-    Nothing is submitted or changed. The exit status is 1 where a script has an error; a request that is kept as it is,
-    is none.
+    Nothing is submitted or changed. The exit status is 1 if a script has an error; a request that gpusage keeps is no
+    error.
     """
