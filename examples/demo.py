@@ -51,7 +51,15 @@ EXAMPLES = (
         why="a service that promised 10 ms to 100 requests a second",
         options=(model("dlrm", "batch=1,mode=infer,slo=10ms,rate=100"), "--gpus-per-node=1"),
     ),
-    Example(why="a model whose need is uncertain", options=(model("t5_small", "batch=1,mode=infer"), "--gres=gpu:1")),
+    Example(why="training that leaves room", options=(model("swin_t", "batch=8,precision=fp16"), "--gres=gpu:1")),
+    Example(
+        why="training that waits for its loader, as its user knows",
+        options=(model("resnet50", "batch=32,precision=fp16,utilization=60"), "--gres=gpu:1"),
+    ),
+    Example(
+        why="its user accepts half as long again",
+        options=(model("t5_small", "batch=8,precision=fp16,slowdown=1.5"), "--gres=gpu:1"),
+    ),
     Example(why="training that fills a GPU", options=(model("convnext_tiny", "batch=64"), "--gres=gpu:1")),
     Example(why="the user insists on a type", options=(model("resnet50", "batch=128"), "--gres=gpu:a100:1")),
     Example(why="two GPUs are left alone", options=(model("bert_base", "batch=32"), "--gpus=2")),

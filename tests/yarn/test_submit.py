@@ -92,7 +92,7 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     assert 0 < plan["share"] < 100
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == str(plan["share"])
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == f"0={plan['memory_cap_mib']}M"
-    assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | on " in done.stderr
+    assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | a quarter of a " in done.stderr
 
 
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:

@@ -56,8 +56,8 @@ class Offer:
 
     @property
     def gpu_time(self) -> float:
-        """Return the GPU time of a step, against that of the whole GPU."""
-        return self.share_percent / 100 * self.slowdown.value
+        """Return the GPU time of a step, alone on the share, against that of the whole GPU."""
+        return self.share_percent / 100 * self.price.slowdown.value
 
     @property
     def booked_bytes(self) -> float:
