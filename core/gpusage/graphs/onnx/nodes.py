@@ -42,10 +42,15 @@ _FREE = frozenset({"Identity", "StopGradient"})
 
 def nodes_at_any_batch(first: Trace, second: Trace) -> Merged | None:
     """Return what ran in both of the runs at `BATCHES`, `None` where they took different ways."""
-    if [step.op_type for step in first.steps] != [step.op_type for step in second.steps]:
+    if _way(first) != _way(second):
         return None
     free = [_is_free(one, other) for one, other in zip(first.steps, second.steps, strict=True)]
     return merge(_Nodes(first, free).run(), _Nodes(second, free).run(), BATCHES)
+
+
+def _way(trace: Trace) -> list[tuple[str, int]]:
+    """Return the way that a run took: which operators, each with its number of outputs."""
+    return [(step.op_type, len(step.outputs)) for step in trace.steps]
 
 
 def nodes_of(trace: Trace) -> Run:

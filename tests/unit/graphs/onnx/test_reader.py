@@ -409,3 +409,33 @@ def test_an_input_without_a_shape_takes_the_users(read: Maker, tmp_path: Path) -
 def test_equal_nodes_are_one_object(read: Maker) -> None:
     graph = read({"x": ["batch", 4]}, [node("Relu", "x", "a"), node("Relu", "a", "y")])
     assert graph.nodes[0] is graph.nodes[1]
+
+
+def test_a_model_that_takes_another_way_at_another_batch_size_works_at_one(tmp_path: Path) -> None:
+    """Both branches split, into two parts or three; at 8 samples one is taken, at 12 the other."""
+    limit = helper.make_tensor("limit", TensorProto.INT64, [], [10])
+    zero = helper.make_tensor("zero", TensorProto.INT64, [], [0])
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Split", ["x"], [f"{count}_{part}" for part in range(count)], axis=1, num_outputs=count)],
+            f"into_{count}",
+            [],
+            [helper.make_tensor_value_info(f"{count}_0", TensorProto.FLOAT, None)],
+        )
+        for count in (2, 3)
+    ]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["size"], axis=0),
+        helper.make_node("Greater", ["size", "limit"], ["is_large"]),
+        helper.make_node("If", ["is_large"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], [limit, zero])
+    path = tmp_path / "ways.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+    read = read_model(str(path), {})
+    assert read is not None
+    assert read.fixed_batch_size == 1
+    assert read.nodes[0].outputs == ((1, 2), (1, 2), (1, 2))
