@@ -26,7 +26,7 @@ from gpusage_slurm.sandbox.trial import install_plugin
 
 MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"
-RUN_S = 12
+RUN_S = 20
 REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
 console = Console(highlight=False, width=max(Console().width, 100))
 
