@@ -26,7 +26,7 @@ Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
 JobState = Literal["waiting", "running", "ended"]
 ElementType = Literal["float", "int64", "int32", "int8", "bool"]
 Stage = Literal["eligibility", "fit", "generation", "sharing", "slo"]
-SharingRule = Literal["price", "utilization", "activity"]
+SharingRule = Literal["price", "activity"]
 Binding = Literal["room", "never", "always"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """What is decided of a job, in this order."""
@@ -444,7 +444,7 @@ class SharingRules:
     """When a whole GPU may become a share.
 
     Attributes:
-        rule: What decides: the predicted price of a share, the known utilization, or the predicted SM activity.
+        rule: What decides: the predicted price of a share, or the predicted SM activity.
         sizes: By price: the percentages that a share may have, each 1 to 99.
         maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
         worst_slowdown: By price: the same at the pessimistic end.

@@ -95,6 +95,20 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | a quarter of a " in done.stderr
 
 
+@pytest.mark.short
+def test_a_training_job_gets_a_share_of_the_only_gpu_type_on_which_its_price_holds(cluster: Sandbox) -> None:
+    """Half of an A100 keeps it within 25 %, and three quarters of a V100, which is more GPU time."""
+    training = f"{MODELS}/resnet50.onnx,batch=32,precision=fp16,utilization=60"
+    done = submit(cluster, "--model", training, "--memory-mib", "128", "--json", "--", "env")
+    document = json.loads(done.stdout)
+    plan = document["plan"]
+    assert (plan["share"], plan["labels"]) == (50, ["a100"])
+    assert "bound to a100, where that holds" in document["reasons"]
+    assert document["end"]["state"] == "SUCCEEDED"
+    (output,) = outputs(cluster, document["application"])
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "50"
+
+
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:
     submit(cluster, *SMALL, "--dry-run", "--", "true")
     store = open_store(f"sqlite:///{cluster.layout.state}/decisions.db")

@@ -102,6 +102,15 @@ def _shares(evidence: Evidence) -> Finding:
     return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
 
 
+def _slices(evidence: Evidence) -> Finding:
+    pools = evidence.cluster.pools if evidence.cluster else ()
+    partitions = sorted({name for pool in pools for name in pool.partitions})
+    only = [name for name in partitions if all(":" in (pool.gpu or "") for pool in pools if name in pool.partitions)]
+    if only:
+        return passed("slices", f"partitions with MIG slices only, which are given whole: {', '.join(only)}")
+    return passed("slices", "no partition has MIG slices only")
+
+
 def _all_sharing(evidence: Evidence) -> Finding:
     name = "all_sharing"
     lines = [line for line in evidence.gres_conf.splitlines() if "name=mps" in line.lower().replace(" ", "")]
@@ -252,6 +261,7 @@ _OF_SLURM = (
     task_prolog,
     node_prolog,
     _shares,
+    _slices,
     _all_sharing,
     _units,
     _prefer,

@@ -257,3 +257,10 @@ def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidenc
     assert "may be changed by others than root" in finding.found
     (finding,) = [found for found in examine(healthy) if found.check == "node prolog"]
     assert finding.verdict == "pass"  # slurmd of an ordinary user
+
+
+def test_a_partition_that_has_only_slices_is_said(healthy: Evidence) -> None:
+    sliced = replace(POOL, gpu="a100-sxm4-40gb:3g.20gb", site_type="3g.20gb", partitions=("mig", "all"))
+    cluster = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, partitions=("gpu", "all")), sliced))
+    findings = {found.check: found for found in examine(replace(healthy, cluster=cluster))}
+    assert findings["slices"].found == "partitions with MIG slices only, which are given whole: mig"
