@@ -5,16 +5,23 @@ Core's own sections and those of workload managers are read alike, so that a mis
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import GenericAlias
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
+from msgspec import Meta, Struct
+
+from gpusage.outside import MismatchError, nearest_key, read_as
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Range
 
 _Section = TypeVar("_Section")
+Hint = Any
+"""An annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,75 +47,71 @@ class Source:
         raise RequestError(message)
 
 
-def read_section(kind: type[_Section], table: Mapping[str, Any], source: Source) -> _Section:
+def read_section(kind: type[_Section], table: Mapping[str, object], source: Source) -> _Section:
     """Return a value of the dataclass *kind* with the keys of *table* checked and set.
 
     Raises:
         RequestError: A key is unknown, or its value is of another type or out of its range.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    require_known(table, hints, source)
-    return kind(**{name: _checked(name, value, hints[name], source) for name, value in table.items()})
+    try:
+        read = read_as(_struct(kind), table, source.prefix)
+    except MismatchError as error:
+        source.refuse(error.key, error.rule, error.found, error.hint or "Change it.")
+    return kind(**{name: getattr(read, name) for name in table})
 
 
-def require_known(table: Mapping[str, Any], names: Iterable[str], source: Source) -> None:
+def require_known(table: Mapping[str, object], names: Sequence[str], source: Source) -> None:
     """Refuse a key of *table* that is not among *names*, with the nearest one."""
-    known = list(names)
     for name, value in table.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            cure = f"Did you mean {source.prefix + near[0]!r}?" if near else f"Known are {', '.join(known)}."
-            source.refuse(name, "a known one", value, cure)
+        if name not in names:
+            source.refuse(name, "a known one", value, nearest_key(name, names, source.prefix))
 
 
-def require_table(name: str, value: Any, source: Source) -> Mapping[str, Any]:  # noqa: ANN401 - a TOML value
+def require_table(name: str, value: object, source: Source) -> Mapping[str, object]:
     """Return *value*, or refuse it where it is no section."""
     if not isinstance(value, dict):
         source.refuse(name, "a section", value)
     return value
 
 
-def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each setting of the dataclass *value* by its key, with *prefix* before it."""
-    if dataclasses.is_dataclass(value):
-        yield from ((prefix + item.name, getattr(value, item.name)) for item in dataclasses.fields(value))
+@cache
+def _struct(kind: Hint) -> type[Struct]:
+    """Return what msgspec checks a section of the dataclass *kind* by."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields = [(name, _checked(hint), None) for name, hint in hints.items()]
+    return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _checked(name: str, value: Any, hint: Any, source: Source) -> Any:  # noqa: ANN401 - TOML value in, `hint` out
-    """Return *value* as a *hint*, or say what is wrong with it."""
+def _checked(hint: Hint) -> Hint:
+    """Return the annotation of a setting with its limits and its words as msgspec has them."""
     plain, limits = _limits(hint)
-    expected, right = _judged(value, plain)
-    if right and limits is not None:
-        what = "whole numbers, each" if isinstance(value, list) else "a number"
-        within = (limits.low <= number <= limits.high for number in (value if isinstance(value, list) else (value,)))
-        expected, right = f"{what} from {limits.low:g} to {limits.high:g}", all(within)
-    if not right:
-        source.refuse(name, expected, value)
-    return tuple(value) if isinstance(value, list) else float(value) if plain is float else value
+    origin: Hint = get_origin(plain)  # typeshed's own type of it leaves out the special forms
+    if origin is Literal:
+        return Annotated[plain, Meta(description=f"one of {', '.join(get_args(plain))}")]
+    if plain == tuple[str, ...]:
+        return Annotated[plain, Meta(description="a list of texts")]
+    if plain == tuple[int, ...]:
+        each = f", each from {limits.low:g} to {limits.high:g}" if limits else ""
+        return Annotated[
+            GenericAlias(tuple, (_number(int, limits), ...)), Meta(description=f"a list of whole numbers{each}")
+        ]
+    return _number(plain, limits) if plain in (int, float) else plain
 
 
-def _limits(hint: Any) -> tuple[Any, Range | None]:  # noqa: ANN401 - any annotation
+def _number(kind: type[float], limits: Range | None) -> Hint:
+    """Return the annotation of a number, which is at least 0 where nothing else is said."""
+    what = "a whole number" if kind is int else "a number"
+    if limits is None:
+        most = None if kind is int else sys.float_info.max  # `inf` is TOML
+        return Annotated[kind, Meta(ge=0, le=most, description=f"{what} of at least 0")]
+    within = f"a number from {limits.low:g} to {limits.high:g}"
+    return Annotated[kind, Meta(ge=kind(limits.low), le=kind(limits.high), description=within)]
+
+
+def _limits(hint: Hint) -> tuple[Hint, Range | None]:
     """Return an annotation without its metadata, and the range that this has."""
-    if get_origin(hint) is not Annotated:
+    origin: Hint = get_origin(hint)
+    if origin is not Annotated:
         return hint, None
     plain, *metadata = get_args(hint)
     return plain, next((item for item in metadata if isinstance(item, Range)), None)
-
-
-def _judged(value: Any, hint: Any) -> tuple[str, bool]:  # noqa: ANN401 - a TOML value, and any annotation
-    """Return what a *hint* is, in words, and whether *value* is one."""
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}", value in get_args(hint)
-    if hint == tuple[str, ...]:
-        return "a list of texts", isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if hint == tuple[int, ...]:
-        return "a list of whole numbers", isinstance(value, list) and all(type(item) is int for item in value)
-    if hint is float:
-        return "a number of at least 0", _is_number(value) and 0 <= value < float("inf")
-    if hint is int:
-        return "a whole number of at least 0", type(value) is int and value >= 0
-    return {str: "a text", bool: "true or false"}[hint], isinstance(value, hint)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.configuration import Configuration, load_configuration, parse_configuration
+from gpusage.configuration import Configuration
+from gpusage.configuration_file import load_configuration, parse_configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.settings import YarnSettings
 
@@ -17,7 +18,7 @@ def test_an_empty_file_means_all_defaults() -> None:
 
 def test_no_file_means_all_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GPUSAGE_CONFIG", raising=False)
-    monkeypatch.setattr("gpusage.configuration.DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr("gpusage.configuration_file.DEFAULT_PATH", tmp_path / "none.toml")
     assert load_configuration().mode == "observe"
 
 
@@ -47,7 +48,13 @@ def test_each_value_tells_where_it_came_from() -> None:
         ('[sharing]\nmaximum_percent = "60"', "whole number"),
         ("[sharing]\nenabled = 1", "true or false"),
         ("sharing = 3", "a section"),
-        ("[daemon]\nrefresh_s = -1", "at least 0"),
+        ("[daemon]\nrefresh_s = -1", "a number from 0.1 to 3600; got -1"),
+        ("[daemon]\nstale_after_s = -1", "a number of at least 0; got -1"),
+        ("[daemon]\nstale_after_s = inf", "a number of at least 0; got inf"),
+        ("[daemon]\nstale_after_s = nan", "a number of at least 0; got nan"),
+        ("[store]\nkeep_days = 2.5", "a whole number of at least 0; got 2.5"),
+        ("[store]\nkeep_days = true", "a whole number of at least 0; got True"),
+        ("[store]\nurl = 1979-05-27", "a text; got datetime.date"),
         ('[daemon]\nallowed_users = "root"', "list of texts"),
         ("[sharing]\nsizes = [50, 100]", "whole numbers, each from 1 to 99"),
         ("[sharing]\nsizes = 50", "a list of whole numbers"),

@@ -15,7 +15,7 @@ import click
 from gpusage.advisor import make_advisor
 from gpusage.cli import tables
 from gpusage.cli.decision_lines import document, lines
-from gpusage.configuration import load_configuration, read_configuration
+from gpusage.configuration_file import load_configuration, read_configuration
 from gpusage.mark import parse_mark
 from gpusage.plain_text import one_line
 from gpusage.store.decisions import DecisionStore

@@ -6,7 +6,8 @@ import click
 
 from gpusage.cli import tables
 from gpusage.cli.status_lines import cluster_lines, daemon_lines
-from gpusage.configuration import DaemonSettings, read_configuration
+from gpusage.configuration import DaemonSettings
+from gpusage.configuration_file import read_configuration
 from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
 from gpusage.service.client import find_status

@@ -15,7 +15,7 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import documents, tables
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
-from gpusage.configuration import load_configuration
+from gpusage.configuration_file import load_configuration
 from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
 from gpusage.policies.price_list import SharePrice

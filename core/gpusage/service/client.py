@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpusage.configuration import Configuration, default_configuration
+from gpusage.configuration import Configuration
+from gpusage.configuration_file import default_configuration
 from gpusage.service.protocol import json_line
 from gpusage_hooks.errors import RequestError
 

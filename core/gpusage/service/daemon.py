@@ -14,7 +14,7 @@ import click
 import uvloop
 
 from gpusage.advisor import Advisor, make_advisor
-from gpusage.configuration import load_configuration
+from gpusage.configuration_file import load_configuration
 from gpusage.managers import managers_of
 from gpusage.service.access import keep_to, open_to_everyone
 from gpusage.service.aftercare import Aftercare

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from gpusage.advisor import Advisor
-from gpusage.configuration import Configuration, Managers, configuration_path, load_configuration
+from gpusage.configuration import Configuration
+from gpusage.configuration_file import Managers, configuration_path, load_configuration
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents

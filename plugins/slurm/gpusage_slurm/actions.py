@@ -9,7 +9,8 @@ import click
 
 from gpusage.cli import tables
 from gpusage.cli.admin import show_and_make, show_findings
-from gpusage.configuration import SiteMode, load_configuration
+from gpusage.configuration import SiteMode
+from gpusage.configuration_file import load_configuration
 from gpusage.service.client import find_status
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import drain as leaving

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from gpusage.configuration import Configuration, DaemonSettings, load_configuration
+from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.configuration_file import load_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_slurm.block import block_of
 from gpusage_slurm.install import find_site

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.api import advisor
-from gpusage.configuration import Configuration, read_configuration
+from gpusage.configuration import Configuration
+from gpusage.configuration_file import read_configuration
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError

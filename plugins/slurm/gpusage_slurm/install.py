@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from gpusage.configuration import SiteMode, configuration_path, default_configuration, load_configuration
+from gpusage.configuration import SiteMode
+from gpusage.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import conf, node_side

@@ -10,7 +10,7 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli.admin import show_findings
-from gpusage.configuration import read_configuration
+from gpusage.configuration_file import read_configuration
 from gpusage.service.client import read_status
 from gpusage_yarn.address import SOCKET, require_addresses, sockets
 from gpusage_yarn.cluster import cluster_of, read_view

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpusage.configuration import Configuration, SiteMode, configuration_path, default_configuration, load_configuration
+from gpusage.configuration import Configuration, SiteMode
+from gpusage.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.block import with_block, without_block

@@ -14,7 +14,8 @@ from gpusage.api import advisor
 from gpusage.cli import documents, options, tables
 from gpusage.cli.job_card import card_of
 from gpusage.cli.remembered import remembering
-from gpusage.configuration import Configuration, load_configuration
+from gpusage.configuration import Configuration
+from gpusage.configuration_file import load_configuration
 from gpusage.graphs.card.text import decode
 from gpusage.service.kill_switch import kill_reason
 from gpusage.verdict import Premises, require_job

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpusage.advisor import make_advisor
-from gpusage.configuration import Configuration, DaemonSettings, load_configuration
+from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.configuration_file import load_configuration
 from gpusage.plugins.loading import make_hooks
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.state import State

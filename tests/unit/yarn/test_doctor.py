@@ -14,7 +14,8 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage.cli.admin import Finding
-from gpusage.configuration import DaemonSettings, default_configuration
+from gpusage.configuration import DaemonSettings
+from gpusage.configuration_file import default_configuration
 from gpusage_yarn.cluster import cluster_of, read_view
 from gpusage_yarn.doctor import examine
 from gpusage_yarn.evidence import Evidence
