@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -74,8 +73,7 @@ def require_table(name: str, value: object, source: Source) -> Mapping[str, obje
     return value
 
 
-@cache
-def _struct(kind: Hint) -> type[Struct]:
+def _struct(kind: type) -> type[Struct]:
     """Return what msgspec checks a section of the dataclass *kind* by."""
     hints = get_type_hints(kind, include_extras=True)
     fields = [(name, _checked(hint), None) for name, hint in hints.items()]
@@ -92,9 +90,8 @@ def _checked(hint: Hint) -> Hint:
         return Annotated[plain, Meta(description="a list of texts")]
     if plain == tuple[int, ...]:
         each = f", each from {limits.low:g} to {limits.high:g}" if limits else ""
-        return Annotated[
-            GenericAlias(tuple, (_number(int, limits), ...)), Meta(description=f"a list of whole numbers{each}")
-        ]
+        plain = GenericAlias(tuple, (_number(int, limits), ...))
+        return Annotated[plain, Meta(description=f"a list of whole numbers{each}")]
     return _number(plain, limits) if plain in (int, float) else plain
 
 
