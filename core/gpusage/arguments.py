@@ -27,11 +27,11 @@ def read_workload(arguments: Mapping[str, Any]) -> Workload:
     Raises:
         RequestError: One of them is no field of a workload, or not what that may be.
     """
-    for name, found in arguments.items():
+    for name, value in arguments.items():
         _require(name in _NAMES, "Arguments of a workload", f"be among {', '.join(_NAMES)}", name)
         choices = CHOICES.get(name)
         if choices:
-            _require(found in choices, f"Argument {name!r}", f"be one of {', '.join(choices)}", found)
+            _require(value in choices, f"Argument {name!r}", f"be one of {', '.join(choices)}", value)
     batch_size = arguments.get("batch_size", 1)
     _require(_is_count(batch_size), "Argument 'batch_size'", "be a whole number, at least 1", batch_size)
     return Workload(**arguments)
@@ -71,7 +71,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _require(right: bool, subject: str, rule: str, found: object) -> None:  # noqa: FBT001 - private, read as a sentence
+def _require(right: bool, subject: str, rule: str, value: object) -> None:  # noqa: FBT001 - private, read as a sentence
     if not right:
-        message = f"{subject} must {rule}; got {found!r}. Change it."
+        message = f"{subject} must {rule}; got {value!r}. Change it."
         raise RequestError(message)

@@ -100,13 +100,13 @@ def _require_unchanged(edit: Edit) -> None:
 def _undo(edit: Edit) -> bool:
     """Make the file what it was before, and tell whether it is; what somebody else wrote there meanwhile stays."""
     try:
-        found = read_text(edit.path)
-        if found == edit.after:
+        text = read_text(edit.path)
+        if text == edit.after:
             _write(edit.path, edit.before, edit.mode)
-            found = edit.before
+            text = edit.before
     except BaseException:  # noqa: BLE001 - an interrupt as well: the others are undone first, and this one is named
         return False
-    return found == edit.before or found != edit.after
+    return text == edit.before or text != edit.after
 
 
 def _write(path: Path, text: str | None, mode: int) -> None:

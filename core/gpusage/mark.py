@@ -83,15 +83,15 @@ def parse_mark(text: str) -> Mark | None:
 
     It is the first one: behind it stand reasons, and a user's text in them may look like another.
     """
-    found = _MARK.search(text)
-    if found is None:
+    match = _MARK.search(text)
+    if match is None:
         return None
-    request, _, reasons = found["rest"].partition(" | ")
+    request, _, reasons = match["rest"].partition(" | ")
     before, _, after = request.strip().partition(" -> ")
     return Mark(
-        number=found["number"] or "",
-        code=cast("MarkCode", found["code"]),
-        mode=found["mode"] or "enforce",
+        number=match["number"] or "",
+        code=cast("MarkCode", match["code"]),
+        mode=match["mode"] or "enforce",
         before=before,
         after=after or before,
         reasons=reasons,

@@ -86,8 +86,8 @@ def check_decision(decision: Decision, case: Case, draft: Decision) -> None:
     asked, wanted = case.request, decision.request
     require(bool(decision.plugin), "a decision must name its plugin; got ''")
     if decision.final or wanted != draft.request:
-        said = bool(decision.reasons) and all(reason.strip() for reason in decision.reasons)
-        require(said, f"a decision that changes or ends something must have reasons; got {decision.reasons}")
+        explained = bool(decision.reasons) and all(reason.strip() for reason in decision.reasons)
+        require(explained, f"a decision that changes or ends something must have reasons; got {decision.reasons}")
     if decision.code is not Code.REWRITE and decision.final:
         require(wanted == asked, f"a final {decision.code.name} must leave the request as it is; got {wanted}")
     require(asked.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
@@ -121,9 +121,9 @@ def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
     for name in ("gpu_utilization", "sm_activity", "dram_activity"):
         check_interval(getattr(need, name), name, least=0.0, most=1.0)
     expected = workload.batch_size / need.step_time_s.value
-    found = need.throughput_samples_per_s.value
-    follows = math.isclose(expected, found, rel_tol=1e-6)
-    require(follows, f"throughput_samples_per_s must follow from the step time, {expected:g}; got {found:g}")
+    throughput = need.throughput_samples_per_s.value
+    follows = math.isclose(expected, throughput, rel_tol=1e-6)
+    require(follows, f"throughput_samples_per_s must follow from the step time, {expected:g}; got {throughput:g}")
     fits = need.memory_bytes.high <= gpu.memory_bytes
     require(need.fits == fits, f"fits must follow from the memory's high end, {fits}; got {need.fits}")
 

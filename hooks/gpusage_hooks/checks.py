@@ -222,11 +222,11 @@ def check_listener(function: Hook) -> None:
 
 def _check_refusal(function: Hook, source: str) -> None:
     try:
-        found = call(function, source=source, shape={})
+        answer = call(function, source=source, shape={})
     except GraphError as error:
         require("\n" not in str(error), f"a GraphError must be one line; got {str(error)!r}")
         return
-    message = f"read_model must refuse {source!r} with a GraphError; got {found!r:.80}."
+    message = f"read_model must refuse {source!r} with a GraphError; got {answer!r:.80}."
     raise AssertionError(message)
 
 

@@ -62,8 +62,8 @@ def _is_ours(text: str) -> bool:
 
 def _key(text: str) -> str | None:
     """Return the key that *text* begins with."""
-    key, found, _ = text.strip().partition("=")
-    return key if found else None
+    key, separator, _ = text.strip().partition("=")
+    return key if separator else None
 
 
 def _clause(text: str) -> str:
@@ -153,10 +153,10 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
         raise RequestError(message)
     for index, word in enumerate(match.group().strip() for match in _WORD.finditer(text)):
-        key, found, value = word.partition("=")
+        key, separator, value = word.partition("=")
         if not word:
             continue
-        if index == 0 and key not in KEYS and (not found or word[0] in "\"'" or looks_like_model(word)):
+        if index == 0 and key not in KEYS and (not separator or word[0] in "\"'" or looks_like_model(word)):
             yield ("gpusage", "off") if word == "off" else ("model", _unquoted(word))
         elif key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1)
@@ -247,6 +247,6 @@ def _one_of(key: str, text: str, known: tuple[str, ...]) -> Any:  # noqa: ANN401
     return text
 
 
-def _refuse(key: str, rule: str, found: str, cure: str) -> NoReturn:
-    message = f"Key {key!r} {rule}; got {found!r}. {cure}."
+def _refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:
+    message = f"Key {key!r} {rule}; got {value!r}. {cure}."
     raise RequestError(message)

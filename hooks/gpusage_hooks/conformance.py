@@ -45,11 +45,11 @@ def mismatch(value: object, hint: Hint, path: str) -> str | None:
 
 
 def _of_union(value: object, hint: Hint, path: str) -> str | None:
-    found = [mismatch(value, choice, path) for choice in get_args(hint)]
-    if None in found:
+    mismatches = [mismatch(value, choice, path) for choice in get_args(hint)]
+    if None in mismatches:
         return None
     # A value of the right class with a wrong field deserves that field's clause.
-    pairs = zip(get_args(hint), found, strict=True)
+    pairs = zip(get_args(hint), mismatches, strict=True)
     nearer = [clause for choice, clause in pairs if _is_of(value, get_origin(choice) or choice)]
     return nearer[0] if nearer else _clause(path, " or ".join(_name(choice) for choice in get_args(hint)), value)
 

@@ -427,8 +427,8 @@ class Cluster:
             for pool in self.pools
             if (everywhere or not pool.partitions or chosen & {*pool.partitions}) and pool.meets(node_features)
         )
-        seen = replace(self, pools=pools, unshared=unshared)
-        return self if seen == self else seen
+        visible = replace(self, pools=pools, unshared=unshared)
+        return self if visible == self else visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,19 +27,19 @@ class Finding:
     todo: str = ""
 
 
-def passed(check: str, found: str) -> Finding:
+def passed(check: str, observation: str) -> Finding:
     """Return a finding that needs nothing."""
-    return Finding(check=check, verdict="pass", found=found)
+    return Finding(check=check, verdict="pass", found=observation)
 
 
-def warned(check: str, found: str, todo: str) -> Finding:
+def warned(check: str, observation: str, todo: str) -> Finding:
     """Return a finding that something is missing that may be missing."""
-    return Finding(check=check, verdict="warn", found=found, todo=todo)
+    return Finding(check=check, verdict="warn", found=observation, todo=todo)
 
 
-def failed(check: str, found: str, todo: str) -> Finding:
+def failed(check: str, observation: str, todo: str) -> Finding:
     """Return a finding that something does not work."""
-    return Finding(check=check, verdict="fail", found=found, todo=todo)
+    return Finding(check=check, verdict="fail", found=observation, todo=todo)
 
 
 def settings_finding(configuration: Configuration, trouble: str) -> Finding:
@@ -72,8 +72,8 @@ def store_finding(configuration: Configuration, status: Mapping[str, Any] | None
         return warned(name, "not seen: gpusaged does not answer", "mend that first")
     records = status.get("records", {})
     if records.get("lost"):
-        found = f"{records['lost']} decisions could not be kept: {records.get('error')}"
-        return warned(name, found, f"check {configuration.store.url}")
+        observation = f"{records['lost']} decisions could not be kept: {records.get('error')}"
+        return warned(name, observation, f"check {configuration.store.url}")
     return passed(name, configuration.store.url)
 
 

@@ -81,12 +81,12 @@ def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple
     if path is not None:
         return read_cluster(path, manager.name, advisor.catalogue), "file"
     try:
-        seen = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
+        cluster = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
         trouble = f"There is no {manager.title} on this host."
     except GpuUsageError as error:
-        seen, trouble = None, str(error)
-    if seen is not None:
-        return seen, "local"
+        cluster, trouble = None, str(error)
+    if cluster is not None:
+        return cluster, "local"
     return replace(example_cluster(manager.name, advisor.catalogue), notes=(trouble,)), "example"
 
 

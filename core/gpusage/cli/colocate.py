@@ -29,13 +29,13 @@ def colocate(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
     requests = options.read_requests(models, run)
-    needs, found = _colocation(requests, gpu)
+    needs, colocation = _colocation(requests, gpu)
     names = [request.model for request in requests]
     if as_json:
-        tables.print_json({"schema": SCHEMA, **documents.colocation(names, found)})
+        tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
     else:
-        _show(requests, needs, found)
-    context.exit(0 if found.recommended else 1)
+        _show(requests, needs, colocation)
+    context.exit(0 if colocation.recommended else 1)
 
 
 def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNeed], Colocation]:
@@ -48,8 +48,8 @@ def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNe
     return needs, advisor().colocate(needs, gpu)
 
 
-def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], found: Colocation) -> None:
-    tables.show_title(f"{len(requests)} jobs on one {found.gpu}")
+def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], colocation: Colocation) -> None:
+    tables.show_title(f"{len(requests)} jobs on one {colocation.gpu}")
     tables.show("")
     tables.show_rows(
         COLUMNS,
@@ -64,21 +64,21 @@ def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], found: Col
             for request, need, throughput, percent, cap_bytes in zip(
                 requests,
                 needs,
-                found.normalised_throughput,
-                found.mps_thread_percent,
-                found.memory_cap_bytes,
+                colocation.normalised_throughput,
+                colocation.mps_thread_percent,
+                colocation.memory_cap_bytes,
                 strict=True,
             )
         ],
     )
-    tables.show("", *_verdict(found))
+    tables.show("", *_verdict(colocation))
 
 
-def _verdict(found: Colocation) -> list[str]:
+def _verdict(colocation: Colocation) -> list[str]:
     return [
-        f"Together they do {_times(found.throughput_sum)} the work of one after the other.",
-        "Their memory fits." if found.fits else "Their memory does not fit on one GPU.",
-        f"Sharing is {'' if found.recommended else 'not '}recommended.",
+        f"Together they do {_times(colocation.throughput_sum)} the work of one after the other.",
+        "Their memory fits." if colocation.fits else "Their memory does not fit on one GPU.",
+        f"Sharing is {'' if colocation.recommended else 'not '}recommended.",
     ]
 
 

@@ -29,41 +29,41 @@ def document(job: MarkedJob | None, record: DecisionRecord | None) -> dict[str, 
     The mark has the last word on what the job asks for now: a job that was turned back has ``BACK``.
     """
     mark = parse_mark(job.mark) if job else None
-    told = {**(_of_mark(mark) if mark else _NOTHING), **(_of_record(record) if record else {})}
+    fields = {**(_of_mark(mark) if mark else _NOTHING), **(_of_record(record) if record else {})}
     if mark is not None and mark.code == "BACK":
-        told |= {"code": mark.code, "before": mark.before, "after": mark.after}
-        told["reasons"] = [mark.reasons, *told["reasons"]] if record else told["reasons"]
-    return {"job": _of_job(job) if job else None, **told}
+        fields |= {"code": mark.code, "before": mark.before, "after": mark.after}
+        fields["reasons"] = [mark.reasons, *fields["reasons"]] if record else fields["reasons"]
+    return {"job": _of_job(job) if job else None, **fields}
 
 
 def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]:
     """Yield what became of a job, for people."""
-    told = document(job, record)
-    for line in _title(job, told), *_body(told, record):
+    fields = document(job, record)
+    for line in _title(job, fields), *_body(fields, record):
         yield visible(line)
 
 
-def _title(job: MarkedJob | None, told: dict[str, Any]) -> str:
+def _title(job: MarkedJob | None, fields: dict[str, Any]) -> str:
     if job is None:
-        return f"{told['manager']}, {told['origin']}, {_when(told['decided_at_s'])}, record {told['number'] or '-'}"
+        return f"{fields['manager']}, {fields['origin']}, {_when(fields['decided_at_s'])}, record {fields['number'] or '-'}"
     waiting = f", waits for {job.waits_for}" if job.waits_for else ""
     return f"Job {job.job_id} of {job.user}: {job.state}{waiting}"
 
 
-def _body(told: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
-    if told["code"] is None:
+def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
+    if fields["code"] is None:
         yield "  It carries no mark of ours: it named no model or opted out, or gpusage was switched off or silent."
         return
-    change = told["before"] or "its request"
-    change += f" -> {told['after']}" if told["after"] != told["before"] else ""
-    yield f"  {change}: {_done(told['code'], told['mode'])}"
-    yield from (f"  - {reason}" for reason in told["reasons"] if reason)
-    if told["model"]:
-        yield f"  model {told['model']}" + (f", {_run(told['workload'])}" if told["workload"] else "")
+    change = fields["before"] or "its request"
+    change += f" -> {fields['after']}" if fields["after"] != fields["before"] else ""
+    yield f"  {change}: {_done(fields['code'], fields['mode'])}"
+    yield from (f"  - {reason}" for reason in fields["reasons"] if reason)
+    if fields["model"]:
+        yield f"  model {fields['model']}" + (f", {_run(fields['workload'])}" if fields["workload"] else "")
     if record and record.decision.need:
         yield f"  predicted {describe_need(record.decision.need)}"
-    if told["source"] == "mark" and told["number"]:
-        yield f"  record {told['number']}, {_when(told['decided_at_s'])}"
+    if fields["source"] == "mark" and fields["number"]:
+        yield f"  record {fields['number']}, {_when(fields['decided_at_s'])}"
 
 
 def _done(code: str, mode: str) -> str:
@@ -132,8 +132,8 @@ def _of_record(record: DecisionRecord) -> dict[str, Any]:
 
 
 def _of_workload(workload: Workload) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(workload)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(workload)
+    return fields
 
 
 def _of_job(job: MarkedJob) -> dict[str, Any]:

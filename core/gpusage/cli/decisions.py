@@ -32,13 +32,13 @@ def decisions(job_id: str, count: int | None, user: str, *, as_json: bool) -> No
     if job_id and (count or user):
         message = "JOBID names one job; leave out --last and --user."
         raise click.UsageError(message)
-    found = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
+    entries = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
     if as_json:
-        tables.print_json({"schema": SCHEMA, "decisions": [document(job, record) for job, record in found]})
+        tables.print_json({"schema": SCHEMA, "decisions": [document(job, record) for job, record in entries]})
         return
-    if not found:
+    if not entries:
         tables.show("No decision yet.")
-    for job, record in found:
+    for job, record in entries:
         tables.show(*lines(job, record))
 
 

@@ -62,39 +62,41 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
     return document
 
 
-def need(found: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = None) -> dict[str, Any]:
+def need(predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = None) -> dict[str, Any]:
     """Return what is predicted on one GPU.
 
     Args:
-        found: The prediction.
+        predicted: The prediction.
         first: The need that the speed-up is against; none, no speed-up.
         steps: How many are to run, which makes a run time of the step time.
     """
     document: dict[str, Any] = {
-        "gpu": found.gpu,
-        "share_percent": found.share_percent,
-        "slowdown": interval(found.slowdown),
-        "step_time_s": interval(found.step_time_s),
-        "memory_bytes": interval(found.memory_bytes),
-        "gpu_utilization": interval(found.gpu_utilization),
-        "sm_activity": interval(found.sm_activity),
-        "dram_activity": interval(found.dram_activity),
-        "throughput_samples_per_s": interval(found.throughput_samples_per_s),
-        **({"speedup": interval(speedup(found, first))} if first else {}),
-        "fits": found.fits,
-        "familiar": found.familiar,
-        "notes": list(found.notes),
+        "gpu": predicted.gpu,
+        "share_percent": predicted.share_percent,
+        "slowdown": interval(predicted.slowdown),
+        "step_time_s": interval(predicted.step_time_s),
+        "memory_bytes": interval(predicted.memory_bytes),
+        "gpu_utilization": interval(predicted.gpu_utilization),
+        "sm_activity": interval(predicted.sm_activity),
+        "dram_activity": interval(predicted.dram_activity),
+        "throughput_samples_per_s": interval(predicted.throughput_samples_per_s),
+        **({"speedup": interval(speedup(predicted, first))} if first else {}),
+        "fits": predicted.fits,
+        "familiar": predicted.familiar,
+        "notes": list(predicted.notes),
     }
     if steps is not None:
-        document["run_time_s"] = interval(scaled(found.step_time_s, steps))
+        document["run_time_s"] = interval(scaled(predicted.step_time_s, steps))
     return document
 
 
-def colocation(names: Sequence[str], found: Colocation) -> dict[str, Any]:
+def colocation(names: Sequence[str], predicted: Colocation) -> dict[str, Any]:
     """Return what jobs do to each other, each called by its name in *names*."""
-    jobs = zip(names, found.normalised_throughput, found.mps_thread_percent, found.memory_cap_bytes, strict=True)
+    jobs = zip(
+        names, predicted.normalised_throughput, predicted.mps_thread_percent, predicted.memory_cap_bytes, strict=True
+    )
     return {
-        "gpu": found.gpu,
+        "gpu": predicted.gpu,
         "jobs": [
             {
                 "model": name,
@@ -104,21 +106,21 @@ def colocation(names: Sequence[str], found: Colocation) -> dict[str, Any]:
             }
             for name, throughput, percent, cap_bytes in jobs
         ],
-        "throughput_sum": interval(found.throughput_sum),
-        "fits": found.fits,
-        "recommended": found.recommended,
+        "throughput_sum": interval(predicted.throughput_sum),
+        "fits": predicted.fits,
+        "recommended": predicted.recommended,
     }
 
 
-def decision(script: str, made: Decision, rendered: Rendered) -> dict[str, Any]:
+def decision(script: str, chosen: Decision, rendered: Rendered) -> dict[str, Any]:
     """Return what becomes of one job script, before and after in the workload manager's own words."""
     return {
         "script": script,
-        "code": made.code.value,
+        "code": chosen.code.value,
         "before": rendered.before,
         "after": rendered.after,
-        "reasons": list(made.reasons),
-        "need": need(made.need) if made.need else None,
+        "reasons": list(chosen.reasons),
+        "need": need(chosen.need) if chosen.need else None,
     }
 
 
@@ -143,16 +145,16 @@ def gpu(row: Gpu) -> dict[str, Any]:
     return document
 
 
-def cluster(seen: Cluster, origin: str) -> dict[str, Any]:
+def cluster(observed: Cluster, origin: str) -> dict[str, Any]:
     """Return the cluster that decisions were made for, and where it is from."""
-    return {"origin": origin, **dataclasses.asdict(seen)}
+    return {"origin": origin, **dataclasses.asdict(observed)}
 
 
-def speedup(found: GpuNeed, first: GpuNeed) -> Interval:
+def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
     """Return how many times faster than *first* a step runs; 1 exactly against itself."""
-    if found.gpu != first.gpu:
-        return speedups.speedup(found, first)
-    return ALONE if found.share_percent == first.share_percent else ratio(first.slowdown, found.slowdown)
+    if predicted.gpu != first.gpu:
+        return speedups.speedup(predicted, first)
+    return ALONE if predicted.share_percent == first.share_percent else ratio(first.slowdown, predicted.slowdown)
 
 
 def scaled(figure: Interval, factor: float) -> Interval:

@@ -34,15 +34,15 @@ LAYER_COLUMNS = (
 MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"), tables.Column("share"))
 
 
-def show(found: Explanation) -> None:
+def show(explanation: Explanation) -> None:
     """Print where the time and the memory go."""
-    tables.show(f"On {found.gpu} a step takes {figures.seconds(found.step_time_s)}:\n")
-    _show_filled(CLASS_COLUMNS, list(class_rows(found)))
-    layers = merged(found.layers)
-    tables.show(f"\n{_layers_title(len(found.layers), len(layers))}\n")
-    _show_filled(LAYER_COLUMNS, [layer_row(layer, found.step_time_s) for layer in layers[:SHOWN_LAYERS]])
-    tables.show(f"\nAt its peak the memory holds {figures.size(memory_bytes(found))}:\n")
-    tables.show_rows(MEMORY_COLUMNS, list(memory_rows(found)))
+    tables.show(f"On {explanation.gpu} a step takes {figures.seconds(explanation.step_time_s)}:\n")
+    _show_filled(CLASS_COLUMNS, list(class_rows(explanation)))
+    layers = merged(explanation.layers)
+    tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
+    _show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
+    tables.show(f"\nAt its peak the memory holds {figures.size(memory_bytes(explanation))}:\n")
+    tables.show_rows(MEMORY_COLUMNS, list(memory_rows(explanation)))
     tables.show("")
 
 
@@ -52,15 +52,15 @@ def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]
     tables.show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
 
 
-def document(found: Explanation) -> dict[str, Any]:
+def document(explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as JSON; shapes are of one sample, figures of one step."""
     return {
-        "step_time_s": documents.rounded(found.step_time_s),
-        "busy_s": documents.rounded(found.busy_s),
-        "waiting_s": documents.rounded(found.waiting_s),
+        "step_time_s": documents.rounded(explanation.step_time_s),
+        "busy_s": documents.rounded(explanation.busy_s),
+        "waiting_s": documents.rounded(explanation.waiting_s),
         "classes": [
             {"operator_class": part.name, "kernel_count": part.kernel_count, **_seconds(part.seconds)}
-            for part in found.classes
+            for part in explanation.classes
         ],
         "layers": [
             {
@@ -73,7 +73,7 @@ def document(found: Explanation) -> dict[str, Any]:
                 "parameter_bytes": round(layer.parameter_bytes),
                 "kept_bytes": round(layer.kept_bytes),
             }
-            for layer in found.layers
+            for layer in explanation.layers
         ],
         "memory": [
             {
@@ -81,18 +81,20 @@ def document(found: Explanation) -> dict[str, Any]:
                 "operator_class": None if part.operator_class is None else NAMES[part.operator_class],
                 "memory_bytes": round(part.memory_bytes),
             }
-            for part in found.memory
+            for part in explanation.memory
         ],
     }
 
 
-def _seconds(found: Seconds) -> dict[str, Any]:
-    held = {f"{bound}_bound_s": documents.rounded(held_s) for bound, held_s in zip(BOUNDS, found.bound_s, strict=True)}
+def _seconds(seconds: Seconds) -> dict[str, Any]:
+    held = {
+        f"{bound}_bound_s": documents.rounded(held_s) for bound, held_s in zip(BOUNDS, seconds.bound_s, strict=True)
+    }
     return {
-        "forward_s": documents.rounded(found.forward_s),
-        "backward_s": documents.rounded(found.backward_s),
-        "other_s": documents.rounded(found.other_s),
-        "bound": found.bound,
+        "forward_s": documents.rounded(seconds.forward_s),
+        "backward_s": documents.rounded(seconds.backward_s),
+        "other_s": documents.rounded(seconds.other_s),
+        "bound": seconds.bound,
         **held,
     }
 
@@ -111,11 +113,11 @@ def merged(layers: Sequence[Layer]) -> list[Merged]:
     alike: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         alike.setdefault((layer.operator, layer.weight, layer.output), []).append(layer)
-    found = [
+    rows = [
         Merged(len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.kept_bytes for layer in group))
         for group in alike.values()
     ]
-    return sorted(found, key=lambda one: -one.seconds.total_s)
+    return sorted(rows, key=lambda one: -one.seconds.total_s)
 
 
 def _sum(all_seconds: Sequence[Seconds]) -> Seconds:
@@ -128,30 +130,30 @@ def _sum(all_seconds: Sequence[Seconds]) -> Seconds:
     )
 
 
-def class_rows(found: Explanation) -> Iterator[tuple[str, ...]]:
+def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Yield the cells of `CLASS_COLUMNS`, and of what the step takes beside the kernels."""
-    for part in found.classes:
-        yield part.name, str(part.kernel_count), *_cells(part.seconds, found.step_time_s), bound(part.seconds)
-    yield WAITING, "", "", "", _time(found.waiting_s), _share(found.waiting_s, found.step_time_s), ""
+    for part in explanation.classes:
+        yield part.name, str(part.kernel_count), *_cells(part.seconds, explanation.step_time_s), bound(part.seconds)
+    yield WAITING, "", "", "", _time(explanation.waiting_s), _share(explanation.waiting_s, explanation.step_time_s), ""
 
 
 def layer_row(layer: Merged, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
     words = described(layer.first), str(layer.times), str(layer.first.first_node)
-    kept = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
-    return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), kept
+    kept_text = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
+    return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), kept_text
 
 
-def memory_rows(found: Explanation) -> Iterator[tuple[str, ...]]:
+def memory_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Yield the cells of `MEMORY_COLUMNS`, the largest part first."""
-    total = memory_bytes(found)
-    for part in sorted(found.memory, key=lambda one: -one.memory_bytes):
+    total = memory_bytes(explanation)
+    for part in sorted(explanation.memory, key=lambda one: -one.memory_bytes):
         yield memory_label(part), figures.size(part.memory_bytes), _share(part.memory_bytes, total)
 
 
-def memory_bytes(found: Explanation) -> float:
+def memory_bytes(explanation: Explanation) -> float:
     """Return what the parts add up to."""
-    return sum(part.memory_bytes for part in found.memory)
+    return sum(part.memory_bytes for part in explanation.memory)
 
 
 def memory_label(part: MemoryPart) -> str:
@@ -165,14 +167,14 @@ def described(layer: Layer) -> str:
     return f"{layer.operator}{weight} -> {_sizes(documents.sample_shape(layer.output))}"
 
 
-def bound(found: Seconds) -> str:
+def bound(seconds: Seconds) -> str:
     """Return what holds the work up, with the share of its time where that is not all."""
-    percent = round(100 * max(found.bound_s) / max(found.total_s, 1e-30))
-    return found.bound if percent == 100 else f"{found.bound} {percent} %"  # noqa: PLR2004 - all
+    percent = round(100 * max(seconds.bound_s) / max(seconds.total_s, 1e-30))
+    return seconds.bound if percent == 100 else f"{seconds.bound} {percent} %"  # noqa: PLR2004 - all
 
 
-def _cells(found: Seconds, step_s: float) -> tuple[str, str, str, str]:
-    return _time(found.forward_s), _time(found.backward_s), _time(found.total_s), _share(found.total_s, step_s)
+def _cells(seconds: Seconds, step_s: float) -> tuple[str, str, str, str]:
+    return _time(seconds.forward_s), _time(seconds.backward_s), _time(seconds.total_s), _share(seconds.total_s, step_s)
 
 
 def _time(value_s: float) -> str:

@@ -37,55 +37,57 @@ def page(models: Sequence[Model], legend: str) -> str:
     body = "".join(
         f"<h2>{escape(model.title)}</h2><p>{escape(model.words)}</p>{html.table(model.columns, model.rows)}"
         f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}"
-        f"{''.join(_section(found) for found in model.explanations)}"
+        f"{''.join(_section(explanation) for explanation in model.explanations)}"
         for model in models
     )
     return html.page("gpusage predict", body)
 
 
-def _section(found: Explanation) -> str:
+def _section(explanation: Explanation) -> str:
     layers = [
         bars.Bar(
             label=f"node {layer.first_node}, {explain.described(layer)}",
             text=f"{figures.seconds(layer.seconds.total_s)}, {layer.seconds.bound}",
             parts=_parts(layer.seconds),
         )
-        for layer in found.layers
+        for layer in explanation.layers
     ]
-    rows = [explain.layer_row(layer, found.step_time_s) for layer in explain.merged(found.layers)]
-    title = f"{found.gpu}: {figures.seconds(found.step_time_s)} a step, {figures.size(explain.memory_bytes(found))}"
+    rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merged(explanation.layers)]
+    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} a step, {figures.size(explain.memory_bytes(explanation))}"
     columns = [column.title for column in explain.LAYER_COLUMNS]
     parts = [
         f"<h3>{escape(title)}</h3>",
         bars.legend(COLOURS),
-        html.figure(bars.lines(_classes(found), COLOURS), "Time of one step by operator class, and what holds it up"),
+        html.figure(
+            bars.lines(_classes(explanation), COLOURS), "Time of one step by operator class, and what holds it up"
+        ),
         html.figure(bars.sequence(layers, COLOURS), "Time by layer, from the first to the last; point at a bar"),
-        html.figure(bars.lines(_memory(found), MEMORY_COLOUR), "Device memory at its peak"),
-        html.table([column.title for column in explain.CLASS_COLUMNS], explain.class_rows(found)),
+        html.figure(bars.lines(_memory(explanation), MEMORY_COLOUR), "Device memory at its peak"),
+        html.table([column.title for column in explain.CLASS_COLUMNS], explain.class_rows(explanation)),
         f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
     ]
     return "".join(parts)
 
 
-def _classes(found: Explanation) -> list[bars.Bar]:
+def _classes(explanation: Explanation) -> list[bars.Bar]:
     waiting = bars.Bar(
-        label=explain.WAITING, text=figures.seconds(found.waiting_s), parts=[("launch", found.waiting_s)]
+        label=explain.WAITING, text=figures.seconds(explanation.waiting_s), parts=[("launch", explanation.waiting_s)]
     )
     classes = [
         bars.Bar(label=part.name, text=figures.seconds(part.seconds.total_s), parts=_parts(part.seconds))
-        for part in found.classes
+        for part in explanation.classes
     ]
     return [*classes, waiting]
 
 
-def _memory(found: Explanation) -> list[bars.Bar]:
+def _memory(explanation: Explanation) -> list[bars.Bar]:
     return [
         bars.Bar(
             label=explain.memory_label(part),
             text=figures.size(part.memory_bytes),
             parts=[("memory", part.memory_bytes)],
         )
-        for part in sorted(found.memory, key=lambda one: -one.memory_bytes)
+        for part in sorted(explanation.memory, key=lambda one: -one.memory_bytes)
     ]
 
 

@@ -97,8 +97,8 @@ def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
     def ask() -> dict[str | None, click.Command]:
         return {command.name: command for command in reversed(_commands(_hooks().add_commands()))}
 
-    found: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
-    return found
+    commands: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
+    return commands
 
 
 def _commands(answer: Iterable[object]) -> list[click.Command]:

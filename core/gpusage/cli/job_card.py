@@ -121,9 +121,9 @@ def cache_key(wish: ModelRequest) -> str:
     A folder counts by its config.json; a name that is no path counts by itself.
     """
     path = Path(wish.model).expanduser()
-    seen = path / "config.json" if path.is_dir() else path
+    described = path / "config.json" if path.is_dir() else path
     try:
-        status = seen.stat()
+        status = described.stat()
         identity: tuple[object, ...] = (str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError:
         identity = (wish.model,)

@@ -64,13 +64,13 @@ def json_option(function: Function) -> Function:
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return model files and folders that begin with *incomplete*; a folder that stands alone is looked into."""
-    found = list(_model_paths(incomplete))
-    while len(found) == 1 and found[0].endswith("/"):
-        inside = list(_model_paths(found[0]))
+    matches = list(_model_paths(incomplete))
+    while len(matches) == 1 and matches[0].endswith("/"):
+        inside = list(_model_paths(matches[0]))
         if not inside:
             break
-        found = inside
-    return [CompletionItem(path) for path in sorted(found)]
+        matches = inside
+    return [CompletionItem(path) for path in sorted(matches)]
 
 
 def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

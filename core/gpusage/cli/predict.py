@@ -53,8 +53,8 @@ def predict(
         _write_page(output, predictions, explanations)
     pairs = list(zip(predictions, explanations if explains else [()] * len(predictions), strict=True))
     if as_json:
-        found = [_document(*prediction, explained) for prediction, explained in pairs]
-        tables.print_json({"schema": SCHEMA, "predictions": found})
+        entries = [_document(*prediction, explained) for prediction, explained in pairs]
+        tables.print_json({"schema": SCHEMA, "predictions": entries})
         return
     for prediction, explained in pairs:
         _show(*prediction)
@@ -67,11 +67,11 @@ def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Sh
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
     asked.check(gpus, catalogue)
-    found = []
+    predictions = []
     for request in requests:
         graph = advisor().read(request.model, dict(request.workload.shape))
-        found.append((graph, request.workload, asked.needs(advisor(), graph, request.workload, gpus)))
-    return found
+        predictions.append((graph, request.workload, asked.needs(advisor(), graph, request.workload, gpus)))
+    return predictions
 
 
 def _explanations(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> Sequence[Explanation]:
@@ -79,8 +79,8 @@ def _explanations(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) ->
 
 
 def _show_explanations(explanations: Sequence[Explanation]) -> None:
-    for found in explanations:
-        explain.show(found)
+    for explanation in explanations:
+        explain.show(explanation)
 
 
 def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Sequence[Sequence[Explanation]]) -> None:
@@ -105,10 +105,10 @@ def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Seq
 def _document(
     graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], explanations: Sequence[Explanation]
 ) -> dict[str, Any]:
-    found = [documents.need(need, first=needs[0], steps=run.steps) for need in needs]
+    rows = [documents.need(need, first=needs[0], steps=run.steps) for need in needs]
     by_gpu = {explained.gpu: explain.document(explained) for explained in explanations}
-    found = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in found]
-    return {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": found}
+    rows = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in rows]
+    return {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": rows}
 
 
 def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:

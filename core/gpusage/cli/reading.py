@@ -164,8 +164,8 @@ def _alone(files: set[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    kept = sorted({2, *files})
-    for lower, upper in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+    kept_files = sorted({2, *files})
+    for lower, upper in zip(kept_files, [*kept_files[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)
 
 

@@ -46,11 +46,11 @@ class RememberingAdvisor(Advisor):
     def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, predicted now or kept from before."""
         path = self.folder / self._key(workload, gpus)
-        found = _read(path, gpus)
-        if found is None:
-            found = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
-            keep(path, msgspec.json.encode(found))
-        return found
+        needs = _read(path, gpus)
+        if needs is None:
+            needs = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
+            keep(path, msgspec.json.encode(needs))
+        return needs
 
     def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
         identity = (_FORMAT, self.card, workload, tuple(gpus), tuple(_files()))

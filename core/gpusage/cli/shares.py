@@ -67,8 +67,8 @@ class Shares(NamedTuple):
 def _step_time(_: click.Context, __: click.Parameter, value: str | None) -> StepTime | None:
     if value is None:
         return None
-    duration, found, gpu = value.partition("@")
-    if not found or not gpu:
+    duration, separator, gpu = value.partition("@")
+    if not separator or not gpu:
         message = f"Option --step-time must name the GPU it was measured on; got {value!r}. Write '30ms@a100'."
         raise click.UsageError(message)
     try:

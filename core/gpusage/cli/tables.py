@@ -78,18 +78,18 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:
     """Yield columns and table of each form, the widest first."""
     yield columns, _table(columns, rows, gap=2)
-    kept = list(columns)
+    wide = list(columns)
     while True:
         folded = [
-            [cell.replace(" (", "\n(") for cell, column in zip(row, columns, strict=True) if column in kept]
+            [cell.replace(" (", "\n(") for cell, column in zip(row, columns, strict=True) if column in wide]
             for row in rows
         ]
-        narrow = [column._replace(title=column.title.replace(" ", "\n")) for column in kept]
-        yield kept, _table(narrow, folded, gap=1)
-        optional = [column for column in kept if column.is_optional]
+        narrow = [column._replace(title=column.title.replace(" ", "\n")) for column in wide]
+        yield wide, _table(narrow, folded, gap=1)
+        optional = [column for column in wide if column.is_optional]
         if not optional:
             return
-        kept.remove(optional[-1])
+        wide.remove(optional[-1])
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> Table:

@@ -88,10 +88,10 @@ def row_of(nvml_name: str, memory_bytes: int, catalogue: Catalogue) -> Gpu | Non
     found one in their memory alone, the nearest is meant.
     """
     try:
-        found = catalogue.find(nvml_name)
+        row = catalogue.find(nvml_name)
     except DeviceError:
         return None
-    kin = [gpu for gpu in catalogue if _form(gpu) == _form(found)]
+    kin = [gpu for gpu in catalogue if _form(gpu) == _form(row)]
     return min(kin, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
 
 

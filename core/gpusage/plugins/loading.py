@@ -97,11 +97,11 @@ def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
 
 def _implementations(manager: pluggy.PluginManager, hook: str, ours: set[str]) -> Iterator[Implementation]:
     """Yield who implements *hook*, in the order in which they are asked."""
-    for found in reversed(getattr(manager.hook, hook).get_hookimpls()):
+    for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
         yield Implementation(
-            plugin=found.plugin_name,
+            plugin=implementation.plugin_name,
             hook=hook,
-            function=found.function,
-            arguments=found.argnames,
-            is_ours=found.plugin_name in ours,
+            function=implementation.function,
+            arguments=implementation.argnames,
+            is_ours=implementation.plugin_name in ours,
         )

@@ -84,8 +84,8 @@ def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
         return replace(draft, request=request, reasons=(reason,))
     missed = names(place for place in where if place not in met)
     reason = f"the promised {seconds(slo.latency_s)} may not hold on {missed}"
-    kept = [name for name in draft.request.preferred_gpus if name in {place.name for place in met}]
-    wished = tuple(kept) or _by_speed(case, met)
+    preferred = [name for name in draft.request.preferred_gpus if name in {place.name for place in met}]
+    wished = tuple(preferred) or _by_speed(case, met)
     return replace(draft, request=replace(draft.request, preferred_gpus=wished), reasons=(*draft.reasons, reason))
 
 

@@ -84,17 +84,17 @@ def free_ports(count: int) -> list[int]:
     Raises:
         RequestError: There are not so many.
     """
-    found: set[int] = set()
+    ports: set[int] = set()
     for _ in range(_MOST_TRIES):
-        if len(found) == count:
+        if len(ports) == count:
             break
         port = _PORTS.start + secrets.randbelow(len(_PORTS))
         if _is_free(port):
-            found.add(port)
+            ports.add(port)
     else:
-        message = f"Machine must have {count} free ports below {_PORTS.stop}; got {len(found)}. Ask for fewer nodes."
+        message = f"Machine must have {count} free ports below {_PORTS.stop}; got {len(ports)}. Ask for fewer nodes."
         raise RequestError(message)
-    return sorted(found)
+    return sorted(ports)
 
 
 def _is_free(port: int) -> bool:

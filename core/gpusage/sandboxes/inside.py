@@ -54,8 +54,8 @@ class Inside:
         if check and done.returncode != 0:
             complaint = " ".join((done.stderr or done.stdout).split())
             shown = complaint[-self.complaint_characters :] if self.complaint_characters else complaint
-            found = shown or f"exit status {done.returncode}"
-            message = f"Command {' '.join(command)!r} must succeed; got: {found}. Look into {self.logs}."
+            outcome = shown or f"exit status {done.returncode}"
+            message = f"Command {' '.join(command)!r} must succeed; got: {outcome}. Look into {self.logs}."
             raise RequestError(message)
         return done
 

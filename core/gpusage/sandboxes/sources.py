@@ -62,10 +62,10 @@ def render_deb822(source: Source) -> str:
 def read_host_sources(folder: Path = Path("/etc/apt")) -> tuple[Source, ...]:
     """Return every archive that the host's apt is told of, in the order in which apt reads them."""
     lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
-    found = [source for path in lists if path.is_file() for source in parse_one_line(_text(path))]
+    sources = [source for path in lists if path.is_file() for source in parse_one_line(_text(path))]
     for path in sorted((folder / "sources.list.d").glob("*.sources")):
-        found.extend(parse_deb822(_text(path)))
-    return tuple(found)
+        sources.extend(parse_deb822(_text(path)))
+    return tuple(sources)
 
 
 def read_os_release(path: Path = Path("/etc/os-release")) -> Mapping[str, str]:

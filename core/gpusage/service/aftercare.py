@@ -58,8 +58,12 @@ class Aftercare:
 
     def status(self) -> dict[str, Any]:
         """Return what was done, and which jobs need a person."""
-        told = dict(self._told)
-        return {"turned_back": self._turned_back, "stuck": [*told.values()][:REMEMBERED_TROUBLES], "error": self._error}
+        sentences = dict(self._told)
+        return {
+            "turned_back": self._turned_back,
+            "stuck": [*sentences.values()][:REMEMBERED_TROUBLES],
+            "error": self._error,
+        }
 
     def look(self) -> None:
         """Look once; whatever goes wrong, the next look may succeed."""
@@ -68,8 +72,8 @@ class Aftercare:
         try:
             for manager in snapshot.clusters:
                 context = snapshot.advisor.context(manager)
-                found = snapshot.advisor.hooks.shared_jobs(manager, ("waiting",), context)
-                waiting |= {(manager, job.job_id): job for job in found or ()}
+                jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting",), context)
+                waiting |= {(manager, job.job_id): job for job in jobs or ()}
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._fail(error)
@@ -115,10 +119,10 @@ class Aftercare:
         self._told[key] = text
 
     def _fail(self, error: Exception) -> None:
-        said = _said(error)
-        if said != self._error:
-            _log.warning("rewritten jobs cannot be looked at: %s", said)
-        self._error = said
+        sentence = _said(error)
+        if sentence != self._error:
+            _log.warning("rewritten jobs cannot be looked at: %s", sentence)
+        self._error = sentence
 
     def _run(self) -> None:
         while not self._stop.wait(max(1.0, self._state.snapshot.configuration.daemon.refresh_s)):

@@ -98,8 +98,8 @@ class Asks:
         for why, count in ask.missed.items():
             self.missed[why] += count
         if ask.missed:
-            told = ", ".join(f"{why} {count}" for why, count in ask.missed.items())
-            _log.warning("%s: jobs before this one got no answer: %s", ask.manager, told)
+            counts = ", ".join(f"{why} {count}" for why, count in ask.missed.items())
+            _log.warning("%s: jobs before this one got no answer: %s", ask.manager, counts)
 
     def _overdue(self, exchange: Exchange) -> None:
         """Answer in the judge's place; the record tells what the job really got.

@@ -55,9 +55,9 @@ def read_status(paths: Sequence[str]) -> tuple[str, dict[str, Any] | None, str]:
         return paths[0], None, str(error)
 
 
-def in_force(told: Mapping[str, Any]) -> Configuration:
-    """Return what a daemon has *told* of the settings with which it goes on while the file is broken."""
-    known = {"mode": told.get("mode"), "kill_switch": told.get("kill_switch", {}).get("path")}
+def in_force(document: Mapping[str, Any]) -> Configuration:
+    """Return the settings in a daemon's status *document*: those that it uses while the file is broken."""
+    known = {"mode": document.get("mode"), "kill_switch": document.get("kill_switch", {}).get("path")}
     settings = {key: value for key, value in known.items() if isinstance(value, str)}
     return replace(default_configuration(), **settings, origins=dict.fromkeys(settings, "gpusaged"))  # type: ignore[arg-type]
 

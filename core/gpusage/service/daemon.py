@@ -71,7 +71,9 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     recorder = Recorder(store, loop, advisor.hooks)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
-        asking = stack.enter_context(closing(Door(path, lambda made: keep_to(made, state.snapshot.trusted_uids))))
+        asking = stack.enter_context(
+            closing(Door(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
+        )
         looking = stack.enter_context(closing(Door(status_path(path), open_to_everyone)))
         await _serve_on(asking, looking, state, recorder, stop)
 

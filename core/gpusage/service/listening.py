@@ -65,10 +65,10 @@ def held(path: Path) -> Iterator[Path]:
 def identity(path: Path) -> Identity | None:
     """Return what tells one file at *path* from another, ``None`` where there is none."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def remove(path: Path, ours: Identity | None) -> None:

@@ -27,11 +27,11 @@ class Memo(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """Return what was kept under *key*, or ``None``."""
-        found = self._kept.get(key)
-        if found is None:
+        entry = self._kept.get(key)
+        if entry is None:
             return None
         self._kept.move_to_end(key)
-        return found[0]
+        return entry[0]
 
     def put(self, key: Key, value: Value, weight: int = 1) -> None:
         """Keep *value*, at the cost of those not asked for longest."""

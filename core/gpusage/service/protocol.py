@@ -151,8 +151,8 @@ def _ask(message: Mapping[str, Any]) -> Ask:
 
 def _counts(missed: object) -> dict[str, int]:
     """Return the counts that an adapter tells; what is none is left out."""
-    told = missed if isinstance(missed, dict) else {}
-    return {why: told[why] for why in MISSED if type(told.get(why)) is int and 0 < told[why] < MAXIMUM_COUNT}
+    counts = missed if isinstance(missed, dict) else {}
+    return {why: counts[why] for why in MISSED if type(counts.get(why)) is int and 0 < counts[why] < MAXIMUM_COUNT}
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:

@@ -141,11 +141,11 @@ class Recorder:
     def _next(self) -> tuple[list[Batch], bool]:
         """Return every batch that waits, at least one unless this is the end; and whether there may be more."""
         batches: list[Batch] = []
-        found = self._queue.get()
-        while found is not None:
-            batches.append(found)
+        batch = self._queue.get()
+        while batch is not None:
+            batches.append(batch)
             try:
-                found = self._queue.get_nowait()
+                batch = self._queue.get_nowait()
             except queue.Empty:
                 return batches, True
         return batches, False

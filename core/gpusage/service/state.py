@@ -133,8 +133,8 @@ class State:
             "kill_switch": {"path": snapshot.configuration.kill_switch, "on": snapshot.killed is not None},
             "configuration": {"path": str(self._path or configuration_path()), "error": self._broken},
             "clusters": {
-                manager: {"age_s": round(now_s - seen.seen_at_s, 1), **msgspec.to_builtins(seen.cluster)}
-                for manager, seen in dict(self._sightings).items()
+                manager: {"age_s": round(now_s - sighting.seen_at_s, 1), **msgspec.to_builtins(sighting.cluster)}
+                for manager, sighting in dict(self._sightings).items()
             },
             "troubles": dict(snapshot.troubles),
         }
@@ -197,15 +197,15 @@ class State:
 
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
-            made = self._made()
-            if refreshed or made != self._snapshot:
-                self._snapshot = made
+            snapshot = self._made()
+            if refreshed or snapshot != self._snapshot:
+                self._snapshot = snapshot
 
     def _made(self) -> Snapshot:
         configuration = self._configuration
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
         sightings = dict(self._sightings)
-        fresh = {manager: seen.cluster for manager, seen in sightings.items() if seen.seen_at_s >= oldest_s}
+        fresh = {manager: sighting.cluster for manager, sighting in sightings.items() if sighting.seen_at_s >= oldest_s}
         return Snapshot(
             configuration=configuration,
             advisor=self._advisor.configured(configuration),
@@ -223,10 +223,10 @@ class State:
 def _signature(path: Path) -> object:
     """Return something that changes when the file does; files may be replaced within one tick of the clock."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return error.errno
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
 
 def _guarded(action: Callable[[], None]) -> None:

@@ -27,8 +27,8 @@ def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
 
 def path_of(url: str) -> Path:
     """Return the file that a SQLite *url* names; three slashes are a relative path, four an absolute one."""
-    scheme, found, path = url.partition(":///")
-    if scheme != "sqlite" or not found or not path:
+    scheme, separator, path = url.partition(":///")
+    if scheme != "sqlite" or not separator or not path:
         message = (
             f"Key 'store.url' must be 'sqlite:///PATH' or 'postgresql://USER@HOST/DATABASE'; got {url!r}. "
             "Write 'sqlite:////var/lib/gpusage/decisions.db'."

@@ -85,15 +85,15 @@ def address_of(url: str) -> Address:
         raise _url_error(str(error)) from error
     unknown = sorted(set(options) - {"host", "sslmode"})
     mode = options.get("sslmode", "prefer")
-    found = ""
+    trouble = ""
     if parts.password is not None:
-        found = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
+        trouble = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
     elif unknown:
-        found = f"{', '.join(unknown)} (host and sslmode are known)"
+        trouble = f"{', '.join(unknown)} (host and sslmode are known)"
     elif mode not in SSL_MODES:
-        found = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
-    if found:
-        raise _url_error(found)
+        trouble = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
+    if trouble:
+        raise _url_error(trouble)
     user = unquote(parts.username or "") or getpass.getuser()
     return Address(
         host=options.get("host") or parts.hostname or SOCKETS,
@@ -154,8 +154,8 @@ class PostgresqlStore(DecisionStore):
 
     def find(self, number: str) -> DecisionRecord | None:
         """Return one decision; see `DecisionStore.find`."""
-        found = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
-        return found[0] if found else None
+        records = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
+        return records[0] if records else None
 
     def _read(self, which: str, **values: str | int) -> tuple[DecisionRecord, ...]:
         try:
@@ -218,12 +218,12 @@ class PostgresqlStore(DecisionStore):
     def _prepare(self, connection: Connection) -> None:
         if connection.run("SELECT to_regclass('gpusage.decisions')") == [[None]]:
             _make(connection, _SCHEMA)
-        ((found,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
-        if found < SCHEMA_VERSION:
+        ((version,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
+        if version < SCHEMA_VERSION:
             _make(connection, _NUMBERS)
-        if found > SCHEMA_VERSION:
+        if version > SCHEMA_VERSION:
             message = (
-                f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {found}. "
+                f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
                 "Update gpusage, or name another database in [store] url."
             )
             raise StoreError(message)
@@ -283,10 +283,10 @@ def _client() -> Any:  # noqa: ANN401 - a module without types
 
 def _told(error: Exception) -> str:
     """Return the server's own words."""
-    told = error.args[0] if error.args else None
-    return " ".join(str(told.get("M", told) if isinstance(told, dict) else error).split())
+    fields = error.args[0] if error.args else None
+    return " ".join(str(fields.get("M", fields) if isinstance(fields, dict) else error).split())
 
 
-def _url_error(found: str) -> RequestError:
-    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {found}. Mend it in gpusage.toml."
+def _url_error(trouble: str) -> RequestError:
+    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {trouble}. Mend it in gpusage.toml."
     return RequestError(message)

@@ -78,8 +78,8 @@ class SqliteStore(DecisionStore):
 
     def find(self, number: str) -> DecisionRecord | None:
         """Return one decision; see `DecisionStore.find`."""
-        found = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
-        return found[0] if found else None
+        records = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
+        return records[0] if records else None
 
     def _read(self, which: str, *values: str | int) -> tuple[DecisionRecord, ...]:
         if self._connection is None and not self.path.exists():
@@ -137,10 +137,10 @@ class SqliteStore(DecisionStore):
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > SCHEMA_VERSION:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
             message = (
-                f"Store {str(self.path)!r} must have a schema of at most version {SCHEMA_VERSION}; got {found}. "
+                f"Store {str(self.path)!r} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
                 "Update gpusage, or name another file in [store] url."
             )
             raise StoreError(message)
