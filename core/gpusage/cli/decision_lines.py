@@ -45,7 +45,8 @@ def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]
 
 def _title(job: MarkedJob | None, fields: dict[str, Any]) -> str:
     if job is None:
-        return f"{fields['manager']}, {fields['origin']}, {_when(fields['decided_at_s'])}, record {fields['number'] or '-'}"
+        when = _when(fields["decided_at_s"])
+        return f"{fields['manager']}, {fields['origin']}, {when}, record {fields['number'] or '-'}"
     waiting = f", waits for {job.waits_for}" if job.waits_for else ""
     return f"Job {job.job_id} of {job.user}: {job.state}{waiting}"
 

@@ -53,7 +53,8 @@ def _section(explanation: Explanation) -> str:
         for layer in explanation.layers
     ]
     rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merged(explanation.layers)]
-    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} a step, {figures.size(explain.memory_bytes(explanation))}"
+    memory = figures.size(explain.memory_bytes(explanation))
+    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}"
     columns = [column.title for column in explain.LAYER_COLUMNS]
     parts = [
         f"<h3>{escape(title)}</h3>",

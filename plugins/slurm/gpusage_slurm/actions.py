@@ -62,11 +62,11 @@ def drain(*, yes: bool, as_json: bool) -> None:
     """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait."""
     path = load_configuration().kill_switch
     switch = leaving.switch_on(path, local_sockets()) if yes else leaving.Switch(path=path)
-    found = leaving.departures(act=yes)
+    departures = leaving.departures(act=yes)
     if as_json:
-        tables.print_json(leaving.document(found, switch, act=yes))
+        tables.print_json(leaving.document(departures, switch, act=yes))
         return
-    tables.show(*leaving.lines(found, switch, act=yes))
+    tables.show(*leaving.lines(departures, switch, act=yes))
 
 
 def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) -> None:

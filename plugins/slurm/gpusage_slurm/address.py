@@ -37,4 +37,4 @@ def local_sockets() -> tuple[str, ...]:
 
 def _unquoted(text: str) -> str:
     """Return what `lua.quoted` wrote."""
-    return _NUMBER.sub(lambda found: bytes([int(found[1])]), text.encode()).decode("utf-8", "replace")
+    return _NUMBER.sub(lambda match: bytes([int(match[1])]), text.encode()).decode("utf-8", "replace")

@@ -31,14 +31,14 @@ def with_block(text: str, body: str) -> str:
 
 def without_block(text: str) -> str:
     """Return the script *text* as the site wrote it."""
-    found = _BLOCK.search(text)
-    if not found:
+    match = _BLOCK.search(text)
+    if not match:
         return text
-    before, after = text[: found.start()], text[found.end() :]
-    return (before.removesuffix("\n") if found.group().startswith(_BEGIN + _UNENDED) else before) + after
+    before, after = text[: match.start()], text[match.end() :]
+    return (before.removesuffix("\n") if match.group().startswith(_BEGIN + _UNENDED) else before) + after
 
 
 def block_of(text: str) -> str | None:
     """Return our block as it stands in *text*, ``None`` where there is none."""
-    found = _BLOCK.search(text)
-    return found.group() if found else None
+    match = _BLOCK.search(text)
+    return match.group() if match else None

@@ -33,16 +33,16 @@ def read_files(path: Path) -> dict[Path, str]:
 
     In a name ``%c`` is the cluster's; one without a folder lies beside the file that includes it.
     """
-    found: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
     cluster, waiting = "", [path]
     while waiting:
         each = waiting.pop(0)
-        text = None if any(each.samefile(known) for known in found if each.exists()) else read_text(each)
+        text = None if any(each.samefile(known) for known in texts if each.exists()) else read_text(each)
         if text is not None:
-            found[each] = text
+            texts[each] = text
             cluster = cluster or (setting(text, "ClusterName") or "").lower()
             waiting[:0] = [each.parent / name.replace("%c", cluster) for name in _INCLUDE.findall(text)]
-    return found
+    return texts
 
 
 def setting(text: str, key: str) -> str | None:
@@ -117,14 +117,14 @@ def _changed_since(line: str) -> str | None:
     expected = [*before, *(item for item in ours if item in now and item not in before)]
     if not ours or now == expected:
         return None
-    kept = [item for item in now if item in before or item not in ours]
-    return f"{key}={','.join(kept)}" if kept else None
+    remaining = [item for item in now if item in before or item not in ours]
+    return f"{key}={','.join(remaining)}" if remaining else None
 
 
 def _line_of(lines: list[str], key: str) -> int | None:
     pattern = re.compile(rf"\s*{re.escape(key)}\s*=", re.IGNORECASE)
-    found = [index for index, line in enumerate(lines) if pattern.match(line)]
-    return found[-1] if found else None
+    indices = [index for index, line in enumerate(lines) if pattern.match(line)]
+    return indices[-1] if indices else None
 
 
 def _value(line: str) -> str:

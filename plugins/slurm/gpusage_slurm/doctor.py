@@ -75,11 +75,11 @@ def _lua_posix(evidence: Evidence) -> Finding:
 def _release(evidence: Evidence) -> Finding:
     name, running = "release", evidence.settings.get("slurm_version", "of no known version")
     if dry_run_crashes(evidence.settings):
-        found = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
-        return warned(name, found, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
+        observation = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
+        return warned(name, observation, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
     if is_vulnerable(evidence.settings):
-        found = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
-        return warned(name, found, "update Slurm, unless your distribution says that it has mended them")
+        observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
+        return warned(name, observation, "update Slurm, unless your distribution says that it has mended them")
     return passed(name, f"slurmctld {running}: nothing is known against it")
 
 
@@ -117,8 +117,8 @@ def _all_sharing(evidence: Evidence) -> Finding:
     if not lines:
         return warned(name, "gres.conf has no mps line here", "add Flags=all_sharing to each Name=mps line")
     if not any("all_sharing" in line.lower() for line in lines):
-        found = "only one GPU of a node is shared at a time"
-        return warned(name, found, "add Flags=all_sharing to the Name=mps lines of gres.conf")
+        observation = "only one GPU of a node is shared at a time"
+        return warned(name, observation, "add Flags=all_sharing to the Name=mps lines of gres.conf")
     return passed(name, "every GPU of a node can be shared")
 
 
@@ -133,8 +133,12 @@ def _units(evidence: Evidence) -> Finding:
 def _prefer(evidence: Evidence) -> Finding:
     name = "features"
     if not is_soft(evidence.settings):
-        found = f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference"
-        return warned(name, f"{found}; no generation is preferred", "gpusage slurm install --yes, scontrol reconfigure")
+        observation = (
+            f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference"
+        )
+        return warned(
+            name, f"{observation}; no generation is preferred", "gpusage slurm install --yes, scontrol reconfigure"
+        )
     pools = evidence.cluster.pools if evidence.cluster else ()
     bare = [pool.site_type for pool in pools if not pool.feature]
     if len(pools) > 1 and bare:
@@ -147,8 +151,10 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
     name = "defaults per GPU"
     used = sorted({word for word in ("DefMemPerGPU", "DefCpuPerGPU") if _mentions(evidence, word)})
     if used:
-        found = f"a share would lose {' and '.join(used)}, so GPUs stay whole in the partitions to which it applies"
-        return warned(name, found, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
+        observation = (
+            f"a share would lose {' and '.join(used)}, so GPUs stay whole in the partitions to which it applies"
+        )
+        return warned(name, observation, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
     return passed(name, "none that a share would lose")
 
 
@@ -163,8 +169,8 @@ def _accounting(evidence: Evidence) -> Finding:
         todo = "add GRES/mps=... (a GPU's weight / its units) to each partition's TRESBillingWeights"
         return passed(name, "gres/mps counts") if billed else warned(name, "gres/mps is tracked, not billed", todo)
     if evidence.configuration.mode == "enforce":
-        found = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
-        return failed(name, found, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
+        observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
+        return failed(name, observation, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
     return warned(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
 
 
@@ -190,13 +196,13 @@ def _in_time(evidence: Evidence) -> Finding:
     asks, missed = status.get("asks", {}), status.get("missed", {})
     late, resting = max(asks.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
     asked = asks.get("asked", 0) + resting
-    found = f"of {asked} jobs {late} had no answer in time, {resting} were not asked about after that"
+    observation = f"of {asked} jobs {late} had no answer in time, {resting} were not asked about after that"
     if late + resting > asked * _TOLERATED_LATE:
         todo = (
             "give gpusaged more of this host's processors, or raise slurm.limit_ms and run gpusage slurm install --yes"
         )
-        return warned(name, found, todo)
-    return passed(name, found)
+        return warned(name, observation, todo)
+    return passed(name, observation)
 
 
 def _submission(evidence: Evidence) -> Finding:
@@ -231,8 +237,8 @@ def _pyslurm(evidence: Evidence) -> Finding:
     if evidence.pyslurm is None:
         return passed(name, "not installed; scontrol is read instead")
     if evidence.pyslurm != evidence.version:
-        found = "PySlurm {}.{:02}".format(*evidence.pyslurm)
-        return warned(name, f"{found} is not Slurm's version; scontrol is read instead", "install the matching one")
+        version = "PySlurm {}.{:02}".format(*evidence.pyslurm)
+        return warned(name, f"{version} is not Slurm's version; scontrol is read instead", "install the matching one")
     return passed(name, "matches Slurm")
 
 
@@ -246,8 +252,8 @@ def _current(evidence: Evidence) -> Finding:
     if evidence.outdated is None:
         return failed(name, "slurm.conf or our settings cannot be read", "see the lines above")
     if evidence.outdated:
-        found = f"{', '.join(evidence.outdated)} would be written differently by this version and these settings"
-        return warned(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+        observation = f"{', '.join(evidence.outdated)} would be written differently by this version and these settings"
+        return warned(name, observation, "gpusage slurm install --yes, then scontrol reconfigure")
     return passed(name, "as this version and these settings have it")
 
 

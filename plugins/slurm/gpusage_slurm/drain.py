@@ -75,8 +75,8 @@ def switch_on(path: str, sockets: Sequence[str]) -> Switch:
     Raises:
         RequestError: The configuration names none, or it cannot be made.
     """
-    made = _make(path)
-    return Switch(path=path, made=made, trouble=_unseen(path, sockets))
+    is_new = _make(path)
+    return Switch(path=path, made=is_new, trouble=_unseen(path, sockets))
 
 
 def _make(path: str) -> bool:
@@ -103,11 +103,11 @@ def _unseen(path: str, sockets: Sequence[str]) -> str | None:
             _, status = find_status(sockets)
         except RequestError:
             return f"no gpusaged answers on this host; if one runs on another, {path} must be there"
-        seen = status["kill_switch"]
-        if seen["on"]:
+        switch = status["kill_switch"]
+        if switch["on"]:
             return None
         if time.monotonic() > deadline_s:
-            return f"gpusaged looks for {seen['path'] or 'none'} ('kill_switch' in its gpusage.toml)"
+            return f"gpusaged looks for {switch['path'] or 'none'} ('kill_switch' in its gpusage.toml)"
         time.sleep(_PAUSE_S)
 
 
@@ -131,9 +131,9 @@ def require_none() -> None:
         raise RequestError(message)
 
 
-def document(found: Iterable[Departure], switch: Switch, *, act: bool) -> Mapping[str, Any]:
+def document(leaving: Iterable[Departure], switch: Switch, *, act: bool) -> Mapping[str, Any]:
     """Return what `gpusage slurm drain --json` prints."""
-    jobs = [asdict(each) for each in found]
+    jobs = [asdict(each) for each in leaving]
     return {
         "schema": "gpusage.slurm.drain/1",
         "applied": act,
@@ -142,18 +142,18 @@ def document(found: Iterable[Departure], switch: Switch, *, act: bool) -> Mappin
     }
 
 
-def lines(found: Sequence[Departure], switch: Switch, *, act: bool) -> Iterator[str]:
+def lines(leaving: Sequence[Departure], switch: Switch, *, act: bool) -> Iterator[str]:
     """Yield what `gpusage slurm drain` prints for people."""
     if switch.trouble:
         yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
     elif act:
         yield f"The kill switch {switch.path} is on: new jobs are left alone. Remove that file to go on as before."
-    if not found:
+    if not leaving:
         yield "No rewritten job waits or runs: gpusage can be taken out."
-    for job in found:
+    for job in leaving:
         why = f" ({job.why})" if job.why else ""
         yield f"{job.job_id} of {job.user}, {job.state}, {job.before} -> {job.after}: {job.what}{why}"
-    if any(job.what != "turned back" for job in found):
+    if any(job.what != "turned back" for job in leaving):
         yield "Until the jobs that stay have ended, leave gpusage installed: their srun lines need it."
     if not act:
         yield "Add --yes to switch gpusage off for new jobs, and to turn those back that wait."

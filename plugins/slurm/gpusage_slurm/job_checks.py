@@ -21,8 +21,10 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
         todo = "cancel them, and submit them with gpusage=off in the comment"
         return warned(name, "; ".join(aftercare["stuck"]), f"{todo}; {_RUN_AS}" if helpless else todo)
     if helpless:
-        found = f"gpusaged runs as uid {evidence.daemon_uid}: unless that is an operator, it can turn no stuck job back"
-        return warned(name, found, _RUN_AS)
+        observation = (
+            f"gpusaged runs as uid {evidence.daemon_uid}: unless that is an operator, it can turn no stuck job back"
+        )
+        return warned(name, observation, _RUN_AS)
     return passed(name, f"none waits in vain; {aftercare.get('turned_back', 0)} turned back")
 
 

@@ -37,12 +37,12 @@ def find_jobs(job_id: str, user: str) -> tuple[MarkedJob, ...] | None:
         return None
     which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",)
     try:
-        found = tuple(map(marked_job, rows("--states=all", *which, columns=_COLUMNS)))
+        jobs = tuple(map(marked_job, rows("--states=all", *which, columns=_COLUMNS)))
     except RequestError as error:
         if _UNKNOWN not in str(error):
             raise
-        found = ()
-    return found or tuple(_accounted(job_id)) if job_id else found
+        jobs = ()
+    return jobs or tuple(_accounted(job_id)) if job_id else jobs
 
 
 def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
@@ -99,7 +99,7 @@ def _accounted(job_id: str) -> Iterator[MarkedJob]:
     except RequestError:
         return
     for line in text.splitlines():
-        found, _, rest = line.partition("|")
+        listed_id, _, rest = line.partition("|")
         user, _, mark = rest.partition("|")
-        if _LISTED_ID.fullmatch(found):
-            yield MarkedJob(job_id=found, manager=MANAGER, user=user, state="ended", mark=mark)
+        if _LISTED_ID.fullmatch(listed_id):
+            yield MarkedJob(job_id=listed_id, manager=MANAGER, user=user, state="ended", mark=mark)

@@ -25,9 +25,9 @@ def node_prolog(evidence: Evidence) -> Finding:
     name = "node prolog"
     lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
     if lacking:
-        found = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
+        observation = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
         verdict = failed if evidence.configuration.mode == "enforce" else warned
-        return verdict(name, found, "gpusage slurm install --yes, then scontrol reconfigure")
+        return verdict(name, observation, "gpusage slurm install --yes, then scontrol reconfigure")
     scripts = [str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)]
     runnable = _executable(name, *scripts)
     if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
@@ -35,8 +35,8 @@ def node_prolog(evidence: Evidence) -> Finding:
     others = next(filter(None, (not_roots_own(Path(script).resolve()) for script in scripts)), None)
     if others is None:
         return runnable
-    found = f"{others} may be changed by others than root, and slurmd runs what lies there as root"
-    return warned(name, found, "install gpusage where only root may write, /opt/gpusage for example")
+    observation = f"{others} may be changed by others than root, and slurmd runs what lies there as root"
+    return warned(name, observation, "install gpusage where only root may write, /opt/gpusage for example")
 
 
 def _executable(name: str, *scripts: str) -> Finding:

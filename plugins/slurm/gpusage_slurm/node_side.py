@@ -63,13 +63,13 @@ def render_wrapper(script: NodeScript, theirs: str | None, *, across_users: bool
 
     A prolog of the site's comes first, since ours relies on what it sets up; an epilog of the site's comes last.
     """
-    told = across_users and script is PROLOG
+    is_multiuser = across_users and script is PROLOG
     if theirs in (None, "", str(script.path)):
-        if not told:
+        if not is_multiuser:
             return None
         theirs = None
     ours = shlex.quote(str(script.path))
-    export = "export GPUSAGE_ACROSS_USERS=yes\n" if told else ""
+    export = "export GPUSAGE_ACROSS_USERS=yes\n" if is_multiuser else ""
     site = _call(theirs, '"$@" ' if script is TASK_PROLOG else "") if theirs else ""
     if script is EPILOG:
         return f"#!/bin/sh\n# gpusage's epilog, then the site's own.\n[ ! -x {ours} ] || {ours}\n{site}"
@@ -123,7 +123,7 @@ def not_roots_own(path: Path) -> Path | None:
     A folder with the sticky bit lets others add to it, and change nothing of root's.
     """
     for part in (path, *path.parents):
-        found = part.stat()
-        if found.st_uid != 0 or (found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX):
+        status = part.stat()
+        if status.st_uid != 0 or (status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX):
             return part
     return None

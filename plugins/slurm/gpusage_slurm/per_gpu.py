@@ -23,12 +23,12 @@ def losses(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str,
         partitions: As `scontrol.partitions` returns them.
     """
     everywhere = _defaults(settings.get("jobdefaults", ""))
-    found = {}
+    reasons = {}
     for partition in partitions:
         name, given = partition["PartitionName"], everywhere | _defaults(partition.get("JobDefaults", ""))
         if given:
-            found[f"partition={name}"] = _REASON.format(name, ", ".join(sorted(given.values())))
-    return found
+            reasons[f"partition={name}"] = _REASON.format(name, ", ".join(sorted(given.values())))
+    return reasons
 
 
 def _defaults(text: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ _MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
 
 def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
     """Return the whole version of the running slurmctld, ``None`` where its *settings* do not tell."""
-    found = _PARTS.match(settings.get("slurm_version", ""))
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    match = _PARTS.match(settings.get("slurm_version", ""))
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:

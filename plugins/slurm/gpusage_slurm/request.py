@@ -140,7 +140,7 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) 
         "tres_per_socket": nodes * max(number(fields, "sockets_per_node") or 1, 1),
         "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
     }
-    return times[field] * sum(resource.count or 0 for found, resource in gpus if found == field)
+    return times[field] * sum(resource.count or 0 for name, resource in gpus if name == field)
 
 
 def _cpu_count(fields: Mapping[str, str]) -> int:

@@ -40,11 +40,11 @@ def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
     wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
     shares = [row["JobArrayID"] for row in rows(wanted, columns=_FIRST) if _has_share(row["tres-per-node"])]
     bases = list(dict.fromkeys(base_id(name) for name in shares))
-    found = []
+    shared = []
     for begin in range(0, len(bases), _MOST_AT_ONCE):
         which = f"--jobs={','.join(bases[begin : begin + _MOST_AT_ONCE])}"
-        found += [row for row in rows(wanted, which, columns=_COLUMNS) if _is_ours(row)]
-    return tuple(_judged(found))
+        shared += [row for row in rows(wanted, which, columns=_COLUMNS) if _is_ours(row)]
+    return tuple(_judged(shared))
 
 
 def stuck(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
@@ -63,10 +63,10 @@ def stuck(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
     return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
 
 
-def _judged(found: Sequence[Row]) -> Iterator[MarkedJob]:
+def _judged(job_rows: Sequence[Row]) -> Iterator[MarkedJob]:
     """Yield each job, with why it is stuck; the nodes are asked for only where that depends on them."""
     nodes: tuple[NodeState, ...] | None = None
-    for row in found:
+    for row in job_rows:
         reason = ""
         if row["StateCompact"] == "PD":
             if nodes is None and row["Reason"] in _QUEUED:
@@ -104,5 +104,5 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
 
 
 def _mib(text: str) -> float:
-    found = _AMOUNT.fullmatch(text)
-    return float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
+    match = _AMOUNT.fullmatch(text)
+    return float(match["number"]) * _UNITS[match["unit"]] if match else 0.0

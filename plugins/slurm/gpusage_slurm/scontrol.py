@@ -32,8 +32,8 @@ def run(*arguments: str, deadline_s: float = DEADLINE_S) -> str:
         message = f"Command {command!r} must answer within {deadline_s:g} s; got nothing. Check that slurmctld runs."
         raise RequestError(message) from error
     except subprocess.CalledProcessError as error:
-        found = " ".join((error.stderr or error.stdout).split()) or f"exit status {error.returncode}"
-        message = f"Command {command!r} must succeed; got: {found}. Check that slurmctld runs ('scontrol ping')."
+        outcome = " ".join((error.stderr or error.stdout).split()) or f"exit status {error.returncode}"
+        message = f"Command {command!r} must succeed; got: {outcome}. Check that slurmctld runs ('scontrol ping')."
         raise RequestError(message) from error
     return done.stdout
 
@@ -75,8 +75,8 @@ def parse_lines(text: str, key: str) -> tuple[Line, ...]:
 
     Of a word that stands twice the last one counts; a text with spaces is cut at the first.
     """
-    found = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
-    return tuple(line for line in found if key in line)
+    parsed = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
+    return tuple(line for line in parsed if key in line)
 
 
 def quality_of_service(settings: Mapping[str, str]) -> str:
@@ -104,8 +104,8 @@ def nodes() -> list[Mapping[str, Any]]:
     except RequestError:
         text = run("sinfo", "--json")
     try:
-        found: list[Mapping[str, Any]] = json.loads(text)["nodes"]
+        records: list[Mapping[str, Any]] = json.loads(text)["nodes"]
     except (ValueError, KeyError) as error:
         message = f"Slurm's nodes must be a JSON document with 'nodes'; got {text[:40]!r}. Check `sinfo --json`."
         raise RequestError(message) from error
-    return found
+    return records

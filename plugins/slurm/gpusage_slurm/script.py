@@ -120,15 +120,15 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
     position = 0
     while position < len(words):
         word, position = words[position], position + 1
-        name, found, value = word.partition("=")
+        name, separator, value = word.partition("=")
         if word in _HET:
             yield word, ""
             continue
         if word[:2] in _SHORT and not word.startswith("--"):
-            name, found, value = "--" + _SHORT[word[:2]], word[2:], word[2:].removeprefix("=")
+            name, separator, value = "--" + _SHORT[word[:2]], word[2:], word[2:].removeprefix("=")
         if not name.startswith("--"):
             continue
-        if not found and position < len(words) and not words[position].startswith("-"):
+        if not separator and position < len(words) and not words[position].startswith("-"):
             value, position = words[position], position + 1
         yield name[2:], value
 

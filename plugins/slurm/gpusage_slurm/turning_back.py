@@ -48,8 +48,8 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     else:
         return True
     if mark.code != "STUCK":
-        told = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
-        _update(job, _comment(job, mark, replace(mark, code="STUCK", reasons=told)))
+        advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
+        _update(job, _comment(job, mark, replace(mark, code="STUCK", reasons=advice)))
     return False
 
 
@@ -65,8 +65,8 @@ def _freed(mark: Mark) -> Iterator[str]:
 def _restored(job: MarkedJob, gpu: str) -> str:
     """Return what the waiting job asks for now, *gpu* in the place of its share."""
     which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
-    found = {row["JobArrayID"]: row["tres-per-node"] for row in rows(*which, columns=_COLUMNS)}
-    resources = parse_list(found.get(job.job_id, ""))
+    resources_by_job = {row["JobArrayID"]: row["tres-per-node"] for row in rows(*which, columns=_COLUMNS)}
+    resources = parse_list(resources_by_job.get(job.job_id, ""))
     if not any(is_share(resource) for resource in resources):
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)

@@ -28,15 +28,15 @@ def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
     Args:
         partitions: As `scontrol.partitions` returns them.
     """
-    found = {}
+    reasons = {}
     for partition in partitions:
         settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
         if settings:
             name = partition["PartitionName"]
-            found[f"partition={name}"] = (
+            reasons[f"partition={name}"] = (
                 f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
             )
-    return found
+    return reasons
 
 
 def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:
@@ -45,12 +45,12 @@ def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:
     Args:
         reservations: As `scontrol.reservations` returns them.
     """
-    found = {}
+    reasons = {}
     for reservation in reservations:
         name, held = reservation["ReservationName"], _GPUS.search(reservation.get("TRES", ""))
         if held:
-            found[f"reservation={name}"] = f"reservation {name} holds whole GPUs ({held[0]}), where no share starts"
-    return found
+            reasons[f"reservation={name}"] = f"reservation {name} holds whole GPUs ({held[0]}), where no share starts"
+    return reasons
 
 
 def limiting_qos(managed: str, whole_units: int) -> dict[str, str]:
@@ -60,7 +60,7 @@ def limiting_qos(managed: str, whole_units: int) -> dict[str, str]:
         managed: What `scontrol show assoc_mgr flags=qos` says.
         whole_units: How many units of gres/mps a whole GPU counts; a limit of so many stops no share.
     """
-    found = {}
+    reasons = {}
     for block in _QOS.split(managed)[1:]:
         name = block.partition("(")[0].strip()
         limits = [
@@ -70,20 +70,20 @@ def limiting_qos(managed: str, whole_units: int) -> dict[str, str]:
             if _stops(kind, word, whole_units)
         ]
         if name and limits:
-            found[f"qos={name}"] = f"quality of service {name} stops shares ({limits[0]})"
-    return found
+            reasons[f"qos={name}"] = f"quality of service {name} stops shares ({limits[0]})"
+    return reasons
 
 
 def partitions_with(partitions: Iterable[Line], limiting: Mapping[str, str]) -> dict[str, str]:
     """Return the partitions whose own QOS is among *limiting*, each with why no GPU is shared there."""
-    found = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
-    return {f"partition={name}": f"partition {name}: {why}" for name, why in found.items() if why}
+    reasons = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
+    return {f"partition={name}": f"partition {name}: {why}" for name, why in reasons.items() if why}
 
 
-def joined(*found: Mapping[str, str]) -> dict[str, str]:
-    """Return all that was *found* of each place, the reasons joined."""
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: "; ".join(one[name] for one in found if name in one) for name in names}
+def joined(*mappings: Mapping[str, str]) -> dict[str, str]:
+    """Return all that was *mappings* of each place, the reasons joined."""
+    names = dict.fromkeys(name for one in mappings for name in one)
+    return {name: "; ".join(one[name] for one in mappings if name in one) for name in names}
 
 
 def _stops(kind: str, limit: str, whole_units: int) -> bool:

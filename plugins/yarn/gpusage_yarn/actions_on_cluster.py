@@ -42,9 +42,9 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     sharing = [node for node in view.nodes if node.usable and node.total.share]
     view = with_told(view, ask_nodes(sharing[:MOST_NODES], manager.address.partition(":")[0], NODES_LIMIT_S))
     cluster = cluster_of(view, advisor().catalogue)
-    _, said, trouble = read_status(sockets(None if broken else configuration, manager.settings(SOCKET)))
+    _, daemon_status, trouble = read_status(sockets(None if broken else configuration, manager.settings(SOCKET)))
     if as_json:
-        document = {"schema": "gpusage.yarn.status/1", "clusters": {"yarn": asdict(cluster)}, "gpusaged": said}
+        document = {"schema": "gpusage.yarn.status/1", "clusters": {"yarn": asdict(cluster)}, "gpusaged": daemon_status}
         click.echo(json.dumps(document, indent=1))
     else:
-        click.echo(describe(view, cluster, said, trouble))
+        click.echo(describe(view, cluster, daemon_status, trouble))

@@ -33,15 +33,15 @@ def require_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tupl
     Raises:
         RequestError: There is none.
     """
-    found = find_addresses(settings, named)
-    if not found:
+    addresses = find_addresses(settings, named)
+    if not addresses:
         folder = conf_folder(settings.conf_dir)
         message = (
             f"ResourceManager must be known; got none from {folder / SITE}. Set HADOOP_CONF_DIR, name it with "
             "--rm http://HOST:8088, or set rm_urls in the section [yarn] of gpusage.toml."
         )
         raise RequestError(message)
-    return found
+    return addresses
 
 
 def sockets(configuration: Configuration | None, asked: str | None) -> tuple[str, ...]:
@@ -61,8 +61,8 @@ def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:
     paired = settings.get(f"{_RM}.ha.enabled", "").strip() == "true"
     identities = [word.strip() for word in settings.get(f"{_RM}.ha.rm-ids", "").split(",") if word.strip()]
     suffixes = [f".{identity}" for identity in identities] if paired and identities else [""]
-    found = (_address(settings, kind, suffix) for suffix in suffixes)
-    return tuple(dict.fromkeys(address for address in found if address))
+    addresses = (_address(settings, kind, suffix) for suffix in suffixes)
+    return tuple(dict.fromkeys(address for address in addresses if address))
 
 
 def _address(settings: Mapping[str, str], kind: str, suffix: str) -> str:

@@ -54,8 +54,8 @@ def without_block(text: str | None) -> str | None:
 
 def block_of(text: str) -> str | None:
     """Return our block as it stands in *text*, ``None`` where there is none."""
-    found = _BLOCK.search(text)
-    return found.group() if found else None
+    match = _BLOCK.search(text)
+    return match.group() if match else None
 
 
 def _block(settings: Mapping[str, str]) -> str:

@@ -159,8 +159,10 @@ def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
     )
 
 
-def _size(found: Mapping[str, int], share: str) -> Size:
-    return Size(share=found.get(share, 0), memory_mib=found.get("memory-mb", 0), vcores=found.get("vcores", 0))
+def _size(resources: Mapping[str, int], share: str) -> Size:
+    return Size(
+        share=resources.get(share, 0), memory_mib=resources.get("memory-mb", 0), vcores=resources.get("vcores", 0)
+    )
 
 
 def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: GpuCatalogue) -> GpuPool:

@@ -43,8 +43,8 @@ def _resource_type(evidence: Evidence) -> Finding:
     name, share = "resource type", evidence.configuration.of_manager(YarnSettings).share_resource
     known = evidence.view.resource_types if evidence.view else {}
     if share not in known:
-        found = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
-        return failed(name, found, _INSTALL.format("every host of YARN's", "ResourceManager and NodeManagers"))
+        observation = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
+        return failed(name, observation, _INSTALL.format("every host of YARN's", "ResourceManager and NodeManagers"))
     if known[share] != 100:  # noqa: PLR2004 - one whole GPU
         todo = f"set yarn.resource-types.{share}.maximum-allocation=100 in resource-types.xml: no more is one GPU"
         return failed(name, f"a container could have {known[share]} of {share}", todo)
@@ -124,8 +124,8 @@ def _queues(evidence: Evidence) -> Finding:
         )
         return failed(name, f"no queue has capacity in {', '.join(unreachable)}", todo)
     if closed:
-        found = ", ".join(f"{queue} not in {label}" for queue, label in closed[:5])
-        return passed(name, f"{len(view.queues)}; {found}")
+        gaps = ", ".join(f"{queue} not in {label}" for queue, label in closed[:5])
+        return passed(name, f"{len(view.queues)}; {gaps}")
     return passed(name, f"{len(view.queues)}, each with capacity in every label")
 
 
@@ -197,8 +197,8 @@ def _kill_switch(evidence: Evidence) -> Finding:
         return warned(name, f"{ours} exists: nothing is rewritten", "remove it to go on")
     theirs = evidence.settings.get("gpusage.switch-file", ours)
     if theirs != ours:
-        found = f"the ResourceManager looks at {theirs}, gpusaged at {ours}"
-        return warned(name, found, "gpusage yarn install --yes, to have one for both")
+        observation = f"the ResourceManager looks at {theirs}, gpusaged at {ours}"
+        return warned(name, observation, "gpusage yarn install --yes, to have one for both")
     return passed(name, "not thrown")
 
 

@@ -111,7 +111,7 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         view = read_view(lambda path: manager.look("GET", path), settings.share_resource)
         # Of the scheduler's own file the ResourceManager tells nothing; on its host it lies here.
         calculator = read_settings(folder / SCHEDULER).get(CALCULATOR)
-        told = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
+        values = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     except GpuUsageError as error:
         return {"trouble": str(error)}
     sharing = [node for node in view.nodes if node.usable and node.total.share][:MOST_NODES]
@@ -120,7 +120,7 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
     return {
         "view": view,
         "cluster": cluster_of(view, advisor().catalogue),
-        "settings": {name: value for name, value in told.items() if value is not None},
+        "settings": {name: value for name, value in values.items() if value is not None},
         "manager": ask_daemon("ResourceManager", manager.address),
         "user": manager_user(manager.address, configuration.daemon),
         "nodes": nodes,

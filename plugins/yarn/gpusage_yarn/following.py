@@ -106,8 +106,8 @@ def outcome_of(report: Mapping[str, Any]) -> Outcome:
     """Return how an application ended, by the ResourceManager's *report*."""
     diagnostics = str(report.get("diagnostics") or "").strip()
     state = str(report.get("finalStatus") or "")
-    found = _EXIT.search(diagnostics)
-    status = int(found[1]) if found else 1
+    match = _EXIT.search(diagnostics)
+    status = int(match[1]) if match else 1
     if state == "SUCCEEDED":
         status = 0
     elif state == "KILLED":
@@ -134,10 +134,10 @@ def containers_of(report: Mapping[str, Any]) -> int:
 
 def log_tails(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield titles and texts: the last of what the failed command wrote, or else of what the master did."""
-    found = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
-    if not found:
+    match = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
+    if not match:
         return
-    address, master = found[1], found[2]
+    address, master = match[1], match[2]
     said = container_log(address, master, "stdout", size=256 * 1024)
     places = dict(_RUNS.findall(said))
     failed = [name for name, status in _ENDS.findall(said) if status != "0" and name in places]
@@ -163,5 +163,5 @@ def container_log(address: str, container: str, stream: str, size: int = TAIL_BY
 
 def contents_of(text: str) -> str:
     """Return the log itself of what a NodeManager shows: it writes its own lines above and below."""
-    found = _CONTENTS.search(text)
-    return found[1] if found else text
+    match = _CONTENTS.search(text)
+    return match[1] if match else text

@@ -115,8 +115,8 @@ def _answer(answer: requests.Response, url: str) -> Mapping[str, Any]:
     if answer.status_code == _NOT_FOUND and "FileNotFoundException" in answer.text:
         raise FileNotFoundError(url)
     if answer.status_code >= _FIRST_ERROR:
-        said = " ".join(answer.text.split())[:300]
-        message = f"status {answer.status_code}, {said}"
+        text = " ".join(answer.text.split())[:300]
+        message = f"status {answer.status_code}, {text}"
         raise RequestError(message)
     document: Mapping[str, Any] = answer.json() if answer.content else {}
     return document

@@ -180,12 +180,12 @@ def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
     if mode is None:
         return present
     own, line = _own_toml(present) or "", f'mode = "{mode}"'
-    found = _OWN_MODE.search(own)
-    if found is None:
+    match = _OWN_MODE.search(own)
+    if match is None:
         return f"{_CHANGED.format(line)}\n{line}\n{own}"
-    if found[1] == line:
+    if match[1] == line:
         return own
-    return f"{own[: found.start()]}{_CHANGED.format(line)}{found[0]}\n{line}{own[found.end() :]}"
+    return f"{own[: match.start()]}{_CHANGED.format(line)}{match[0]}\n{line}{own[match.end() :]}"
 
 
 def _own_toml(present: str | None) -> str | None:

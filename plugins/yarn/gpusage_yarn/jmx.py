@@ -70,7 +70,7 @@ def ask_nodes(
     nodes: Iterable[NodeState], scheme: str = "http", limit_s: float = LIMIT_S
 ) -> Mapping[str, JmxReport]:  # fmt: skip
     """Return what each of *nodes* says that answers in time, by its name."""
-    told: dict[str, JmxReport] = {}
+    reports: dict[str, JmxReport] = {}
     waiting = list(nodes)
     deadline_s = time.monotonic() + limit_s
 
@@ -80,14 +80,14 @@ def ask_nodes(
                 node = waiting.pop()
             except IndexError:  # another thread was faster
                 return
-            told[node.name] = ask_daemon(node.name, f"{scheme}://{node.address}", limit_s)
+            reports[node.name] = ask_daemon(node.name, f"{scheme}://{node.address}", limit_s)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in waiting[:_AT_ONCE]]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(deadline_s - time.monotonic(), 0))
-    return dict(told)
+    return dict(reports)
 
 
 def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
@@ -128,12 +128,12 @@ def _answer(url: str, limit_s: float) -> bytes:
 
 def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
     """Return what our MBean of the daemon *name* says; an older jar says less."""
-    found = bean.get("Classes", "")
+    classes = bean.get("Classes", "")
     free = bean.get("Free")
     return JmxReport(
         name=name,
         version=visible(str(bean.get("Version", ""))),
-        classes=frozenset(found.replace(",", " ").split() if isinstance(found, str) else map(str, found)),
+        classes=frozenset(classes.replace(",", " ").split() if isinstance(classes, str) else map(str, classes)),
         failures=int(bean.get("FAILURES") or 0),
         free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
         troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
@@ -155,15 +155,15 @@ def sample(view: View, labels: Iterable[str], most: int = MOST_ASKED) -> tuple[N
     return tuple(node for _, node in sorted(ranks, key=lambda ranked: ranked[0])[:most])
 
 
-def with_told(view: View, told: Mapping[str, JmxReport]) -> View:
+def with_told(view: View, reports: Mapping[str, JmxReport]) -> View:
     """Return *view* with the largest free part of one GPU, for the nodes that have told it."""
-    largest = {name: max(daemon.free, default=0) for name, daemon in told.items() if daemon.free is not None}
+    largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(view, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in view.nodes))
 
 
-def unbound(told: Mapping[str, JmxReport]) -> tuple[str, ...]:
+def unbound(reports: Mapping[str, JmxReport]) -> tuple[str, ...]:
     """Return the nodes that have answered, and bind no container to a GPU."""
-    return tuple(sorted(name for name, daemon in told.items() if not daemon.trouble and not daemon.binds))
+    return tuple(sorted(name for name, daemon in reports.items() if not daemon.trouble and not daemon.binds))
 
 
 def _sharing(view: View, label: str) -> list[NodeState]:

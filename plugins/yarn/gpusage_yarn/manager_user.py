@@ -53,10 +53,10 @@ def listener_uid(port: int, tables: Sequence[Path] = _TABLES) -> int | None:
 def _is_here(host: str) -> bool:
     """Tell whether *host* is this one: only its own addresses can be bound to."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(_can_bind(family, place) for family, _, _, _, place in found)
+    return any(_can_bind(family, place) for family, _, _, _, place in addresses)
 
 
 def _can_bind(family: int, place: tuple[object, ...]) -> bool:

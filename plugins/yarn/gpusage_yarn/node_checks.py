@@ -24,13 +24,13 @@ def listener(evidence: Evidence) -> Finding:
     silent = [node.name for node in evidence.nodes if node.trouble]
     lacking = [node for node in evidence.nodes if not node.binds and not node.trouble]
     if lacking:
-        found = (
+        observation = (
             f"it does not run on {len(lacking)} of {len(evidence.nodes)} nodes: {_some(node.name for node in lacking)}"
         )
-        said = next((line for node in lacking for line in node.troubles), "")
-        if said:
-            return failed(name, f"{found}; {said}", "mend what it says, then restart the NodeManager")
-        return failed(name, found, "gpusage yarn install --role node --yes there, then restart the NodeManager")
+        trouble = next((line for node in lacking for line in node.troubles), "")
+        if trouble:
+            return failed(name, f"{observation}; {trouble}", "mend what it says, then restart the NodeManager")
+        return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
     if silent:
         return warned(name, f"{_some(silent)} did not tell", "see whether this host reaches their web addresses")
     versions = sorted(
@@ -48,26 +48,26 @@ def shares(evidence: Evidence) -> Finding:
     for node in evidence.nodes:
         share = offered[node.name].total.share if node.name in offered else 0
         if node.free and share != WHOLE_GPU * len(node.free):
-            found = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
+            observation = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
             resource = evidence.configuration.of_manager(YarnSettings).share_resource
             todo = (
                 f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
                 "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
             )
-            return failed(name, found, todo)
+            return failed(name, observation, todo)
     if both:
-        found = f"{_some(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
+        observation = f"{_some(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
         todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
-        return warned(name, found, todo)
+        return warned(name, observation, todo)
     return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
 
 
 def troubles(evidence: Evidence) -> Finding:
     """Tell what daemons say of themselves: MPS, the journal, and exceptions of ours that were kept from them."""
     name, daemons = "troubles", [*([evidence.manager] if evidence.manager else []), *evidence.nodes]
-    said = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
-    if said:
-        return failed(name, "; ".join(said[:5]), "mend what it says, then restart that daemon")
+    sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
+    if sentences:
+        return failed(name, "; ".join(sentences[:5]), "mend what it says, then restart that daemon")
     failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
     if failing:
         found = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
@@ -81,7 +81,7 @@ def masters(evidence: Evidence) -> Finding:
     if view is None:
         return warned(name, "they are not known", "mend the ResourceManager first")
     least = int(evidence.settings.get("yarn.scheduler.minimum-allocation-mb", "1024"))
-    told = []
+    counts_by_queue = []
     for queue in view.queues:
         labels = sorted({node.label for node in view.nodes if queue.opens(node.label)})
         counts = {label: masters_at_once(view, queue, label, max(MASTER_MIB, least)) for label in labels}
@@ -93,8 +93,8 @@ def masters(evidence: Evidence) -> Finding:
                 "or of this one; then yarn rmadmin -refreshQueues"
             )
             return warned(name, f"{queue.path} runs few applications at once for its {gpus} GPUs: {each}", todo)
-        told.append(f"{queue.path}: {sum(counts.values())} at once")
-    return passed(name, ", ".join(told[:5]))
+        counts_by_queue.append(f"{queue.path}: {sum(counts.values())} at once")
+    return passed(name, ", ".join(counts_by_queue[:5]))
 
 
 def masters_at_once(view: View, queue: Queue, label: str, memory_mib: int) -> int:

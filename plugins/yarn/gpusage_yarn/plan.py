@@ -145,7 +145,7 @@ def _labels(text: str) -> tuple[str, ...]:
     return labels
 
 
-def _refuse(key: str, rule: str, found: Any) -> NoReturn:  # noqa: ANN401 - whatever stood there
-    shown = "nothing" if found is None else ascii(str(found)[:40])
+def _refuse(key: str, rule: str, value: Any) -> NoReturn:  # noqa: ANN401 - whatever stood there
+    shown = "nothing" if value is None else ascii(str(value)[:40])
     message = f"Plan's {key} must {rule}; got {shown}. Make the plan anew with gpusage yarn submit."
     raise RequestError(message)

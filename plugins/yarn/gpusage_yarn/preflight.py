@@ -28,7 +28,7 @@ _TROUBLE = re.compile(r"^(?:Caused by: )?([\w.$]+(?:Exception|Error)[^\n]*)", re
 def configured_classes(folder: Path) -> tuple[str, ...]:
     """Return our classes that the configuration in *folder* names."""
     values = [value for name in FILES for value in read_settings(folder / name).values()]
-    return tuple(dict.fromkeys(found for value in values for found in _CLASS.findall(value)))
+    return tuple(dict.fromkeys(class_name for value in values for class_name in _CLASS.findall(value)))
 
 
 def require_classes(edits: Iterable[Edit], folder: Path) -> None:
@@ -71,17 +71,17 @@ def _load(java: str, classpath: str, name: str) -> str:
         return str(error)
     if done.returncode == 0:
         return ""
-    found = _TROUBLE.findall(done.stdout + done.stderr)
-    return " ".join((found[-1] if found else f"exit status {done.returncode}").split())[:200]
+    troubles = _TROUBLE.findall(done.stdout + done.stderr)
+    return " ".join((troubles[-1] if troubles else f"exit status {done.returncode}").split())[:200]
 
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not Path(found).is_file():
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not path or not Path(path).is_file():
         message = "Java must be found by JAVA_HOME or PATH to try our classes; it is not. Set JAVA_HOME."
         raise RequestError(message)
-    return found
+    return path
 
 
 def _classpath(folder: Path) -> str:

@@ -70,7 +70,7 @@ def require_ready(view: View, wanted: Wanted) -> tuple[str, ...]:
 
 
 def require_listeners(
-    view: View, labels: Iterable[str], told: Mapping[str, JmxReport]
+    view: View, labels: Iterable[str], reports: Mapping[str, JmxReport]
 ) -> tuple[View, list[str]]:  # fmt: skip
     """Return *view* without the labels on which nothing binds containers to GPUs, and a sentence on each doubt.
 
@@ -80,7 +80,7 @@ def require_listeners(
     notes, lacking = [], []
     for label in labels:
         names = {node.name for node in view.of_label(label)}
-        asked = {name: daemon for name, daemon in told.items() if name in names and not daemon.trouble}
+        asked = {name: daemon for name, daemon in reports.items() if name in names and not daemon.trouble}
         bare = unbound(asked)
         if not asked:
             notes.append(f"no node with the label {label} has told whether it binds containers to GPUs")
@@ -106,8 +106,8 @@ def _require_labels(view: View, wanted: Wanted) -> tuple[str, ...]:
     if not labels:
         _refuse("Nodes with GPUs", "have node labels, one a GPU type", "none has", _DOCTOR)
     if wanted.label and wanted.label not in labels:
-        found = f"there are {', '.join(labels)}"
-        _refuse(f"GPU {wanted.label!r}", "be a node label with shared GPUs", found, "Change --gpu.")
+        observation = f"there are {', '.join(labels)}"
+        _refuse(f"GPU {wanted.label!r}", "be a node label with shared GPUs", observation, "Change --gpu.")
     return (wanted.label,) if wanted.label else tuple(labels)
 
 
@@ -134,6 +134,6 @@ def _require_size(view: View, labels: tuple[str, ...], size: Size) -> None:
             _refuse(f"Container's {option}", rule, f"got {asked}", f"Lower {option}.")
 
 
-def _refuse(subject: str, rule: str, found: str, cure: str) -> NoReturn:
-    message = f"{subject} must {rule}; {found}. {cure}"
+def _refuse(subject: str, rule: str, observation: str, cure: str) -> NoReturn:
+    message = f"{subject} must {rule}; {observation}. {cure}"
     raise RequestError(message)

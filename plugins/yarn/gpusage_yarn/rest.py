@@ -110,8 +110,8 @@ class ResourceManager:
             if not trouble:
                 return answer
             troubles.append(f"{address}: {trouble}")
-        found = "; ".join(troubles)
-        message = f"ResourceManager must answer; got: {found}. Check that it runs, or name another with --rm."
+        joined = "; ".join(troubles)
+        message = f"ResourceManager must answer; got: {joined}. Check that it runs, or name another with --rm."
         raise SilentError(message)
 
     def submit(self, make: Callable[[str], Mapping[str, Any]]) -> str:

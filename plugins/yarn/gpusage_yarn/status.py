@@ -25,8 +25,8 @@ def _cluster(view: View, cluster: Cluster) -> Iterator[str]:
 
 def _room(view: View, label: str) -> str:
     """Return the largest share that has room; where no node tells of each of its GPUs, that is a guess by their sum."""
-    told = all(node.largest is not None for node in view.of_label(label) if node.usable and node.total.share)
-    return f"room for a share of {view.room(label)}{'' if told else ' at most, by sums over GPUs'}"
+    is_exact = all(node.largest is not None for node in view.of_label(label) if node.usable and node.total.share)
+    return f"room for a share of {view.room(label)}{'' if is_exact else ' at most, by sums over GPUs'}"
 
 
 def _daemon(status: Mapping[str, Any] | None, trouble: str) -> Iterator[str]:

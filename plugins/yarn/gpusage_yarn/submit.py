@@ -125,9 +125,9 @@ def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes
     wanted = Wanted(share=share, queue=wishes.queue, label=wishes.gpu, size=size)
     view = settled_view(lambda: read_view(manager.get, share, brief=not wishes.gpu), share, wishes.gpu)
     labels = require_ready(view, wanted)
-    told = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
-    bound, notes = require_listeners(view, labels, told)
-    return with_told(bound, told), notes
+    reports = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
+    bound, notes = require_listeners(view, labels, reports)
+    return with_told(bound, reports), notes
 
 
 def _files(

@@ -196,9 +196,9 @@ def leave_login_alone(slurmd: Path) -> None:
         RequestError: It does not ask for one in exactly one place, as the releases do that were tried.
     """
     program = slurmd.read_bytes()
-    found = program.count(_WANTS_LOGIN)
-    if found != 1:
-        message = f"{slurmd} must ask for a login environment in one place; found {found}. Use another --release."
+    count = program.count(_WANTS_LOGIN)
+    if count != 1:
+        message = f"{slurmd} must ask for a login environment in one place; found {count}. Use another --release."
         raise RequestError(message)
     slurmd.write_bytes(program.replace(_WANTS_LOGIN, _WANTS_NO_LOGIN))
 

@@ -80,5 +80,5 @@ def words_of(layout: Layout, daemon: str) -> str:
 
 def complaint(text: str) -> str:
     """Return the last exception that a daemon's *text* names."""
-    found = _EXCEPTION.findall(text)
-    return " ".join(found[-1].split())[:300].rstrip(".") if found else "no word of why"
+    exceptions = _EXCEPTION.findall(text)
+    return " ".join(exceptions[-1].split())[:300].rstrip(".") if exceptions else "no word of why"

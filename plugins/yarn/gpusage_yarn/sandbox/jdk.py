@@ -99,9 +99,9 @@ def _trust(root: Path) -> None:
     store.unlink(missing_ok=True)
     done = subprocess.run([java.program, _TRUST_STORE, bundle, store], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        found = " ".join(done.stderr.split())[:300]
+        output = " ".join(done.stderr.split())[:300]
         message = (
-            f"Java must be able to read the certificates in {bundle}; it says: {found}. Install a JDK on the host."
+            f"Java must be able to read the certificates in {bundle}; it says: {output}. Install a JDK on the host."
         )
         raise RequestError(message)
 

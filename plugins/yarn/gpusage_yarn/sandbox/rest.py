@@ -34,8 +34,8 @@ def post(port: int, path: str, document: object, user: str) -> None:
     except (OSError, HTTPException) as error:
         status, text = _FIRST_ERROR, str(error)
     if status >= _FIRST_ERROR:
-        found = " ".join(text.split())[:300]
-        message = f"ResourceManager must take {path}; got status {status}: {found}. Look into its log."
+        output = " ".join(text.split())[:300]
+        message = f"ResourceManager must take {path}; got status {status}: {output}. Look into its log."
         raise RequestError(message)
 
 
