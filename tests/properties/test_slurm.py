@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
 from gpusage_slurm.render import render_decision
-from gpusage_slurm.request import PLACES, parse_submission, read_request
+from gpusage_slurm.request import TRES_FIELDS, parse_submission, read_request
 from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import is_gpu, is_share, parse_list, without_gpus
 
-FIELDS = (*PLACES, "comment", "card", "features", "prefer", "min_nodes", "num_tasks", "shared", "tres_bind", "script")
+FIELDS = (*TRES_FIELDS, "comment", "card", "features", "prefer", "min_nodes", "num_tasks", "shared", "tres_bind", "script")
 WORDS = st.sampled_from(
     ["gres:gpu:1", "gres/gpu=2", "gres/gpu:v100:1", "gres:mps:10", "gres:nvme:1", "cpu:4", "gpu", "gres:gpu:x", ""]
 )
@@ -54,7 +54,7 @@ CONSTRAINTS = st.sampled_from(
 )
 
 
-@given(st.sampled_from(PLACES), CONSTRAINTS, st.sampled_from(["", "intel"]), st.booleans())
+@given(st.sampled_from(TRES_FIELDS), CONSTRAINTS, st.sampled_from(["", "intel"]), st.booleans())
 def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside_all_that_was_asked(
     place: str,
     constraint: str,
@@ -81,7 +81,7 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
     assert len(held.encode()) <= 1024
 
 
-@given(st.dictionaries(st.sampled_from(PLACES), LISTS), st.integers(min_value=1, max_value=100))
+@given(st.dictionaries(st.sampled_from(TRES_FIELDS), LISTS), st.integers(min_value=1, max_value=100))
 def test_a_rewritten_job_asks_for_one_share_no_gpu_and_all_else_that_it_asked_for(
     fields: dict[str, str], percent: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_rewritten_job_asks_for_one_share_no_gpu_and_all_else_that_it_asked_fo
     share, *others = parse_list(after["tres_per_node"])
     assert is_share(share)
     assert others == [item for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
-    for place in PLACES[1:]:
+    for place in TRES_FIELDS[1:]:
         assert after.get(place, "") in (fields.get(place, ""), without_gpus(fields.get(place, "")))
 
 
