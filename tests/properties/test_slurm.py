@@ -15,7 +15,18 @@ from gpusage_slurm.request import TRES_FIELDS, parse_submission, read_request
 from gpusage_slurm.script import read_script
 from gpusage_slurm.tres import is_gpu, is_share, parse_list, without_gpus
 
-FIELDS = (*TRES_FIELDS, "comment", "card", "features", "prefer", "min_nodes", "num_tasks", "shared", "tres_bind", "script")
+FIELDS = (
+    *TRES_FIELDS,
+    "comment",
+    "card",
+    "features",
+    "prefer",
+    "min_nodes",
+    "num_tasks",
+    "shared",
+    "tres_bind",
+    "script",
+)
 WORDS = st.sampled_from(
     ["gres:gpu:1", "gres/gpu=2", "gres/gpu:v100:1", "gres:mps:10", "gres:nvme:1", "cpu:4", "gpu", "gres:gpu:x", ""]
 )
