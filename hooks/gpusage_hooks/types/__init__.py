@@ -1,0 +1,65 @@
+"""The values that travel: request, need, decision, and what they are made from.
+
+Invariants:
+
+1. Every value is frozen; a change is a new value (`dataclasses.replace`).
+2. Inside, memory is in bytes, time in seconds, work in FLOP (a multiply-add is 2), shares are 0 to 1.
+3. Unknown is ``None``, never 0 or NaN.
+"""
+
+from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, NodeKind
+from gpusage_hooks.types.decisions import STAGES, Case, Code, Decision, DecisionRecord, Place, Rendered, Stage
+from gpusage_hooks.types.figures import Interval, MemoryInterval
+from gpusage_hooks.types.gpus import Gpu
+from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
+from gpusage_hooks.types.jobs import Job, JobState, MarkedJob, Submission
+from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
+from gpusage_hooks.types.rules import Binding, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
+from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+
+__all__ = [
+    "STAGES",
+    "Alone",
+    "Attribute",
+    "Binding",
+    "Case",
+    "Cluster",
+    "Code",
+    "Colocation",
+    "Decision",
+    "DecisionRecord",
+    "Dim",
+    "ElementType",
+    "Figure",
+    "GenerationRules",
+    "Gpu",
+    "GpuNeed",
+    "GpuPool",
+    "GpuRequest",
+    "Interval",
+    "Job",
+    "JobState",
+    "Known",
+    "MarkedJob",
+    "MemoryInterval",
+    "Mode",
+    "ModelGraph",
+    "ModelRequest",
+    "Node",
+    "NodeKind",
+    "Optimizer",
+    "Place",
+    "Precision",
+    "Price",
+    "Range",
+    "Rendered",
+    "Rules",
+    "Shape",
+    "SharingRule",
+    "SharingRules",
+    "Slo",
+    "SloRules",
+    "Stage",
+    "Submission",
+    "Workload",
+]

@@ -1,0 +1,141 @@
+"""What a job asks of a cluster, and what the cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """A job's GPU request, in no workload manager's words.
+
+    Attributes:
+        gpu_count: Whole GPUs of the whole job; 0 where it asks for none.
+        gpu_type: The catalogue or site name that the user insists on.
+        mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
+        memory_cap_bytes: Device memory that the share may use.
+        preferred_gpus: Site types to try first, best first; any of the others will do.
+        required_gpus: Site types of which one must run it, best first; none means that any may.
+        obstacles: What the adapter found that a share would break, one clause each, in the user's words.
+        partitions: Partitions or queues that may run it; none named means the cluster's default.
+        scopes: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
+        node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
+        cpu_count: Cores that it asks of its node.
+        host_memory_bytes: Memory that it asks of its node.
+        bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
+    """
+
+    gpu_count: int
+    gpu_type: str | None = None
+    mps_thread_percent: int | None = None
+    memory_cap_bytes: int | None = None
+    preferred_gpus: tuple[str, ...] = ()
+    required_gpus: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    node_features: tuple[tuple[str, ...], ...] = ()
+    cpu_count: int = 1
+    host_memory_bytes: int = 0
+    bindable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """What the nodes of one kind have beside GPUs, as far as a job may ask for it.
+
+    Attributes:
+        partitions: Those that reach them; none means that all do.
+        features: Every name that a job may ask of them.
+    """
+
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    cpu_count: int = 0
+    host_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPool:
+    """The GPUs of one type in one cluster.
+
+    Attributes:
+        gpu: Catalogue name, ``None`` where the site's type name is not understood.
+        site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
+        mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
+        feature: What a job must ask for to be sent here, ``None`` where there is none.
+        exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
+        partitions: Those that reach it; none means that all do.
+        node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
+        node_kinds: Its nodes, each kind once; none means not known.
+        free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
+    """
+
+    gpu: str | None
+    site_type: str
+    gpu_count: int
+    free_gpu_count: int
+    mps_per_gpu: int | None = None
+    feature: str | None = None
+    exact_feature: str | None = None
+    partitions: tuple[str, ...] = ()
+    node_features: tuple[tuple[str, ...], ...] = ()
+    node_kinds: tuple[NodeKind, ...] = ()
+    free_share_percent: int | None = None
+
+    def has_room(self, share_percent: int) -> bool:
+        """Tell whether a share of *share_percent* of one GPU could start here now."""
+        free = self.free_share_percent
+        return self.free_gpu_count > 0 or (free is not None and free >= share_percent)
+
+    def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
+        """Tell whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
+        unknown = not (node_features and self.node_features)
+        return unknown or any({*group} <= {*node} for group in node_features for node in self.node_features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a workload manager has, as last seen.
+
+    Attributes:
+        default_partition: Where a job goes that names none.
+        unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
+            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
+    """
+
+    manager: str
+    version: str
+    pools: tuple[GpuPool, ...]
+    default_partition: str | None = None
+    observed_at_s: float | None = None
+    notes: tuple[str, ...] = ()
+    unshared: Mapping[str, str] = field(default_factory=dict)
+
+    def within(
+        self,
+        partitions: tuple[str, ...],
+        scopes: tuple[str, ...] = (),
+        node_features: tuple[tuple[str, ...], ...] = (),
+    ) -> Cluster:
+        """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
+
+        Pools out of its reach are left out, those too that have no node with its *node_features*. No pool can be shared
+        where it may run in one of ``unshared``, of which those that concern it are left.
+        """
+        chosen = set(partitions or (self.default_partition,))
+        everywhere = None in chosen
+        here = {*scopes, *(f"partition={name}" for name in chosen)}
+        unshared = {
+            scope: why
+            for scope, why in self.unshared.items()
+            if scope in here or (everywhere and scope.startswith("partition="))
+        }
+        pools = tuple(
+            replace(pool, mps_per_gpu=None) if unshared else pool
+            for pool in self.pools
+            if (everywhere or not pool.partitions or chosen & {*pool.partitions}) and pool.meets(node_features)
+        )
+        visible = replace(self, pools=pools, unshared=unshared)
+        return self if visible == self else visible

@@ -1,0 +1,119 @@
+"""What is decided of a job: from what, by which stages, and in whose words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, get_args
+
+from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
+from gpusage_hooks.types.gpus import Gpu
+from gpusage_hooks.types.needs import GpuNeed, Price
+from gpusage_hooks.types.rules import Rules
+from gpusage_hooks.types.workloads import Workload
+
+Stage = Literal["eligibility", "fit", "generation", "sharing", "slo"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""What is decided of a job, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One pool that may run a job, with what the job needs there.
+
+    Attributes:
+        gpu: The catalogue's row of the pool's GPUs.
+        need: On a whole GPU of the pool.
+        shares: What each size of a share of such a GPU costs the job.
+    """
+
+    pool: GpuPool
+    gpu: Gpu
+    need: GpuNeed
+    shares: tuple[Price, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the site's own name of the GPU type, as its users know it."""
+        return self.pool.site_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Everything that a policy may look at.
+
+    Attributes:
+        places: The pools within the job's reach whose GPU the catalogue knows.
+    """
+
+    request: GpuRequest
+    workload: Workload
+    places: tuple[Place, ...]
+    cluster: Cluster
+    rules: Rules
+
+
+class Code(Enum):
+    """What is to be done with a request."""
+
+    REWRITE = "REWRITE"
+    """Put the decision's request in place of the user's."""
+    KEEP = "KEEP"
+    """The user's request is right, or cannot safely be changed."""
+    DECLINE = "DECLINE"
+    """Not ours: the user said nothing to us, or opted out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to become of a request, with reasons that a user understands.
+
+    Attributes:
+        plugin: Who decided, for example ``gpusage.policies.sharing``.
+        need: What was predicted on the GPU that the decision rests on.
+        final: No later policy is asked.
+    """
+
+    code: Code
+    request: GpuRequest
+    reasons: tuple[str, ...]
+    plugin: str
+    need: GpuNeed | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A decision in a workload manager's own words.
+
+    Attributes:
+        before: The request as asked, one line.
+        after: The request as decided, one line.
+        fields: What to set in the job, by the manager's own field names.
+        trouble: Why there are none, one clause, where they cannot express the decision and the adapter can say.
+    """
+
+    before: str
+    after: str
+    fields: Mapping[str, str]
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision with its circumstances, as the store keeps it.
+
+    Attributes:
+        number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its mark.
+    """
+
+    decided_at_s: float
+    manager: str
+    origin: str
+    mode: str
+    decision: Decision
+    rendered: Rendered
+    model: str | None = None
+    workload: Workload | None = None
+    number: str = ""

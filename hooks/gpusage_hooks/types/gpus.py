@@ -1,0 +1,42 @@
+"""A GPU model of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU model of the catalogue; rates are the vendor's dense peaks.
+
+    Attributes:
+        name: Lower-case, model-form-memory where it matters, for example ``v100-sxm2-16gb``.
+        aliases: Other names: short form, workload managers' type names, NVML names (lower-case).
+        generation: Nvidia's name of the architecture, for example ``volta``.
+        compute_capability: Major and minor, for example ``(7, 0)``.
+        peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
+        launch_year: When it came out: orders generations.
+        source: Where the row is from.
+        cut_from: The GPU that it is a slice of (MIG); ``None`` for a whole one.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    generation: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    clock_hz: float
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    l2_bytes: int
+    power_limit_w: float
+    launch_year: int
+    source: str
+    cut_from: str | None = None
+
+    @property
+    def board(self) -> str:
+        """Return the name of the whole GPU: its own, or that of the GPU that it is cut from."""
+        return self.cut_from or self.name

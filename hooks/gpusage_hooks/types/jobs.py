@@ -1,0 +1,72 @@
+"""A job on its way: as submitted, as understood, and as its workload manager has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from gpusage_hooks.types.clusters import GpuRequest
+from gpusage_hooks.types.workloads import ModelRequest
+
+JobState = Literal["waiting", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What one workload manager handed over, untouched.
+
+    Attributes:
+        manager: The workload manager's name, as in `Manager`.
+        fields: The job's fields in the manager's own words.
+        script: The job script's text, where that is all there is (offline validation).
+        origin: For people: a script's path, or ``uid 1000``.
+    """
+
+    manager: str
+    fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    script: str | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submission that was understood.
+
+    Attributes:
+        request: What it asks for.
+        request_text: The same in the manager's own words, for people, for example ``gres/gpu:1``.
+        model_request: ``None`` where the user said nothing to us.
+        card: The model's card, where one travelled with the job.
+        card_trouble: Why none did, as one sentence, where that is known.
+        caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
+    """
+
+    submission: Submission
+    request: GpuRequest
+    request_text: str
+    model_request: ModelRequest | None = None
+    card: str | None = None
+    card_trouble: str | None = None
+    caveat: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedJob:
+    """A job as its workload manager has it, with the mark that it carries.
+
+    Attributes:
+        job_id: In the manager's own form; tasks of an array that are alike may be one.
+        mark: The text that the manager keeps for us; others may have written there as well. Empty where there is none.
+        waits_for: Why it waits, in the manager's own word; empty where it does not.
+        stuck: Why it seems that it can never start as it is, one clause; empty where it can.
+    """
+
+    job_id: str
+    manager: str
+    user: str
+    state: JobState
+    mark: str = ""
+    waits_for: str = ""
+    stuck: str = ""

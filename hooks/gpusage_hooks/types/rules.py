@@ -1,0 +1,70 @@
+"""The site's settings that policies act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+SharingRule = Literal["price", "activity"]
+Binding = Literal["room", "never", "always"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The least and the most of a setting, or of each in a list: ``Annotated[float, Range(low=1, high=9)]``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRules:
+    """When a whole GPU may become a share.
+
+    Attributes:
+        rule: What decides: the predicted price of a share, or the predicted SM activity.
+        sizes: By price: the percentages that a share may have, each 1 to 99.
+        maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
+        worst_slowdown: By price: the same at the pessimistic end.
+        bind: By price: when a share may confine the job to the GPU types on which its price holds: where one of them
+            has room now, never, or always.
+        across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
+    """
+
+    enabled: bool = True
+    rule: SharingRule = "price"
+    sizes: Annotated[tuple[int, ...], Range(low=1, high=99)] = (25, 33, 50, 75)
+    maximum_slowdown: Annotated[float, Range(low=1, high=100)] = 1.25
+    worst_slowdown: Annotated[float, Range(low=1, high=100)] = 1.5
+    bind: Binding = "room"
+    maximum_percent: int = 80
+    minimum_percent: int = 10
+    step_percent: int = 5
+    headroom: float = 0.10
+    maximum_partners: int = 4
+    across_users: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRules:
+    """When a generation is preferred."""
+
+    enabled: bool = True
+    minimum_speedup: float = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloRules:
+    """How an inference job's latency promise is protected."""
+
+    enabled: bool = True
+    latency_margin: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The site's settings that policies act on."""
+
+    sharing: SharingRules = SharingRules()
+    generation: GenerationRules = GenerationRules()
+    slo: SloRules = SloRules()

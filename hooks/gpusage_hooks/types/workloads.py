@@ -1,0 +1,68 @@
+"""How a model is run, and what its user says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["train", "infer"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What an inference job promises: a latency, and the rate at which requests come."""
+
+    latency_s: float
+    rate_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What a user says that an earlier run alone on a whole GPU showed.
+
+    Attributes:
+        utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
+        step_time_s: Seconds of one step.
+        gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
+    """
+
+    utilization: float | None = None
+    step_time_s: float | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """How a model is run, and what its user accepts and knows.
+
+    Attributes:
+        slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
+            means the site's.
+        alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
+    """
+
+    batch_size: int = 1
+    mode: Mode = "train"
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "momentum"
+    shape: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    steps: int | None = None
+    slo: Slo | None = None
+    slowdown: float | None = None
+    alone: Alone = Alone()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """What a user wrote about the model: the comment, or the command's options.
+
+    Attributes:
+        assumed: What the user left out and a prediction depends on most, as ``batch=1``, for people.
+    """
+
+    model: str
+    workload: Workload = Workload()
+    assumed: tuple[str, ...] = ()
+    enabled: bool = True
