@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,7 +20,7 @@ WIDTH_WITHOUT_TERMINAL = 120
 _UNBOUNDED = 10_000
 
 
-def print_json(document: Any) -> None:  # noqa: ANN401 - any JSON
+def print_json(document: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 

@@ -125,7 +125,7 @@ def parse_line(line: bytes) -> Question:
     return _ask(message)
 
 
-def _decoded(line: bytes) -> Any:  # noqa: ANN401 - any JSON
+def _decoded(line: bytes) -> object:
     try:
         return msgspec.json.decode(line)
     except msgspec.MsgspecError:

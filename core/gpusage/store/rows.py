@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -65,7 +64,7 @@ def _encoded(record: DecisionRecord) -> str:
         return _ENCODER.encode(_cleaned(plain)).decode()
 
 
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _cleaned(value: object) -> object:
     """Return a JSON value with every text made valid Unicode."""
     if isinstance(value, str):
         return _utf8(value)
@@ -79,7 +78,7 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - msgspec's own signature
+def _plain(value: object) -> object:
     """Return what msgspec does not know as something that it does."""
     if isinstance(value, Mapping):
         return dict(value)

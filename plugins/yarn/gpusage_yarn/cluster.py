@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
-from gpusage_yarn.documents import amounts, as_list
+from gpusage_yarn.documents import Document, amounts, as_list
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
 from gpusage_yarn.queues import DEFAULT, MASTER_MIB, Queue, makes_queues, parse_queues, spellings
 from gpusage_yarn.request import MANAGER
@@ -103,7 +103,7 @@ class View:
         return any(node.fits(size) for node in self.of_label(label))
 
 
-def read_view(get: Any, share: str = SHARE, *, brief: bool = False) -> View:  # noqa: ANN401 - a function from a path to JSON
+def read_view(get: Callable[[str], Document], share: str = SHARE, *, brief: bool = False) -> View:
     """Return what *get*, a function from a path below ``/ws/v1/cluster`` to a document, finds.
 
     Args:

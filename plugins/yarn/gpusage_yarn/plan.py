@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gpusage_hooks.errors import RequestError
 
@@ -145,7 +145,7 @@ def _labels(text: str) -> tuple[str, ...]:
     return labels
 
 
-def _refuse(key: str, rule: str, value: Any) -> NoReturn:  # noqa: ANN401 - whatever stood there
+def _refuse(key: str, rule: str, value: object) -> NoReturn:
     shown = "nothing" if value is None else ascii(str(value)[:40])
     message = f"Plan's {key} must {rule}; got {shown}. Make the plan anew with gpusage yarn submit."
     raise RequestError(message)

@@ -13,16 +13,18 @@ import getpass
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_yarn.documents import Document
 
+T = TypeVar("T")
 PATIENCE_S = 90.0
 """How long one that has answered before is waited for: one that starts takes some seconds, a failover half a minute."""
 FIRST_PATIENCE_S = 2.0
@@ -88,7 +90,7 @@ class ResourceManager:
         """The one that answered last."""
         return self._active
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
+    def get(self, path: str) -> Document:
         """Return the document at *path* below ``/ws/v1/cluster``, waiting for a ResourceManager that is silent.
 
         Raises:
@@ -97,7 +99,7 @@ class ResourceManager:
         """
         return self._patiently(lambda: self.look("GET", path))
 
-    def look(self, method: str, path: str, document: object = None) -> Any:  # noqa: ANN401 - any JSON
+    def look(self, method: str, path: str, document: object = None) -> Document:
         """Ask once, each address in its turn, and return what the first that is active says.
 
         Raises:
@@ -114,7 +116,7 @@ class ResourceManager:
         message = f"ResourceManager must answer; got: {joined}. Check that it runs, or name another with --rm."
         raise SilentError(message)
 
-    def submit(self, make: Callable[[str], Mapping[str, Any]]) -> str:
+    def submit(self, make: Callable[[str], Document]) -> str:
         """Submit one application, once, and return its id as soon as it is in the ResourceManager's keeping.
 
         Args:
@@ -135,7 +137,7 @@ class ResourceManager:
             raise SilentError(message) from error
         return identity
 
-    def application(self, identity: str) -> Mapping[str, Any] | None:
+    def application(self, identity: str) -> Document | None:
         """Return what an active ResourceManager says of an application, ``None`` where it does not know it.
 
         Raises:
@@ -161,8 +163,7 @@ class ResourceManager:
         Raises:
             SilentError: None has answered for too long.
         """
-        value: str | None = self._patiently(lambda: self._setting(name))
-        return value
+        return self._patiently(lambda: self._setting(name))
 
     def _setting(self, name: str) -> str | None:
         parameters = {"name": name, "format": "json", "user.name": self.user}
@@ -176,7 +177,7 @@ class ResourceManager:
         except (ValueError, KeyError, TypeError):
             return None
 
-    def _place(self, identity: str, document: Mapping[str, Any]) -> bool:
+    def _place(self, identity: str, document: Document) -> bool:
         """Send *document* unless it has arrived already; tell the loop to go on until it is kept."""
         report = self.application(identity)
         if report is None:
@@ -190,7 +191,7 @@ class ResourceManager:
             raise SilentError(message)
         return True
 
-    def _send(self, document: Mapping[str, Any]) -> None:
+    def _send(self, document: Document) -> None:
         """Send *document* to a ResourceManager that has just said that it is active."""
         self._require_active()
         _, trouble = self._ask(self._active, "POST", "apps", document)
@@ -202,11 +203,11 @@ class ResourceManager:
             message = "it is still reading its store back"
             raise SilentError(message)
 
-    def _seen(self, identity: str) -> Mapping[str, Any]:
-        report: Mapping[str, Any] = self.look("GET", f"apps/{identity}")["app"]
-        return report
+    def _seen(self, identity: str) -> Document:
+        app: Document = self.look("GET", f"apps/{identity}")["app"]
+        return app
 
-    def _patiently(self, action: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    def _patiently(self, action: Callable[[], T]) -> T:
         began_s = time.monotonic()
         while True:
             try:
@@ -217,16 +218,16 @@ class ResourceManager:
                     raise
             time.sleep(_PAUSE_S)
 
-    def _ask(self, address: str, method: str, path: str, document: object) -> tuple[Any, str]:
+    def _ask(self, address: str, method: str, path: str, document: object) -> tuple[Document, str]:
         """Return what one address says, or why it says nothing."""
         try:
             return self._exchange(address, method, path, document), ""
         except _CONNECTION_ERRORS as error:
-            return None, _reason(error)
+            return {}, _reason(error)
         except SilentError as error:
-            return None, str(error)
+            return {}, str(error)
 
-    def _exchange(self, address: str, method: str, path: str, document: object) -> Any:  # noqa: ANN401 - any JSON
+    def _exchange(self, address: str, method: str, path: str, document: object) -> Document:
         url = f"{address}{_ROOT}{path}"
         parameters: dict[str, str] | None = {"user.name": self.user}
         for _ in range(_MOST_REDIRECTS):
@@ -244,11 +245,13 @@ class ResourceManager:
         raise SilentError(message)
 
 
-def _document(answer: requests.Response, method: str, path: str) -> Any:  # noqa: ANN401 - any JSON
+def _document(answer: requests.Response, method: str, path: str) -> Document:
     """Return what an answer holds; no document comes from a ResourceManager that is starting or on standby."""
     try:
         document = answer.json() if answer.content else {}
     except ValueError:
+        document = None
+    if not isinstance(document, dict):
         document = None
     status = answer.status_code
     if status < _FIRST_ERROR and document is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -14,7 +15,7 @@ from gpusage.sandboxes.packages import parse_uris, require_apt
 from gpusage.sandboxes.sources import Source, choose_source, parse_deb822, parse_one_line, render_deb822
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, open_sandbox, parse_nodes
-from gpusage_slurm.sandbox.installation import leave_login_alone, slurm_version
+from gpusage_slurm.sandbox.installation import leave_login_alone, read_installation, slurm_version
 from gpusage_slurm.sandbox.layout import Layout, render_cgroup_conf, render_gres_conf, render_node
 
 LAYOUT = Layout(folder=Path("/s"))
@@ -109,6 +110,20 @@ def test_a_folder_without_a_sandbox_cannot_be_opened(tmp_path: Path, record: str
     (tmp_path / "sandbox.json").write_text(record)
     with pytest.raises(RequestError, match="must hold a sandbox; got none"):
         open_sandbox(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "versions"),
+    [({}, ["24.11.5"]), ({"schema": "x/1"}, []), ({"folder": "/elsewhere"}, []), ({"version": 24}, [])],
+)
+def test_an_installation_is_one_that_says_so_and_was_not_moved(
+    change: dict[str, object], versions: list[str], tmp_path: Path
+) -> None:
+    known = {"schema": "gpusage.slurm-installation/1", "release": "trixie", "version": "24.11.5"}
+    record = {**known, "folder": str(tmp_path), **change}
+    (tmp_path / "installation.json").write_text(json.dumps(record))
+    installation = read_installation(tmp_path)
+    assert [each.version for each in (installation,) if each] == versions
 
 
 def test_free_ports_differ_and_are_free() -> None:

@@ -90,6 +90,8 @@ class Handler(BaseHTTPRequestHandler):
         if server.unheard:
             server.unheard -= 1
             self.connection.close()
+        elif "/odd" in self.path:
+            self.answer(["of", "anything"])
         elif "/conf" in self.path:
             self.answer({"property": {"value": "v"}} if "name=known" in self.path else {})
         elif "/info" in self.path:
@@ -208,6 +210,11 @@ def test_one_that_has_never_answered_is_not_waited_for_long(start: Callable[[], 
     with pytest.raises(SilentError, match="Connection refused"):
         manager.get("info")
     assert time.monotonic() - began_s < 5
+
+
+def test_what_answers_with_no_object_is_no_resource_manager(start: Callable[[], Manager]) -> None:
+    with pytest.raises(SilentError, match="status 200, no document: not active"):
+        client(start()).look("GET", "odd")
 
 
 def test_nobody_at_all_is_one_sentence(start: Callable[[], Manager]) -> None:

@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage.sandboxes.packages import download, require_apt, unpack
@@ -25,7 +26,6 @@ from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.patchelf import prepare_patchelf
 
-_SCHEMA = "gpusage.slurm-installation/1"
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
 _PACKAGES = (
     "slurmctld",
@@ -40,6 +40,14 @@ _PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
 _OLDEST = (22, 5)
 _HOLDS_WITHOUT_LOGIN = (26, 5)
 _WANTS_LOGIN, _WANTS_NO_LOGIN = b"SLURM_GET_USER_ENV=1\0", b"SLURM_GET_USER_ENV=-\0"  # what slurmd looks for in a job
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.slurm-installation/1", tag_field="schema"):
+    """What an installation says of itself, in its ``installation.json``."""
+
+    release: str
+    version: str
+    folder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +130,12 @@ def prepare_installation(
 def read_installation(folder: Path) -> Installation | None:
     """Return the installation in *folder*, ``None`` where there is none or it was moved."""
     try:
-        record = json.loads((folder / "installation.json").read_text(encoding="utf-8"))
-        if record["schema"] != _SCHEMA or record["folder"] != str(folder):
-            return None
-        return Installation(release=record["release"], version=record["version"], folder=folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        record = msgspec.json.decode((folder / "installation.json").read_bytes(), type=_Record)
+    except (OSError, msgspec.MsgspecError):
         return None
+    if record.folder != str(folder):
+        return None
+    return Installation(release=record.release, version=record.version, folder=folder)
 
 
 def slurm_version(archives: Sequence[Path]) -> str:
@@ -166,8 +174,8 @@ def _build(folder: Path, archives: Sequence[Path], report: Report) -> None:
     _patch(partial, folder, report)
     if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
         leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
-    record = {"schema": _SCHEMA, "release": folder.name, "version": version, "folder": str(folder)}
-    (partial / "installation.json").write_text(json.dumps(record), encoding="utf-8")
+    record = _Record(release=folder.name, version=version, folder=str(folder))
+    (partial / "installation.json").write_bytes(msgspec.json.encode(record))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

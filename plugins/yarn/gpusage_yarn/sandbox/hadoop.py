@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,18 +13,25 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox.java import Java
 from gpusage_yarn.sandbox.jdk import prepare_java
 
-_SCHEMA = "gpusage.hadoop-installation/1"
 _HERE = Path(__file__).parent
 _POM = _HERE / "hadoop.pom.xml"
 _JARS = 146  # with what they depend on; only progress is shown by it
 _POLL_S = 0.1
 VERSION = "3.4.2"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.hadoop-installation/1", tag_field="schema"):
+    """What an installation says of itself, in its ``installation.json``."""
+
+    version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +92,10 @@ def prepare_hadoop(*, cache: Path | None = None, report: Report = silent) -> Had
 
 def _is_complete(folder: Path) -> bool:
     try:
-        record = json.loads((folder / "installation.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record = msgspec.json.decode((folder / "installation.json").read_bytes(), type=_Record)
+    except (OSError, msgspec.MsgspecError):
         return False
-    return bool(record == {"schema": _SCHEMA, "version": VERSION})
+    return record.version == VERSION
 
 
 def _build(folder: Path, java: Java, repository: Path, report: Report) -> None:
@@ -100,7 +106,7 @@ def _build(folder: Path, java: Java, repository: Path, report: Report) -> None:
     _fetch(partial, java, repository, report)
     shutil.copy(_HERE / "yarn.sh", partial / "bin" / "yarn")
     (partial / "bin" / "yarn").chmod(0o755)
-    (partial / "installation.json").write_text(json.dumps({"schema": _SCHEMA, "version": VERSION}), encoding="utf-8")
+    (partial / "installation.json").write_bytes(msgspec.json.encode(_Record(version=VERSION)))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
