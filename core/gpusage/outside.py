@@ -42,16 +42,16 @@ class MismatchError(ValueError):
         above: The way to the table that has the key.
         key: What is wrong; ``""`` where it is the document itself.
         rule: What it must be, in words.
-        found: What stands there instead; ``None`` where nothing does.
+        value: What stands there instead; ``None`` where nothing does.
         hint: The nearest known key, or all of them, as a sentence; ``""`` where the key is known.
     """
 
-    def __init__(self, way: Sequence[Step], rule: str, found: object, hint: str = "") -> None:
+    def __init__(self, way: Sequence[Step], rule: str, value: object, hint: str = "") -> None:
         super().__init__(f"{''.join(map(str, way))} must be {rule}")
         self.above: tuple[Step, ...] = tuple(way[:-1])
         self.key = str(way[-1]) if way else ""
         self.rule = rule
-        self.found = found
+        self.value = value
         self.hint = hint
 
 
@@ -81,11 +81,11 @@ def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
 def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> MismatchError:
     """Return what msgspec's *complaint* about a *document* says, in our words."""
     way, unknown = _way(complaint)
-    found = reduce(_value, way, document)
+    value = reduce(_value, way, document)
     if unknown:
         known = [field.encode_name for field in _fields(reduce(_type, way[:-1], inspect.type_info(kind)))]
-        return MismatchError(way, "a known one", found, nearest_key(str(way[-1]), known, prefix))
-    return MismatchError(way, _words(reduce(_type, way, inspect.type_info(kind))), found)
+        return MismatchError(way, "a known one", value, nearest_key(str(way[-1]), known, prefix))
+    return MismatchError(way, _words(reduce(_type, way, inspect.type_info(kind))), value)
 
 
 def _way(complaint: str) -> tuple[tuple[Step, ...], bool]:

@@ -55,7 +55,7 @@ def read_section(kind: type[_Section], table: Mapping[str, object], source: Sour
     try:
         read = read_as(_struct(kind), table, source.prefix)
     except MismatchError as error:
-        source.refuse(error.key, error.rule, error.found, error.hint or "Change it.")
+        source.refuse(error.key, error.rule, error.value, error.hint or "Change it.")
     return kind(**{name: getattr(read, name) for name in table})
 
 

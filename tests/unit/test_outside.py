@@ -33,7 +33,7 @@ def test_a_document_becomes_a_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "above", "key", "rule", "found"),
+    ("document", "above", "key", "rule", "value"),
     [
         ({"rows": [{"name": "a"}, {"name": 1}]}, ("rows", 1), "name", "a text", 1),
         ({"rows": [{"name": "a", "count": -1}]}, ("rows", 0), "count", "a count", -1),
@@ -46,12 +46,12 @@ def test_a_document_becomes_a_value() -> None:
     ],
 )
 def test_what_is_wrong_is_found_by_its_key(
-    document: object, above: tuple[object, ...], key: str, rule: str, found: object
+    document: object, above: tuple[object, ...], key: str, rule: str, value: object
 ) -> None:
     with pytest.raises(MismatchError) as caught:
         read_as(Document, document)
     error = caught.value
-    assert (error.above, error.key, error.rule, error.found, error.hint) == (above, key, rule, found, "")
+    assert (error.above, error.key, error.rule, error.value, error.hint) == (above, key, rule, value, "")
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_what_is_wrong_is_found_by_its_key(
 def test_an_unknown_key_gets_the_nearest_one(key: str, hint: str) -> None:
     with pytest.raises(MismatchError) as caught:
         read_as(Row, {"name": "a", key: 7}, prefix="rows.")
-    assert (caught.value.key, caught.value.found, caught.value.hint) == (key, 7, hint)
+    assert (caught.value.key, caught.value.value, caught.value.hint) == (key, 7, hint)

@@ -186,6 +186,6 @@ def _refusal(error: MismatchError, origin: str) -> RequestError:
     match error.above:
         case ("pools", int(index), *_):
             origin = f"{origin}, pool {index + 1}"
-    found = "nothing" if error.found is None else f"{error.found!r:.80}"
+    value = "nothing" if error.value is None else f"{error.value!r:.80}"
     cure = error.hint or "'gpusage status --json' writes one."
-    return RequestError(f"Key {error.key!r} of cluster {origin!r} must be {error.rule}; got {found}. {cure}")
+    return RequestError(f"Key {error.key!r} of cluster {origin!r} must be {error.rule}; got {value}. {cure}")
