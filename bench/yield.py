@@ -25,9 +25,8 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
-from gpusage.policies.price import Limits, Offer, holds, limits, partners_of
+from gpusage.policies.price import Limits, Offer, holds, limits
 from gpusage.policies.sharing import granted_percent
-from gpusage.predictors.beside import beside
 from gpusage.verdict import Premises
 from gpusage_hooks.types import Alone, GpuPool, Mode, ModelGraph, Place, Rules, SharingRules, Workload
 from gpusage_lab.measurements.tables import DataFolder
@@ -164,10 +163,7 @@ def place_of(
 
 def cheapest(place: Place, within: Limits) -> Offer | None:
     """Return the share that the rule takes at *place*."""
-    offers = (
-        Offer(place=place, price=price, slowdown=beside(price.slowdown, partners_of(price.share_percent)))
-        for price in place.shares
-    )
+    offers = (Offer(place=place, price=price) for price in place.shares)
     return min((offer for offer in offers if holds(offer, within)), key=lambda offer: offer.gpu_time, default=None)
 
 

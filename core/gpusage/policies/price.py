@@ -42,12 +42,17 @@ class Offer:
 
     Attributes:
         price: What it costs the job alone there.
-        slowdown: The step time against that on the whole GPU, beside average partners.
     """
 
     place: Place
     price: Price
-    slowdown: Interval
+
+    @property
+    def slowdown(self) -> Interval:
+        """Return the step time against that on the whole GPU, beside average partners."""
+        from gpusage.predictors.beside import beside  # noqa: PLC0415 - numpy, for whoever only loads plugins
+
+        return beside(self.price.slowdown, partners_of(self.share_percent))
 
     @property
     def share_percent(self) -> int:
@@ -103,13 +108,11 @@ def sizes(rules: SharingRules) -> tuple[int, ...]:
 
 def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
     """Yield the shares at each place that have a size of the site's."""
-    from gpusage.predictors.beside import beside  # noqa: PLC0415 - numpy, for whoever only loads plugins
-
     allowed = sizes(rules)
     for place in where:
         for price in place.shares:
             if price.share_percent in allowed:
-                yield Offer(place=place, price=price, slowdown=beside(price.slowdown, partners_of(price.share_percent)))
+                yield Offer(place=place, price=price)
 
 
 def partners_of(share_percent: int) -> int:
@@ -134,15 +137,22 @@ def need_on(offer: Offer) -> GpuNeed:
 
 def holds(offer: Offer, within: Limits) -> bool:
     """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
-    return (
+    possible = (
         offer.place.gpu.compute_capability >= LIMITING
         and offer.place.need.familiar
         and offer.has_memory(offer.booked_bytes)
-        and offer.slowdown.value <= within.expected
-        and offer.slowdown.high <= within.worst
-        and keeps_promise(offer, within.serving)
         and offer.gpu_time <= MOST_GPU_TIME
     )
+    # Alone first, which is told for less: beside partners nothing is faster.
+    return possible and _is_within(offer.price.slowdown, within) and _is_kept(offer, within)
+
+
+def _is_within(slowdown: Interval, within: Limits) -> bool:
+    return slowdown.value <= within.expected and slowdown.high <= within.worst
+
+
+def _is_kept(offer: Offer, within: Limits) -> bool:
+    return _is_within(offer.slowdown, within) and keeps_promise(offer, within.serving)
 
 
 def trouble(offer: Offer, within: Limits) -> str:
