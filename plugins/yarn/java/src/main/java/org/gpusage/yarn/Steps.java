@@ -4,7 +4,7 @@ import java.util.TreeSet;
 
 /** The shares that a site gives out: a share is always the next one up, and never more than the most that may be had. */
 final class Steps {
-  static final String DEFAULT = "5,10,15,20,25,30,35,40,45,50,55,60,65,70,75,80,85,90,95,100";
+  static final String DEFAULT = "5,10,15,20,25,30,33,35,40,45,50,55,60,65,70,75,80,85,90,95,100";
 
   private final TreeSet<Long> steps = new TreeSet<>();
 
