@@ -57,6 +57,22 @@ _WORKLOAD_OPTIONS = (
 )
 
 
+_SHARE_WISH_OPTIONS = (
+    click.option(
+        "--slowdown", "wish_slowdown", metavar="TIMES", help="What a share may cost, 1.1; 1 means never share."
+    ),
+    click.option(
+        "--utilization",
+        "wish_utilization",
+        metavar="PERCENT",
+        help="What nvidia-smi showed in a run alone on a whole GPU.",
+    ),
+    click.option(
+        "--step-time", "wish_step_time", metavar="TIME@GPU", help="Step time of a run alone on a whole GPU, 30ms@a100."
+    ),
+)
+
+
 def json_option(function: Function) -> Function:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")(function)
@@ -104,6 +120,13 @@ def workload_options(function: Function) -> Function:
     return function
 
 
+def share_wish_options(function: Function) -> Function:
+    """Add what a user accepts and knows of a share; a command hands the three on to `read_requests` with the others."""
+    for option in reversed(_SHARE_WISH_OPTIONS):
+        function = option(function)
+    return function
+
+
 def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
     """Return what each word on the command line asks for.
 
@@ -112,7 +135,8 @@ def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[Mod
 
     Args:
         models: The words.
-        options: ``batch``, ``mode``, ``precision``, ``optimizer`` and ``shape``; ``None`` where not given.
+        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``shape``, and those of `share_wish_options`;
+            ``None`` or absent where not given.
 
     Raises:
         RequestError: A word is malformed.
@@ -132,8 +156,9 @@ def _request(word: str, options: Mapping[str, Any]) -> ModelRequest:
 def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
-    for key in ("batch", "mode", "precision", "optimizer"):
-        value = options.get(key)
+    wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
+    for key in ("batch", "mode", "precision", "optimizer", *wishes):
+        value = options.get(wishes.get(key, key))
         if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"
     for shape in options.get("shape") or ():

@@ -41,6 +41,16 @@ from gpusage_yarn.request import MANAGER
 from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.settings import YarnSettings
 
+RUN_OPTIONS = (
+    "batch",
+    "mode",
+    "precision",
+    "optimizer",
+    "shape",
+    "wish_slowdown",
+    "wish_utilization",
+    "wish_step_time",
+)
 SCHEMA = "gpusage.yarn.submit/1"
 
 
@@ -64,7 +74,7 @@ def submit(
 ) -> None:  # fmt: skip
     """Run COMMAND on YARN with the share of a GPU that its model needs."""
     as_json = typed.pop("as_json")
-    run = {key: typed.pop(key) for key in ("batch", "mode", "precision", "optimizer", "shape")}
+    run = {key: typed.pop(key) for key in RUN_OPTIONS}
     line = command_line(command)
     typed["name"] = typed["name"] or (shlex.split(command[0]) if _is_simple(command[0]) else command)[0][:80]
     wishes = Wishes(**typed)

@@ -19,6 +19,7 @@ Examples:
 @click.command(epilog=EXAMPLE)
 @click.option("--model", metavar="MODEL", help="Model, as in `gpusage predict`; without it, ask for a whole GPU.")
 @options.workload_options
+@options.share_wish_options
 @click.option("--queue", default="", metavar="NAME", help="Queue.  [default: by the site's rules]")
 @click.option("--gpu", default="", metavar="LABEL", help="Use only GPUs of this type, named by its node label.")
 @click.option(

@@ -62,3 +62,10 @@ def _completed(words: list[str], incomplete: str) -> list[str]:
     assert isinstance(main, click.Group)
     items = ShellComplete(main, {}, "gpusage", "_GPUSAGE_COMPLETE").get_completions(words, incomplete)
     return [item.value for item in items]
+
+
+def test_what_is_known_of_a_share_is_a_wish_of_each_model_that_says_nothing_else() -> None:
+    given = {"wish_slowdown": "1.5", "wish_utilization": "60", "wish_step_time": None}
+    first, second = read_requests(["r.onnx", "s.onnx,slowdown=2"], given)
+    assert (first.workload.slowdown, first.workload.alone.utilization) == (1.5, 0.6)
+    assert second.workload.slowdown == 2.0
