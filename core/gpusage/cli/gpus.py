@@ -45,7 +45,7 @@ def gpus(*, local: bool, as_json: bool) -> None:
         tables.show("\n".join(f"{row.name}: {row.source}" for row in catalogue))
 
 
-def show_local(found: Sequence[LocalGpu], *, as_json: bool) -> None:
+def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
     """Print this machine's GPUs."""
     if as_json:
         rows = [
@@ -55,13 +55,13 @@ def show_local(found: Sequence[LocalGpu], *, as_json: bool) -> None:
                 "memory_bytes": gpu.memory_bytes,
                 "gpu": gpu.gpu.name if gpu.gpu else None,
             }
-            for gpu in found
+            for gpu in present
         ]
         tables.print_json({"schema": SCHEMA, "local": rows})
         return
     cells = [
         [gpu.gpu.name if gpu.gpu else "not in the catalogue", str(gpu.index), gib(gpu.memory_bytes), gpu.nvml_name]
-        for gpu in found
+        for gpu in present
     ]
     tables.show_rows(LOCAL_COLUMNS, cells)
 

@@ -31,8 +31,8 @@ def regular_file(path: str) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
-        message = f"Model {shown(path)} must be a file that you can read; got: {found.lower()}. Check the path."
+        trouble = getattr(error, "strerror", None) or str(error)
+        message = f"Model {shown(path)} must be a file that you can read; got: {trouble.lower()}. Check the path."
         raise GraphError(message) from error
     try:
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)

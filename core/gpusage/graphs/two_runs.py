@@ -94,7 +94,7 @@ def live(run: Run) -> Run:
     return replace(
         run,
         nodes=tuple(run.nodes[old] for old in numbers),
-        producers=tuple(tuple(numbers.get(made, made) for made in run.producers[old]) for old in numbers),
+        producers=tuple(tuple(numbers.get(producer, producer) for producer in run.producers[old]) for old in numbers),
         results=tuple(numbers[old] for old in run.results),
     )
 

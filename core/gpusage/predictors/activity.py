@@ -126,8 +126,8 @@ def deviations_of(regions: Regions, far: FloatArray, rows: FloatArray) -> FloatA
     distances = (np.matmul(away, regions.precisions) * away).sum(axis=2) / regions.reaches[:, np.newaxis]
     share = np.clip(distances.min(axis=0) - 1.0, 0.0, 1.0)[:, np.newaxis]
     near = regions.deviations[distances.argmin(axis=0)]
-    found: FloatArray = near + share * np.maximum(far - near, 0.0)
-    return found
+    deviations: FloatArray = near + share * np.maximum(far - near, 0.0)
+    return deviations
 
 
 def shares(trees: Trees, rows: FloatArray) -> FloatArray:
@@ -137,9 +137,9 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
         trees: What they say is the logarithm of 1 + percent.
         rows: As `features_of` returns them.
     """
-    found = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
-    found[:, 1] = np.minimum(found[:, 0], found[:, 1])
-    return found
+    parts = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
+    parts[:, 1] = np.minimum(parts[:, 0], parts[:, 1])
+    return parts
 
 
 @lru_cache(maxsize=4)

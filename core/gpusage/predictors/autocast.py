@@ -26,7 +26,7 @@ def widened(graph: ModelGraph, structure: Structure) -> Structure:
     kind_of_node = []
     rules = [_widening(node, role) for node, role in zip(structure.kinds, structure.roles.tolist(), strict=True)]
     for number, producers in zip(structure.kind_of_node.tolist(), graph.producers, strict=True):
-        inputs = tuple([made < 0 or wide[made] for made in producers])
+        inputs = tuple([producer < 0 or wide[producer] for producer in producers])
         rule = rules[number]
         result = rule is _Widening.ALWAYS or (rule is _Widening.AS_READ and True in inputs)
         wide.append(result)

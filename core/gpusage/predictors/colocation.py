@@ -128,16 +128,16 @@ def throughputs(
     """
     pairs, known = beside(learned, rows, models)
     delays = 1.0 / pairs - 1.0
-    found = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
+    throughput = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
     if len(rows) > PAIR:
         share = known.max()
-        found = share * found + (1.0 - share) * np.minimum(found, rule(rows))
+        throughput = share * throughput + (1.0 - share) * np.minimum(throughput, rule(rows))
     granted = (
         np.ones(len(rows))
         if percents is None
         else np.array(percents) / 100.0 / np.maximum(Features(*rows.T).sm_activity, 1e-6)
     )
-    result: list[float] = np.clip(np.minimum(found, granted), LEAST, 1.0).tolist()
+    result: list[float] = np.clip(np.minimum(throughput, granted), LEAST, 1.0).tolist()
     return result
 
 
@@ -152,10 +152,10 @@ def beside(learned: Learned, rows: FloatArray, models: Sequence[int | None]) -> 
     measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
     names = np.array([count or 0 for count in models])  # models without weights are not alike
     alike = (names[:, np.newaxis] == names) & (names > 0)
-    told = _rule_of_pairs(rows)
-    told = np.where(alike, np.minimum(told, learned.average), told)
+    by_rule = _rule_of_pairs(rows)
+    by_rule = np.where(alike, np.minimum(by_rule, learned.average), by_rule)
     either = 1.0 - np.outer(1.0 - known, 1.0 - known)
-    return np.clip(either * np.clip(measured, LEAST, 1.0) + (1.0 - either) * told, LEAST, 1.0), known
+    return np.clip(either * np.clip(measured, LEAST, 1.0) + (1.0 - either) * by_rule, LEAST, 1.0), known
 
 
 def rule(rows: FloatArray) -> FloatArray:

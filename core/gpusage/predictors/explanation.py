@@ -173,23 +173,23 @@ def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray) -> list[Cl
         ],
         dtype=object,
     )
-    found = []
+    parts = []
     for name in dict.fromkeys(names.tolist()):
         of_it = names == name
         table = np.zeros((_PHASES, len(BOUNDS)))
         np.add.at(table, (_phases(kernels)[of_it], bounds[of_it]), total_s[of_it])
         launches = float(kernels.counts[of_it] @ kernels.launches[of_it])
-        found.append(ClassPart(name=name, kernel_count=round(launches), seconds=_seconds(table)))
-    return sorted(found, key=lambda part: -part.seconds.total_s)
+        parts.append(ClassPart(name=name, kernel_count=round(launches), seconds=_seconds(table)))
+    return sorted(parts, key=lambda part: -part.seconds.total_s)
 
 
 def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, kind_count: int) -> FloatArray:
     """Return the seconds of one execution, shape (kinds, phases, bounds)."""
-    found = np.zeros((kind_count, _PHASES, len(BOUNDS)))
+    table = np.zeros((kind_count, _PHASES, len(BOUNDS)))
     of_node = kernels.kind >= 0
     rows = kernels.kind[of_node], _phases(kernels)[of_node], bounds[of_node]
-    np.add.at(found, rows, total_s[of_node])
-    return found
+    np.add.at(table, rows, total_s[of_node])
+    return table
 
 
 _PHASES = 3
@@ -197,8 +197,8 @@ _PHASES = 3
 
 
 def _phases(kernels: Kernels) -> IntArray:
-    found: IntArray = np.where(kernels.kind < 0, 2, kernels.backward).astype(np.int64)
-    return found
+    phases: IntArray = np.where(kernels.kind < 0, 2, kernels.backward).astype(np.int64)
+    return phases
 
 
 def _seconds(table: FloatArray) -> Seconds:
@@ -210,7 +210,7 @@ def _seconds(table: FloatArray) -> Seconds:
 
 def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: FloatArray) -> Iterator[Layer]:
     kind_of_node = lowering.structure.kind_of_node
-    kept = walk(graph, lowering, workload.batch_size).kept if lowering.train else np.zeros(len(kind_of_node))
+    kept_bytes = walk(graph, lowering, workload.batch_size).kept if lowering.train else np.zeros(len(kind_of_node))
     weights = lowering.parameter_bytes[kind_of_node]
     edges = [*_starts(lowering), len(graph.nodes)]
     for start, end in pairwise(edges):
@@ -225,7 +225,7 @@ def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: F
             output=node.outputs[0] if node.outputs else (),
             seconds=_seconds(kind_s[kind_of_node[start:end]].sum(axis=0)),
             parameter_bytes=float(weights[start:end].sum()),
-            kept_bytes=float(kept[start:end].sum()),
+            kept_bytes=float(kept_bytes[start:end].sum()),
         )
 
 
@@ -235,8 +235,8 @@ def _starts(lowering: Lowering) -> list[int]:
     anchors = np.isin(lowering.operator_class, ANCHORS) & ~np.isin(structure.roles, (Role.INSIDE, Role.VALUES))
     has_weight = np.array([bool(node.parameters) for node in structure.kinds], dtype=bool)
     anchors &= has_weight | (lowering.operator_class != OperatorClass.GATHER)
-    found: list[int] = np.flatnonzero(anchors[structure.kind_of_node]).tolist() if len(anchors) else []
-    return [0, *found[1:]] if len(structure.kind_of_node) else []
+    starts: list[int] = np.flatnonzero(anchors[structure.kind_of_node]).tolist() if len(anchors) else []
+    return [0, *starts[1:]] if len(structure.kind_of_node) else []
 
 
 def _main_node(classes: IntArray) -> int:

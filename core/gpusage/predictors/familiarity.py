@@ -99,8 +99,8 @@ def _greatest(limits: Mapping[str, Any], name: str) -> float:
     return float(limits[name][1]) if name in limits else float("inf")
 
 
-def _named(found: Mapping[str, object]) -> str:
+def _named(reasons: Mapping[str, object]) -> str:
     """Return the first names with what is said of them, and how many more there are."""
-    shown = [f"{name} ({what})" for name, what in list(found.items())[:_SHOWN_OPERATORS]]
-    rest = len(found) - len(shown)
+    shown = [f"{name} ({what})" for name, what in list(reasons.items())[:_SHOWN_OPERATORS]]
+    rest = len(reasons) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -170,12 +170,12 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
 
 def _others(lowering: Lowering, precision: str, optimizer: str) -> list[_Single]:
     """Return the kernels that are of no node, the sums of gradients first."""
-    found = []
+    kernels = []
     if lowering.train:
-        found += [_accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
+        kernels += [_accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
     if precision in ("fp16", "bf16"):
-        found += [_cast(lowering), _input_casts(lowering)]
-    return found
+        kernels += [_cast(lowering), _input_casts(lowering)]
+    return kernels
 
 
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:

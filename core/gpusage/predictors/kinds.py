@@ -155,74 +155,74 @@ def _column(figures: Sequence[float]) -> FloatArray:
 
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
-    found = CLASS_OF_NUMBER[operators]
-    for index in (found == _CONVOLUTION).nonzero()[0].tolist():
+    operator_classes = CLASS_OF_NUMBER[operators]
+    for index in (operator_classes == _CONVOLUTION).nonzero()[0].tolist():
         if is_narrow(nodes[index]) and group_count(nodes[index]) > 1:
-            found[index] = OperatorClass.GROUPED_CONVOLUTION
-    for index in (found == _PRODUCT).nonzero()[0].tolist():
+            operator_classes[index] = OperatorClass.GROUPED_CONVOLUTION
+    for index in (operator_classes == _PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
-            found[index] = OperatorClass.BATCHED_PRODUCT
+            operator_classes[index] = OperatorClass.BATCHED_PRODUCT
     of_role = _CLASS_OF_ROLE[roles]
-    return np.where(of_role >= 0, of_role, found)
+    return np.where(of_role >= 0, of_role, operator_classes)
 
 
 def _keeps(nodes: Sequence[Node], operators: IntArray, roles: IntArray, classes: IntArray) -> IntArray:
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
-    found = _KEEPS[operators]
-    found[_NOTHING_KEPT[roles] | (classes == _VIEW)] = Keeps.NOTHING
+    kept_parts = _KEEPS[operators]
+    kept_parts[_NOTHING_KEPT[roles] | (classes == _VIEW)] = Keeps.NOTHING
     for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
-            found[index] = Keeps.NOTHING
-    return found
+            kept_parts[index] = Keeps.NOTHING
+    return kept_parts
 
 
 _MUL, _DIV = operator_number("Mul"), operator_number("Div")
 
 
 def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes: Sizes) -> FloatArray:
-    found: FloatArray = _FLOP_PER_OUTPUT[operators] * outputs
+    flop: FloatArray = _FLOP_PER_OUTPUT[operators] * outputs
     chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
     formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
-    found[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
-    return found
+    flop[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
+    return flop
 
 
 def _inputs(structure: Structure, classes: IntArray, sizes: Sizes) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
     nodes, wide = structure.kinds, structure.wide_inputs
-    found = _column([sum(map(sizes.__getitem__, node.inputs)) for node in nodes])
+    input_sizes = _column([sum(map(sizes.__getitem__, node.inputs)) for node in nodes])
     found_wide = np.zeros(len(nodes))
     if wide:
         pairs = zip(nodes, wide, strict=True)
         found_wide[:] = [sum(compress(map(sizes.__getitem__, node.inputs), flags)) for node, flags in pairs]
     for index in (structure.roles == _VALUES).nonzero()[0].tolist():
         last = nodes[index].inputs[-1:]
-        found[index] = sum(map(sizes.__getitem__, last))
-        found_wide[index] = found[index] * (bool(wide) and any(wide[index][-1:]))
+        input_sizes[index] = sum(map(sizes.__getitem__, last))
+        found_wide[index] = input_sizes[index] * (bool(wide) and any(wide[index][-1:]))
     reads = _READS[classes] * (structure.roles != _INSIDE)
-    return found * reads, found_wide * reads
+    return input_sizes * reads, found_wide * reads
 
 
 def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
-    found = np.ones(len(nodes))
+    steps = np.ones(len(nodes))
     for index in (classes == _RECURRENT).nonzero()[0].tolist():
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
-        found[index] = max((size for size in sizes if size > 0), default=1)
-    return found
+        steps[index] = max((size for size in sizes if size > 0), default=1)
+    return steps
 
 
 def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     """Return the width of the product that a kind is or comes nearest to."""
-    found = np.ones(len(nodes))
+    widths = np.ones(len(nodes))
     chosen = _IS_WIDE[classes].nonzero()[0].tolist()
     is_convolution = (classes[chosen] <= _GROUPED_CONVOLUTION).tolist()
-    found[chosen] = [
+    widths[chosen] = [
         max(_channels(nodes[index]) if convolves else _row(nodes[index]), 1)
         for index, convolves in zip(chosen, is_convolution, strict=True)
     ]
-    return found
+    return widths
 
 
 def _channels(node: Node) -> int:

@@ -59,11 +59,11 @@ def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:
     stored = lowering.output_bytes[structure.kind_of_node]
     inputs = sum([element_count(shape, batch_size) for _, shape in graph.inputs])
     copying = _copying(graph, lowering)
-    kept = stored * _is_kept(lowering, copying) + lowering.kept_bytes[structure.kind_of_node]
-    kept[copying] += lowering.read_bytes[structure.kind_of_node[copying]]
+    kept_bytes = stored * _is_kept(lowering, copying) + lowering.kept_bytes[structure.kind_of_node]
+    kept_bytes[copying] += lowering.read_bytes[structure.kind_of_node[copying]]
     return Walk(
         stored=stored,
-        kept=kept,
+        kept=kept_bytes,
         live=_live(structure, stored),
         gradients=_gradients(lowering),
         input_bytes=float(inputs * FLOAT_BYTES["fp32"]),
@@ -81,9 +81,9 @@ def _is_kept(lowering: Lowering, copying: IntArray) -> BoolArray:
     structure = lowering.structure
     keeps_inputs = (lowering.keeps_inputs | _scales_by_weight(structure))[structure.kind_of_node]
     keeps_inputs[copying] = False
-    kept: BoolArray = lowering.keeps_output[structure.kind_of_node]
-    kept[structure.sources[keeps_inputs[structure.destinations]]] = True
-    return kept
+    is_kept: BoolArray = lowering.keeps_output[structure.kind_of_node]
+    is_kept[structure.sources[keeps_inputs[structure.destinations]]] = True
+    return is_kept
 
 
 def _scales_by_weight(structure: Structure) -> BoolArray:
@@ -91,11 +91,11 @@ def _scales_by_weight(structure: Structure) -> BoolArray:
 
     A learned number is a tensor of one element, a number that the model's code knows has no dimension.
     """
-    found: BoolArray = structure.operators == _MUL
-    for index in found.nonzero()[0].tolist():
+    scales: BoolArray = structure.operators == _MUL
+    for index in scales.nonzero()[0].tolist():
         node = structure.kinds[index]
-        found[index] = len(node.inputs) == 1 and (1,) in node.parameters
-    return found
+        scales[index] = len(node.inputs) == 1 and (1,) in node.parameters
+    return scales
 
 
 _MUL, _MATMUL, _GEMM = map(operator_number, ("Mul", "MatMul", "Gemm"))
@@ -177,11 +177,13 @@ def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
     """Return the terms of a training step."""
     structure, classes = lowering.structure, lowering.operator_class
     most, kinds = _read_and_written(lowering)
-    kept = np.bincount(classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass)).tolist()
+    kept_by_class = np.bincount(
+        classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass)
+    ).tolist()
     return TrainingTerms(
         peak=tensors.training_peak(),
         weights=lowering.parameter_count * GRADIENT_BYTES,
-        kept=sum(kept),
+        kept=sum(kept_by_class),
         stored=float(tensors.stored.sum()),
         largest=float(lowering.output_bytes.max(initial=0.0)),
         live=float(tensors.live.max(initial=0.0)),
@@ -195,9 +197,9 @@ def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
         products=most[_PRODUCT],
         batched=most[_BATCHED],
         inputs=tensors.input_bytes,
-        kept_normalized=kept[_CLASS.BATCH_NORMALIZATION] + kept[_CLASS.NORMALIZATION],
-        kept_elementwise=kept[_CLASS.ELEMENTWISE],
-        kept_products=kept[_CLASS.PRODUCT],
+        kept_normalized=kept_by_class[_CLASS.BATCH_NORMALIZATION] + kept_by_class[_CLASS.NORMALIZATION],
+        kept_elementwise=kept_by_class[_CLASS.ELEMENTWISE],
+        kept_products=kept_by_class[_CLASS.PRODUCT],
         written_convolutions=float(lowering.output_bytes @ (structure.counts * _CONVOLVES[classes])),
     )
 
@@ -229,8 +231,8 @@ _GROUP_OF_CLASS = np.array([
 
 def _is_pointwise(lowering: Lowering) -> BoolArray:
     """Return, a kind, whether it is a dense convolution whose kernel is one pixel."""
-    found: BoolArray = lowering.operator_class == _CONVOLUTION
-    for index in found.nonzero()[0].tolist():
+    pointwise: BoolArray = lowering.operator_class == _CONVOLUTION
+    for index in pointwise.nonzero()[0].tolist():
         parameters = lowering.structure.kinds[index].parameters
-        found[index] = not parameters or prod(parameters[0][2:]) <= 1
-    return found
+        pointwise[index] = not parameters or prod(parameters[0][2:]) <= 1
+    return pointwise

@@ -122,13 +122,13 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node,
     kinds = dict(zip(keys, nodes, strict=True))
     numbers = dict(zip(kinds, range(len(kinds)), strict=True))
     kind_of_node = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
-    found = np.zeros(len(kinds), dtype=np.int64)
+    kind_roles = np.zeros(len(kinds), dtype=np.int64)
     for number, node in enumerate(kinds.values()):
         if node.element_type in _HOST_TYPES and _is_shape(node):
-            found[number] = Role.HOST
+            kind_roles[number] = Role.HOST
     for index, role in roles.items():
-        found[numbers[keys[index]]] = role
-    return tuple(kinds.values()), found, kind_of_node
+        kind_roles[numbers[keys[index]]] = role
+    return tuple(kinds.values()), kind_roles, kind_of_node
 
 
 _HOST_TYPES = ("int64", "int32", "bool")
@@ -148,8 +148,8 @@ def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
 
 
 def _views(operators: IntArray, roles: IntArray) -> BoolArray:
-    found: BoolArray = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
-    return found
+    views: BoolArray = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
+    return views
 
 
 _IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW

@@ -58,8 +58,8 @@ class Trees:
         above = rows.take(self.feature, axis=1) > self.threshold
         answers = (above * self.ruled_out).reshape(len(rows), _QUESTIONS, len(self.leaf_offsets))
         leaves = self.leftmost.take(np.bitwise_or.reduce(answers, axis=1)) + self.leaf_offsets
-        found: FloatArray = self.starts + np.add.reduceat(self.values.take(leaves), self.firsts, axis=1)
-        return found
+        sums: FloatArray = self.starts + np.add.reduceat(self.values.take(leaves), self.firsts, axis=1)
+        return sums
 
 
 def read_trees(*forests: ForestParameters) -> Trees:

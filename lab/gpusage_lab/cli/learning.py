@@ -32,8 +32,8 @@ def train(folder: Path, names: tuple[str, ...], output: Path | None) -> None:
         for number, name in enumerate(chosen, start=1):
             click.echo(f"{name}, {number} of {len(chosen)}", err=True)
             with artifacts.reading(written):  # a target is fitted on what the one before it has just left
-                made = targets.target(name).fit(data)
-            for artifact in made:
+                fitted = targets.target(name).fit(data)
+            for artifact in fitted:
                 path = written[artifact.name] = artifacts.write(artifact, output or artifacts.FOLDER)
                 click.echo(f"{name}: {path} ({path.stat().st_size} bytes)")
 
@@ -44,14 +44,14 @@ def evaluate(
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them."""
     if output is not None:
         artifacts.check_writable(output.parent)
-    found = _evaluated(folder, _targets(names), artifact)
+    results = _evaluated(folder, _targets(names), artifact)
     if output is not None:
-        output.write_text(report.page(found), encoding="utf-8")
+        output.write_text(report.page(results), encoding="utf-8")
     if as_json:
-        tables.print_json({"schema": SCHEMA, "targets": report.documents(found)})
+        tables.print_json({"schema": SCHEMA, "targets": report.documents(results)})
         return
-    for made in found.values():
-        show_scores(made)
+    for score_tables in results.values():
+        show_scores(score_tables)
 
 
 def _evaluated(folder: Path, names: list[str], artifact: Path | None) -> dict[str, list[ScoreTable]]:

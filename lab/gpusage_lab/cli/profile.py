@@ -117,11 +117,16 @@ def _progress() -> Iterator[Callable[[Announcement], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, left="")
 
-        def tell(told: Announcement) -> None:
+        def tell(announcement: Announcement) -> None:
             if console.is_terminal:
-                bar.update(task, completed=told.done, total=told.total, left=_clock(told.left_s))
-                bar.update(task, description=escape(told.item.key[:100]))
-            elif told.status:
-                click.echo(f"{told.done}/{told.total}  {told.status:<4}  {told.item.key}", err=True)
+                bar.update(
+                    task, completed=announcement.done, total=announcement.total, left=_clock(announcement.left_s)
+                )
+                bar.update(task, description=escape(announcement.item.key[:100]))
+            elif announcement.status:
+                click.echo(
+                    f"{announcement.done}/{announcement.total}  {announcement.status:<4}  {announcement.item.key}",
+                    err=True,
+                )
 
         yield tell

@@ -9,9 +9,9 @@ from gpusage_lab.learning import report
 from gpusage_lab.learning.targets import ScoreTable
 
 
-def show_scores(found: Iterable[ScoreTable]) -> None:
-    """Print *found*, one table below the other."""
-    for table in found:
+def show_scores(score_tables: Iterable[ScoreTable]) -> None:
+    """Print *score_tables*, one table below the other."""
+    for table in score_tables:
         tables.show_title(table.title)
         columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(table.columns)]
         tables.show_rows(columns, [[report.cell(value) for value in row] for row in table.rows])

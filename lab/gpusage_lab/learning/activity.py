@@ -90,7 +90,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         chance = _out_of_fold(rows, random_rows(len(rows.measured), RANDOM_FOLDS), method)
         held_out = unseen
         for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
-            figures = [_errors(rows, found[:, column], column) for found in (unseen, chance)]
+            figures = [_errors(rows, predictions[:, column], column) for predictions in (unseen, chance)]
             lines.append((f"{name}, {what}", *figures[0], *figures[1]))
     ends = _ends(rows, groups, held_out)
     heads = [f"{split}: {part}" for split in ("unseen type", "random rows") for part in ("all", "networks", "CNN")]
@@ -122,10 +122,10 @@ def _unseen(rows: Rows) -> list[Fold]:
 
 
 def _out_of_fold(rows: Rows, folds: Sequence[Fold], method: Callable[[Rows, Fold], FloatArray]) -> FloatArray:
-    found = np.zeros_like(rows.measured)
+    predictions = np.zeros_like(rows.measured)
     for fold in folds:
-        found[fold.test] = method(rows, fold)
-    return found
+        predictions[fold.test] = method(rows, fold)
+    return predictions
 
 
 def _constant(rows: Rows, fold: Fold) -> FloatArray:
@@ -147,25 +147,25 @@ def _yeung_forest(rows: Rows, fold: Fold) -> FloatArray:
 
 
 def _yeung_boosting(rows: Rows, fold: Fold) -> FloatArray:
-    found = [
+    columns = [
         boosting.predict(
             boosting.fit_trees(rows.yeung[fold.train], np.log1p(rows.measured[fold.train, column])),
             rows.yeung[fold.test],
         )
         for column in (UTILIZATION, SM)
     ]
-    return np.expm1(np.stack(found, axis=1))
+    return np.expm1(np.stack(columns, axis=1))
 
 
-def _errors(rows: Rows, found: FloatArray, column: int) -> tuple[float, float, float]:
+def _errors(rows: Rows, predictions: FloatArray, column: int) -> tuple[float, float, float]:
     kinds, measured = np.array(rows.kinds), rows.measured[:, column]
     parts = [np.full(len(kinds), fill_value=True), kinds == "mlp", kinds == "cnn"]
-    first, second, third = (rmsle(measured[part], found[part]) if part.any() else float("nan") for part in parts)
+    first, second, third = (rmsle(measured[part], predictions[part]) if part.any() else float("nan") for part in parts)
     return first, second, third
 
 
-def _odds_errors(rows: Rows, found: FloatArray) -> FloatArray:
-    return np.asarray(np.abs(_odds(rows.measured) - _odds(found)))
+def _odds_errors(rows: Rows, predictions: FloatArray) -> FloatArray:
+    return np.asarray(np.abs(_odds(rows.measured) - _odds(predictions)))
 
 
 def _deviations(errors: FloatArray) -> FloatArray:

@@ -96,14 +96,14 @@ def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
 
 def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None, ...]]:
     questions = [Question(test.graph, test.workload) for test in tests]
-    found = [question.activity([test.gpu])[0] for question, test in zip(questions, tests, strict=True)]
+    activities = [question.activity([test.gpu])[0] for question, test in zip(questions, tests, strict=True)]
     times = [question.timing([test.gpu]) for question, test in zip(questions, tests, strict=True)]
     for what in ("utilization", "sm_activity", "memory"):
         measured = [getattr(test, what) for test in tests]
         if any(value is None for value in measured):
             continue
         truth = np.array(measured)
-        intervals = [getattr(activity, _FIELDS[what]) for activity in found]
+        intervals = [getattr(activity, _FIELDS[what]) for activity in activities]
         ours = np.array([100.0 * interval.value for interval in intervals])
         plain = np.array([100.0 * getattr(time, _TIMES[what])[0] / time.step_s[0] for time in times])
         inside = [

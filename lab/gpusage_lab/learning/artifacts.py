@@ -63,14 +63,14 @@ def found_at(place: Path, names: Collection[str]) -> dict[str, Path]:
         RequestError: There is none of *names*, or one is not an artifact.
     """
     paths = [place / f"{name}.json" for name in names] if place.is_dir() else [place]
-    found = {path.stem: path for path in paths if path.is_file() and path.stem in names}
-    if not found:
+    artifacts = {path.stem: path for path in paths if path.is_file() and path.stem in names}
+    if not artifacts:
         known = ", ".join(f"{name}.json" for name in names)
         message = f"Artifact '{place}' must be {known}, or a folder with some of these; got none. Name another."
         raise RequestError(message)
-    for path in found.values():
+    for path in artifacts.values():
         _check(path)
-    return found
+    return artifacts
 
 
 def _check(path: Path) -> None:

@@ -67,9 +67,9 @@ def check_readable(paths: Mapping[str, Path]) -> None:
             try:
                 _ask(name)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                found = f"none called {error}" if isinstance(error, KeyError) else f"others ({error})"
+                figures = f"none called {error}" if isinstance(error, KeyError) else f"others ({error})"
                 message = (
-                    f"Artifact '{path}' must have the figures that this version of gpusage reads; got {found}. "
+                    f"Artifact '{path}' must have the figures that this version of gpusage reads; got {figures}. "
                     "Train it again with this version."
                 )
                 raise RequestError(message) from error
@@ -94,8 +94,8 @@ def tables(name: str, data: DataFolder) -> list[ScoreTable]:
     title = f"{_TITLES[name]}: the artifact as it is, on rows that it was fitted on and on others"
     is_share = name == "activity"
     lines = [
-        _scored(line, list(found), is_share=is_share, is_seen=_is_seen(name, *line))
-        for line, found in groupby(answers, key=_line)
+        _scored(line, list(comparisons), is_share=is_share, is_seen=_is_seen(name, *line))
+        for line, comparisons in groupby(answers, key=_line)
     ]
     figures = ("RMSLE", "bias, points") if is_share else ("MAPE %", "bias %")
     shown = ScoreTable(
@@ -103,7 +103,9 @@ def tables(name: str, data: DataFolder) -> list[ScoreTable]:
         columns=("rows of", "n", *figures, "coverage %", "width, points" if is_share else "high/low", "fitted on"),
         rows=tuple(lines),
         notes=("Fitted on: the artifact's card names this source; refits show how well it predicts others.",),
-        points=tuple(_points(line, list(found), _UNITS[name]) for line, found in groupby(answers, key=_line)),
+        points=tuple(
+            _points(line, list(comparisons), _UNITS[name]) for line, comparisons in groupby(answers, key=_line)
+        ),
     )
     return [shown] if answers else []
 
@@ -138,14 +140,14 @@ def _scored(line: tuple[str, str], answers: Sequence[Comparison], *, is_share: b
         np.array([getattr(answer.predicted, end) for answer in answers]) for end in ("low", "value", "high")
     )
     name = ", ".join(filter(None, line))
-    seen = "yes" if is_seen else "no"
+    seen_word = "yes" if is_seen else "no"
     if is_share:
         inside = 100.0 * float(((low <= measured) & (measured <= high)).mean())
         error, bias = rmsle(100.0 * measured, 100.0 * point), 100.0 * float((point - measured).mean())
-        return name, len(answers), error, bias, inside, 100.0 * float(np.median(high - low)), seen
+        return name, len(answers), error, bias, inside, 100.0 * float(np.median(high - low)), seen_word
     figures = score(measured, point, low, high)
     inside = 100.0 * (figures.coverage or 0.0)
-    return name, len(answers), 100.0 * figures.mape, 100.0 * figures.bias, inside, figures.width, seen
+    return name, len(answers), 100.0 * figures.mape, 100.0 * figures.bias, inside, figures.width, seen_word
 
 
 def _points(line: tuple[str, str], answers: Sequence[Comparison], unit: str) -> Points:
@@ -163,8 +165,8 @@ def _points(line: tuple[str, str], answers: Sequence[Comparison], unit: str) -> 
 def _step_time(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in sorted(step_rows(data, zoo), key=lambda row: (row.key, row.workload.mode, row.workload.batch_size)):
-        found = Question(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
-        ends = (found.value + row.copy_s, found.low + row.copy_s, found.high + row.copy_s)
+        predicted = Question(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
+        ends = (predicted.value + row.copy_s, predicted.low + row.copy_s, predicted.high + row.copy_s)
         yield Comparison(row.source, "", f"{row.key} on {row.gpu.name}", row.measured_s, _interval(*ends))
 
 
@@ -173,13 +175,13 @@ def _memory(data: DataFolder) -> Iterator[Comparison]:
     rows = memory_rows(data, zoo)
     for index in np.flatnonzero(rows.sound):
         workload = Workload(batch_size=int(rows.batch_size[index]))
-        found = Question(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
-        ends = (found.value / GIB, found.low / GIB, found.high / GIB)
+        predicted = Question(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
+        ends = (predicted.value / GIB, predicted.low / GIB, predicted.high / GIB)
         yield Comparison(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
     for run in profiled(data).runs:
         if run.is_alone and run.figures.get("process_bytes"):
-            found = Question(run.graph, run.workload).memory_bytes([run.gpu])[0]
-            ends = (found.value / GIB, found.low / GIB, found.high / GIB)
+            predicted = Question(run.graph, run.workload).memory_bytes([run.gpu])[0]
+            ends = (predicted.value / GIB, predicted.low / GIB, predicted.high / GIB)
             source = run.source if is_described(run) else f"{run.source}, not fp32 with momentum"
             yield Comparison(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
 
@@ -188,16 +190,16 @@ def _activity(data: DataFolder) -> Iterator[Comparison]:
     gpu = builtin_catalogue().find(activity_rows.GPU)
     for network in random_networks.load(data).networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
-        found = Question(network.graph, workload).activity([gpu])[0]
+        predicted = Question(network.graph, workload).activity([gpu])[0]
         source, label = f"gpumemnet_{network.kind}", f"{network.kind} {network.architecture}"
-        yield Comparison(source, "utilization", label, network.gpu_utilization / 100.0, found.gpu_utilization)
-        yield Comparison(source, "SM activity", label, network.sm_activity / 100.0, found.sm_activity)
+        yield Comparison(source, "utilization", label, network.gpu_utilization / 100.0, predicted.gpu_utilization)
+        yield Comparison(source, "SM activity", label, network.sm_activity / 100.0, predicted.sm_activity)
     for run in profiled(data).runs:
         if run.is_alone:
-            found = Question(run.graph, run.workload).activity([run.gpu])[0]
+            predicted = Question(run.graph, run.workload).activity([run.gpu])[0]
             for figure, column in _FIGURES.items():
                 if column in run.figures:
-                    yield Comparison(run.source, figure, run.job, run.figures[column], getattr(found, column))
+                    yield Comparison(run.source, figure, run.job, run.figures[column], getattr(predicted, column))
 
 
 def _colocation(data: DataFolder) -> Iterator[Comparison]:
@@ -207,20 +209,20 @@ def _colocation(data: DataFolder) -> Iterator[Comparison]:
     sources |= {f"profile {name}": measured for name, measured in profiled_pairs(data).items()}
     for source, measured in sources.items():
         for first, second in zip(*np.nonzero(np.triu(~np.isnan(measured.sums))), strict=True):
-            found = predict_colocation([measured.needs[first], measured.needs[second]], measured.gpu)
+            predicted = predict_colocation([measured.needs[first], measured.needs[second]], measured.gpu)
             label = " + ".join(f"{measured.jobs[job][0]}, batch {measured.jobs[job][1]}" for job in (first, second))
-            yield Comparison(source, "sum", label, float(measured.sums[first, second]), found.throughput_sum)
+            yield Comparison(source, "sum", label, float(measured.sums[first, second]), predicted.throughput_sum)
             parts = (measured.parts[first, second], measured.parts[second, first])
-            for part, said in zip(parts, found.normalised_throughput, strict=True):
-                yield Comparison(source, "one job", label, float(part), said)
+            for part, interval in zip(parts, predicted.normalised_throughput, strict=True):
+                yield Comparison(source, "one job", label, float(part), interval)
 
 
 def _slowdown(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
         known = Known(step_time_s=Figure(interval=exactly(row.alone_s), source=row.source))
-        found = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], [known])[0][0]
-        yield Comparison(row.source, "step time known", row.key, row.slowdown, found)
+        predicted = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], [known])[0][0]
+        yield Comparison(row.source, "step time known", row.key, row.slowdown, predicted)
 
 
 def _interval(value: float, low: float, high: float) -> Interval:

@@ -50,7 +50,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
         fitted_on=(
             "gavel_pairs.csv, simulation_2020, V100, the only public rows under MPS",
-            *(f"profile {name}: {len(found.jobs)} jobs" for name, found in own.items()),
+            *(f"profile {name}: {len(campaign.jobs)} jobs" for name, campaign in own.items()),
             f"{int((~np.isnan(pairs.sums)).sum() / 2)} pairs, {len(pairs.jobs)} jobs, {len(set(pairs.models))} models",
             f"left out: {len(pairs.failed)} pairs that failed, and pairs of equal jobs",
         ),
@@ -92,24 +92,24 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         policies = {"ours, fitted on Lucid's other models": refitted, "ours, as shipped": shipped(pairs)}
         title = "Lucid, RTX 3090, time slicing; nothing that is shipped was fitted on it"
         shown.append(_table(title, lucid(data), {**RANKING, **GUESSING, **policies}))
-    own = {name: found for name, found in profiled_pairs(data).items() if len(found.jobs) > QUEUE_LENGTH}
+    own = {name: campaign for name, campaign in profiled_pairs(data).items() if len(campaign.jobs) > QUEUE_LENGTH}
     policies = {**RANKING, **GUESSING, "ours": refitted}
-    shown += [_table(f"gpusage profile, {name}, MPS", found, policies) for name, found in own.items()]
+    shown += [_table(f"gpusage profile, {name}, MPS", campaign, policies) for name, campaign in own.items()]
     return shown
 
 
 def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tuple[str, ...] = ()) -> ScoreTable:
-    found = {name: scores(pairs, policy) for name, policy in policies.items()}
+    figures_by_policy = {name: scores(pairs, policy) for name, policy in policies.items()}
     measured = ~np.isnan(pairs.sums)
-    said = next(figures["found"] for name, figures in found.items() if name.startswith("ours"))
-    factors = _other_models_factors(pairs, said)
+    sums = next(figures["found"] for name, figures in figures_by_policy.items() if name.startswith("ours"))
+    factors = _other_models_factors(pairs, sums)
     points = Points(
         title=title,
         unit="sum of normalised throughputs",
         measured=pairs.sums[measured].tolist(),
-        predicted=said[measured].tolist(),
-        low=(said / factors)[measured].tolist(),
-        high=(said * factors)[measured].tolist(),
+        predicted=sums[measured].tolist(),
+        low=(sums / factors)[measured].tolist(),
+        high=(sums * factors)[measured].tolist(),
     )
     counted = f"{len(pairs.jobs)} targets, {int(measured.sum() / 2)} pairs, {len(pairs.failed)} more failed."
     return ScoreTable(
@@ -117,16 +117,16 @@ def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tupl
         columns=("policy", "% of Oracle, all", f"% of Oracle, queue of {QUEUE_LENGTH}", "MAPE %", "rank correlation"),
         rows=tuple(
             (name, of["all"], of["queue"], None if name in RANKING else of["error"], of["rank"])
-            for name, of in found.items()
+            for name, of in figures_by_policy.items()
         ),
         notes=(counted, *notes),
         points=(points,),
     )
 
 
-def _other_models_factors(pairs: Pairs, said: FloatArray) -> FloatArray:
+def _other_models_factors(pairs: Pairs, predictions: FloatArray) -> FloatArray:
     """Return the factor to either end of each sum's interval, by what the other models' targets were missed by."""
-    errors = np.abs(np.log(pairs.sums / said))
+    errors = np.abs(np.log(pairs.sums / predictions))
     factors = np.ones_like(errors)
     for model in set(pairs.models):
         own = pairs.models == model
@@ -155,8 +155,8 @@ def shipped(source: Pairs) -> Policy:
 
 
 def _sums(learned: Learned, pairs: Pairs) -> FloatArray:
-    found = _beside(learned, pairs)
-    return np.asarray(found + found.T)
+    parts = _beside(learned, pairs)
+    return np.asarray(parts + parts.T)
 
 
 def _beside(learned: Learned, pairs: Pairs) -> FloatArray:
@@ -192,41 +192,41 @@ def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationPa
 
 def _held_out_models(pairs: Pairs) -> FloatArray:
     """Return each ordered pair's prediction with the first job's model held out; a pair of two models has two."""
-    found = np.full_like(pairs.parts, np.nan)
+    unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     for model in sorted(set(pairs.models)):
         teaches = pairs.models != model
-        said = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
+        predictions = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
         asked = measured & ~teaches[:, np.newaxis]
-        found[asked] = said[asked]
-    return found
+        unseen[asked] = predictions[asked]
+    return unseen
 
 
 def _held_out_both(pairs: Pairs) -> FloatArray:
     """Return each ordered pair's prediction with both jobs' models held out."""
-    found = np.full_like(pairs.parts, np.nan)
+    unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     for first, second in combinations_with_replacement(sorted(set(pairs.models)), 2):
         teaches = (pairs.models != first) & (pairs.models != second)
-        said = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
+        predictions = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
         one, other = pairs.models == first, pairs.models == second
         asked = measured & (np.outer(one, other) | np.outer(other, one))
-        found[asked] = said[asked]
-    return found
+        unseen[asked] = predictions[asked]
+    return unseen
 
 
 def _held_out_pairs(pairs: Pairs) -> FloatArray:
     """Return each ordered pair's prediction with the pair, but neither of its jobs, held out."""
-    found = np.full_like(pairs.parts, np.nan)
+    unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     numbers = np.triu(np.random.default_rng(0).integers(0, PAIR_FOLDS, measured.shape))
     numbers = numbers + numbers.T
     everything = np.full(len(pairs.jobs), fill_value=True)
     for fold in range(PAIR_FOLDS):
         asked = measured & (numbers % PAIR_FOLDS == fold)
-        said = _beside(learned_from(_fitted(pairs, measured & ~asked, everything)), pairs)
-        found[asked] = said[asked]
-    return found
+        predictions = _beside(learned_from(_fitted(pairs, measured & ~asked, everything)), pairs)
+        unseen[asked] = predictions[asked]
+    return unseen
 
 
 class _Split(NamedTuple):
@@ -242,14 +242,14 @@ _SPLITS = (
 )
 
 
-def _errors(pairs: Pairs, found: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _errors(pairs: Pairs, parts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the logarithmic errors of single throughputs and of sums, NaN where not measured."""
-    sums = found + found.T
-    return np.abs(np.log(pairs.parts / found)), np.abs(np.log(pairs.sums / sums))
+    sums = parts + parts.T
+    return np.abs(np.log(pairs.parts / parts)), np.abs(np.log(pairs.sums / sums))
 
 
-def _deviations(pairs: Pairs, found: FloatArray) -> tuple[float, float]:
-    one, total = (float(np.nanquantile(errors, 0.9)) / NINETY_PERCENT for errors in _errors(pairs, found))
+def _deviations(pairs: Pairs, parts: FloatArray) -> tuple[float, float]:
+    one, total = (float(np.nanquantile(errors, 0.9)) / NINETY_PERCENT for errors in _errors(pairs, parts))
     return one, total
 
 
@@ -257,10 +257,10 @@ def _coverage(pairs: Pairs) -> ScoreTable:
     """Return how often the truth lay inside intervals that the other models' errors gave."""
     lines: list[tuple[str | float | None, ...]] = []
     for split in _SPLITS:
-        found = split.found(pairs)
+        parts = split.found(pairs)
         inside: list[FloatArray] = []
         widths: list[float] = []
-        for errors in _errors(pairs, found):
+        for errors in _errors(pairs, parts):
             hits = np.full_like(errors, np.nan)
             for model in sorted(set(pairs.models)):
                 own = pairs.models == model
@@ -281,11 +281,12 @@ def _failures(pairs: Pairs) -> ScoreTable:
     failed = [predict_colocation([pairs.needs[a], pairs.needs[b]], pairs.gpu) for a, b in pairs.failed]
     first, second = np.nonzero(np.triu(~np.isnan(pairs.sums)))
     ran = [predict_colocation([pairs.needs[a], pairs.needs[b]], pairs.gpu) for a, b in zip(first, second, strict=True)]
-    found = _held_out_models(pairs)
-    said = np.triu(found + found.T)[first, second] >= WORTHWHILE_SUM
+    parts = _held_out_models(pairs)
+    recommended = np.triu(parts + parts.T)[first, second] >= WORTHWHILE_SUM
     truth = pairs.sums[first, second]
-    gained = 100.0 * float((truth[said] > 1.0).mean())
-    note = f"Models held out, {int(said.sum())} pairs reach the sum that is recommended; {gained:.0f} % really gain."
+    gained = 100.0 * float((truth[recommended] > 1.0).mean())
+    count = int(recommended.sum())
+    note = f"Models held out, {count} pairs reach the sum that is recommended; {gained:.0f} % really gain."
     return ScoreTable(
         title="Co-location: pairs that failed, and what is recommended",
         columns=("pairs", "count", "predicted not to fit", "recommended"),
@@ -297,5 +298,5 @@ def _failures(pairs: Pairs) -> ScoreTable:
     )
 
 
-def _recommended(found: Sequence[Any]) -> int:
-    return sum(one.recommended for one in found)
+def _recommended(colocations: Sequence[Any]) -> int:
+    return sum(one.recommended for one in colocations)

@@ -129,11 +129,11 @@ def _families(rows: MemoryRows) -> npt.NDArray[np.str_]:
 
 def _fitted(rows: MemoryRows, own: OwnPeaks, train: IntArray, tested: Collection[str] = ()) -> MemoryFit:
     """Return the fit to the rows *train*, and to those of our own that are of no family of *tested*."""
-    kept = [index for index, family in enumerate(own.family) if family not in tested]
+    untested = [index for index, family in enumerate(own.family) if family not in tested]
     return fit_memory(
-        np.concatenate([rows.terms[train], own.terms[kept]]),
-        np.concatenate([rows.measured[train], own.measured[kept]]),
-        np.concatenate([_families(rows)[train], np.array([own.family[index] for index in kept], dtype=str)]),
+        np.concatenate([rows.terms[train], own.terms[untested]]),
+        np.concatenate([rows.measured[train], own.measured[untested]]),
+        np.concatenate([_families(rows)[train], np.array([own.family[index] for index in untested], dtype=str)]),
     )
 
 

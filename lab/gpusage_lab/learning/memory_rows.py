@@ -134,9 +134,9 @@ def _terms(zoo: Zoo, key: str, batch_size: int) -> FloatArray:
     return np.array(terms(lowering, walk(graph, lowering, batch_size)))
 
 
-def _flat(table: Table, measured: FloatArray, kept: FloatArray) -> BoolArray:
+def _flat(table: Table, measured: FloatArray, kept_bytes: FloatArray) -> BoolArray:
     flat = np.zeros(len(measured), dtype=bool)
     for rows in table.groupby("model").indices.values():
-        grows, should = np.ptp(measured[rows]), np.ptp(kept[rows])
+        grows, should = np.ptp(measured[rows]), np.ptp(kept_bytes[rows])
         flat[rows] = len(rows) > 1 and grows < FLAT_GROWTH * should
     return flat

@@ -58,7 +58,7 @@ def gavel(data: DataFolder) -> Pairs:
     """
     rows = data.read("gavel_pairs.csv")
     rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["gpu"] == "V100")]
-    found = [
+    lines = [
         (
             (row["model_a"], _batch(row["batch_size_a"]), False),
             (row["model_b"], _batch(row["batch_size_b"]), False),
@@ -66,7 +66,7 @@ def gavel(data: DataFolder) -> Pairs:
         )
         for row in rows.to_dict("records")
     ]
-    pairs = _pairs(found, GAVEL, "v100-sxm2-16gb")
+    pairs = _pairs(lines, GAVEL, "v100-sxm2-16gb")
     check_enough(pairs.models[~np.isnan(pairs.sums).all(axis=1)].tolist(), "models")
     return pairs
 
@@ -74,7 +74,7 @@ def gavel(data: DataFolder) -> Pairs:
 def lucid(data: DataFolder) -> Pairs:
     """Return Lucid's pairs: time slicing, non-commercial licence, for evaluation only."""
     rows = data.read("lucid_pairs.csv")
-    found = [
+    lines = [
         (
             (row["model1"], int(row["batch_size_1"]), bool(row["amp1"])),
             (row["model2"], int(row["batch_size_2"]), bool(row["amp2"])),
@@ -82,7 +82,7 @@ def lucid(data: DataFolder) -> Pairs:
         )
         for row in rows[(rows["gpu_num1"] == 1) & (rows["gpu_num2"] == 1)].to_dict("records")
     ]
-    return _pairs(found, LUCID, "rtx-3090")
+    return _pairs(lines, LUCID, "rtx-3090")
 
 
 def _batch(size: float) -> int:
@@ -90,10 +90,10 @@ def _batch(size: float) -> int:
 
 
 def _pairs(
-    found: Iterable[tuple[Name, Name, tuple[float, float] | None]], jobs: Mapping[str, NamedJob], gpu_name: str
+    lines: Iterable[tuple[Name, Name, tuple[float, float] | None]], jobs: Mapping[str, NamedJob], gpu_name: str
 ) -> Pairs:
-    found = list(found)
-    names = sorted({name for first, second, _ in found for name in (first, second)})
+    lines = list(lines)
+    names = sorted({name for first, second, _ in lines for name in (first, second)})
     advisor = make_advisor()
     gpu = advisor.catalogue.find(gpu_name)
     needs = []
@@ -103,7 +103,7 @@ def _pairs(
     index = {name: number for number, name in enumerate(names)}
     sums, parts = np.full((2, len(names), len(names)), np.nan)
     failed = []
-    for first, second, speeds in found:
+    for first, second, speeds in lines:
         a, b = index[first], index[second]
         if speeds is None:
             failed.append((a, b))
@@ -132,29 +132,29 @@ def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:
     %; ``rank``, mean rank correlation; ``found``, the predicted sums; ``targets``, of each target that was scored its
     place, and % of Oracle over all candidates and over queues.
     """
-    found = np.full_like(pairs.sums, np.nan)
+    reached = np.full_like(pairs.sums, np.nan)
     targets, ranks = [], []
     for target in range(len(pairs.jobs)):
-        said = policy(pairs, pairs.models != pairs.models[target], target)
+        predictions = policy(pairs, pairs.models != pairs.models[target], target)
         candidates = np.flatnonzero(~np.isnan(pairs.sums[target]))
-        truth, said = pairs.sums[target][candidates], said[candidates]
-        found[target, candidates] = said
+        truth, predictions = pairs.sums[target][candidates], predictions[candidates]
+        reached[target, candidates] = predictions
         if len(candidates) < QUEUE_LENGTH:
             continue
         generator = np.random.default_rng(target)
         queue = []
         for _ in range(QUEUES):
             chosen = generator.choice(len(candidates), QUEUE_LENGTH, replace=False)
-            queue.append(truth[chosen[said[chosen].argmax()]] / truth[chosen].max())
-        targets.append((target, 100.0 * truth[said.argmax()] / truth.max(), 100.0 * np.mean(queue)))
-        ranks.append(rank_correlation(truth, said))
-    errors = np.abs(found - pairs.sums) / pairs.sums
+            queue.append(truth[chosen[predictions[chosen].argmax()]] / truth[chosen].max())
+        targets.append((target, 100.0 * truth[predictions.argmax()] / truth.max(), 100.0 * np.mean(queue)))
+        ranks.append(rank_correlation(truth, predictions))
+    errors = np.abs(reached - pairs.sums) / pairs.sums
     _, best, queues = np.array(targets).T
     return {
         "all": float(best.mean()),
         "queue": float(queues.mean()),
         "error": 100.0 * float(np.nanmean(errors)),
         "rank": float(np.mean(ranks)),
-        "found": found,
+        "found": reached,
         "targets": targets,
     }

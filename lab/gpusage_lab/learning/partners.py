@@ -57,10 +57,10 @@ def unacquainted(policy: Policy) -> Policy:
     """Return *policy* with the partner's model held out as well as the target's."""
 
     def both(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
-        found = np.zeros(len(pairs.jobs))
+        predictions = np.zeros(len(pairs.jobs))
         for model in sorted(set(pairs.models)):
             own = pairs.models == model
-            found[own] = policy(pairs, teaches & ~own, target)[own]
-        return found
+            predictions[own] = policy(pairs, teaches & ~own, target)[own]
+        return predictions
 
     return both

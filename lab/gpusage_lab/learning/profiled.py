@@ -126,8 +126,8 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     yield from CsvTable(path, COLUMNS).rows()
 
 
-def _not_ours(path: Path, found: str) -> RequestError:
-    rule = f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got {found}."
+def _not_ours(path: Path, trouble: str) -> RequestError:
+    rule = f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got {trouble}."
     return RequestError(f"{rule} Measure again, or take it out of the folder.")
 
 

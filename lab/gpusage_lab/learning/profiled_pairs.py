@@ -22,8 +22,8 @@ def profiled_pairs(data: DataFolder) -> dict[str, Pairs]:
     """Return the pairs of each campaign that has any, by campaign; alone means alone under MPS."""
     runs = [run for run in profiled(data).runs if run.sharing == "mps" and run.figures.get("steps_per_s")]
     campaigns = groupby(runs, key=lambda run: run.campaign)
-    found = {campaign: _pairs(list(members)) for campaign, members in campaigns}
-    return {campaign: pairs for campaign, pairs in found.items() if pairs is not None}
+    pairs_by_campaign = {campaign: _pairs(list(members)) for campaign, members in campaigns}
+    return {campaign: pairs for campaign, pairs in pairs_by_campaign.items() if pairs is not None}
 
 
 def joined(sources: Sequence[Pairs]) -> Pairs:

@@ -98,10 +98,10 @@ def _objection(row: Table) -> str:
 
 
 def _network(row: Table, kind: str) -> Network:
-    found = re.search(r"arch:([a-z]+)", str(row["config"]))
+    match = re.search(r"arch:([a-z]+)", str(row["config"]))
     return Network(
         kind=kind,
-        architecture=found[1] if found else "unknown",
+        architecture=match[1] if match else "unknown",
         graph=row_graph(row, kind),
         batch_size=int(row["batch_size"]),
         gpu_utilization=float(row["avg_gpu_util_pct"]),
@@ -121,8 +121,8 @@ def row_graph(row: Table, kind: str) -> ModelGraph:
 
 
 def _number(config: str, name: str) -> int:
-    found = re.search(rf"(?:^|_){name}:(\d+)", config)
-    return int(found[1]) if found else 1
+    match = re.search(rf"(?:^|_){name}:(\d+)", config)
+    return int(match[1]) if match else 1
 
 
 def network_graph(layers: Sequence[Layer], first: Shape, name: str) -> ModelGraph:

@@ -29,20 +29,20 @@ def cell(value: str | float | None) -> str:
     return str(value)
 
 
-def documents(found: Found) -> dict[str, Any]:
+def documents(results: Found) -> dict[str, Any]:
     """Return what ``--json`` prints; points are left to the page."""
     return {
         name: [{key: value for key, value in asdict(table).items() if key != "points"} for table in scores]
-        for name, scores in found.items()
+        for name, scores in results.items()
     }
 
 
-def page(found: Found) -> str:
+def page(results: Found) -> str:
     """Return the page: one section a target."""
-    links = " · ".join(f"<a href='#{escape(name)}'>{escape(_words(name))}</a>" for name in found)
+    links = " · ".join(f"<a href='#{escape(name)}'>{escape(_words(name))}</a>" for name in results)
     body = "".join(
         f"<h2 id='{escape(name)}'>{escape(_words(name))}</h2>{''.join(_section(table) for table in scores)}"
-        for name, scores in found.items()
+        for name, scores in results.items()
     )
     return html.page("gpusage evaluate", f"<p>{links}</p><p><small>{LEGEND}</small></p>{body}")
 

@@ -143,15 +143,15 @@ def _table(columns: SlowdownColumns, source: str, predicted: Mapping[ToldFrom, F
         which = of_source & np.isfinite(ends[1])
         if which.any():
             low, point, high = ends[:, which]
-            found = score(measured[which], point, low, high)
-            cells = (found.mape, found.median, found.bias, found.coverage or 0.0)
+            scored = score(measured[which], point, low, high)
+            cells = (scored.mape, scored.median, scored.bias, scored.coverage or 0.0)
             lines.append(
-                (f"gpusage, {_WORDS[told_from]}", found.row_count, *(100 * cell for cell in cells), found.width)
+                (f"gpusage, {_WORDS[told_from]}", scored.row_count, *(100 * cell for cell in cells), scored.width)
             )
     for name, point in _baselines(columns):
-        found = score(measured[of_source], point[of_source])
-        errors = (found.mape, found.median, found.bias)
-        lines.append((name, found.row_count, *(100 * error for error in errors), None, None))
+        scored = score(measured[of_source], point[of_source])
+        errors = (scored.mape, scored.median, scored.bias)
+        lines.append((name, scored.row_count, *(100 * error for error in errors), None, None))
     return ScoreTable(
         title=f"Slowdown on a part of a GPU: {source}",
         columns=_COLUMNS,
@@ -192,9 +192,9 @@ def _artifact(
     for told_from, ends in held_out.items():
         which = np.isfinite(ends[1])
         low, point, high = ends[:, which]
-        found = score(measured[which], point, low, high)
-        errors[f"unseen family, {_WORDS[told_from]}, MAPE"] = found.mape
-        errors[f"unseen family, {_WORDS[told_from]}, inside the interval"] = found.coverage or 0.0
+        scored = score(measured[which], point, low, high)
+        errors[f"unseen family, {_WORDS[told_from]}, MAPE"] = scored.mape
+        errors[f"unseen family, {_WORDS[told_from]}, inside the interval"] = scored.coverage or 0.0
     counts = {source: sum(row.source == source for row in columns.rows) for source in FILES}
     return Artifact(
         name="slowdown",

@@ -81,8 +81,8 @@ def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
         _line(f"gpusage, {count} jobs", measured, ends, np.flatnonzero(jobs == count)) for count in sorted({*jobs})
     ]
     for name, points in (("price alone", _points(rows, 0.0)), ("in proportion to the jobs", jobs.astype(float))):
-        found = score(measured, points)
-        lines.append((name, found.row_count, 100 * found.mape, 100 * found.median, 100 * found.bias, None, None))
+        scored = score(measured, points)
+        lines.append((name, scored.row_count, 100 * scored.mape, 100 * scored.median, 100 * scored.bias, None, None))
     return ScoreTable(
         title=f"Slowdown beside equal partners: {PARVAGPU}",
         columns=("predictor", "rows", "MAPE %", "median %", "bias %", "coverage %", "high/low"),
@@ -125,6 +125,6 @@ def _ends(rows: Sequence[PartnersRow], learned: Partners) -> FloatArray:
 
 def _line(name: str, measured: FloatArray, ends: FloatArray, which: IntArray) -> tuple[str | float | None, ...]:
     low, point, high = ends[:, which]
-    found = score(measured[which], point, low, high)
-    cells = (found.mape, found.median, found.bias, found.coverage or 0.0)
-    return (name, found.row_count, *(100 * cell for cell in cells), found.width)
+    scored = score(measured[which], point, low, high)
+    cells = (scored.mape, scored.median, scored.bias, scored.coverage or 0.0)
+    return (name, scored.row_count, *(100 * cell for cell in cells), scored.width)

@@ -121,16 +121,16 @@ def slowdown_rows(data: DataFolder, zoo: Zoo) -> tuple[SlowdownRow, ...]:
 
 def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns:
     """Return *rows* as columns with what is predicted of them."""
-    found = np.empty((4, len(rows)))
+    columns = np.empty((4, len(rows)))
     for index, row in enumerate(rows):
         timing = Question(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
-        found[:, index] = (
+        columns[:, index] = (
             timing.busy_s[0],
             timing.step_s[0],
             timing.kernels_s[1] / timing.kernels_s[0],
             timing.sm_s[0] / timing.step_s[0],
         )
-    busy_s, step_s, growth, sm_activity = found
+    busy_s, step_s, growth, sm_activity = columns
     return SlowdownColumns(rows=rows, busy_s=busy_s, step_s=step_s, growth=growth, sm_activity=sm_activity)
 
 

@@ -23,31 +23,33 @@ def _forest() -> Any:  # noqa: ANN401 - scikit-learn has no types
     return RandomForestRegressor(TREES, min_samples_leaf=2, n_jobs=1, random_state=0)
 
 
-def graph_features(found: Measurements, indices: Array) -> Array:
+def graph_features(measured: Measurements, indices: Array) -> Array:
     """Return logarithms of FLOP, traffic, launches, batch, and each class's share of the traffic, a row each."""
     rows = []
     for index in indices:
-        kernels = found.samples[index].kernels
+        kernels = measured.samples[index].kernels
         traffic = kernels.counts * kernels.traffic_bytes
         shares = np.bincount(kernels.operator_class, traffic, len(OperatorClass)) / traffic.sum()
         flop = float(kernels.counts @ kernels.flop)
-        sizes = np.log([flop, traffic.sum(), kernels.counts.sum(), found.rows[index].workload.batch_size])
+        sizes = np.log([flop, traffic.sum(), kernels.counts.sum(), measured.rows[index].workload.batch_size])
         rows.append(np.concatenate([sizes, shares]))
     return np.array(rows)
 
 
-def throughput_forest(found: Measurements, folds: Sequence[Fold]) -> Array:
+def throughput_forest(measurements: Measurements, folds: Sequence[Fold]) -> Array:
     """Return seconds by a random forest on the graph's sums and the GPU's figures, each row when its family is unseen.
 
     It learns the logarithm of the time over the ideal time at the GPU's peaks, or it could not tell one GPU's rows
     from another's.
     """
-    gpus = [row.gpu for row in found.rows]
-    ideal = np.array([_ideal_s(found, index) for index in range(len(found.rows))])
+    gpus = [row.gpu for row in measurements.rows]
+    ideal = np.array([_ideal_s(measurements, index) for index in range(len(measurements.rows))])
     figures = np.log([[g.peak_flop_per_s["fp32"], g.bandwidth_bytes_per_s, g.sm_count, g.l2_bytes] for g in gpus])
-    modes = np.array([[row.workload.mode == "train", row.workload.precision == "fp16"] for row in found.rows])
-    features = np.hstack([graph_features(found, np.arange(len(found.rows))), figures, modes, np.log(ideal)[:, None]])
-    target = np.log(found.measured_s / ideal)
+    modes = np.array([[row.workload.mode == "train", row.workload.precision == "fp16"] for row in measurements.rows])
+    features = np.hstack(
+        [graph_features(measurements, np.arange(len(measurements.rows))), figures, modes, np.log(ideal)[:, None]]
+    )
+    target = np.log(measurements.measured_s / ideal)
     result = np.zeros(len(ideal))
     for fold in folds:
         result[fold.test] = _forest().fit(features[fold.train], target[fold.train]).predict(features[fold.test])
@@ -55,20 +57,20 @@ def throughput_forest(found: Measurements, folds: Sequence[Fold]) -> Array:
     return seconds
 
 
-def _ideal_s(found: Measurements, index: int) -> float:
-    kernels, gpu = found.samples[index].kernels, found.samples[index].gpu
+def _ideal_s(measurements: Measurements, index: int) -> float:
+    kernels, gpu = measurements.samples[index].kernels, measurements.samples[index].gpu
     compute = float(kernels.counts @ kernels.flop) / max(gpu.peak_flop_per_s.values())
     return compute + float(kernels.counts @ kernels.traffic_bytes) / gpu.bandwidth_bytes_per_s
 
 
 def ratio_forest(
-    found: Measurements, matched: Array, measured: Array, ours: Array, groups: Sequence[str]
+    measurements: Measurements, matched: Array, measured: Array, ours: Array, groups: Sequence[str]
 ) -> tuple[Array, Array, Array]:
     """Return what a random forest and a constant say of a speed-up, and the factor that ours misses by elsewhere.
 
     All three learn from the other families' rows of the same pair.
     """
-    features = graph_features(found, matched[:, 0])
+    features = graph_features(measurements, matched[:, 0])
     forest, constant, offset = (np.zeros(len(measured)) for _ in range(3))
     for fold in by_group(groups, FOLDS, "family"):
         train, test = fold.train, fold.test

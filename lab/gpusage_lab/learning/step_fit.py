@@ -79,28 +79,28 @@ def fit(samples: Sequence[Sample], *, iterations: int = 150, penalties: Penaltie
 
 def _fit_from(start: Efficiency, flat: Flat, iterations: int, penalties: Penalties) -> Fitted:
     objective = _Objective(flat, start, penalties)
-    found = minimize(
+    solution = minimize(
         objective, objective.packed(), jac=True, method="L-BFGS-B", options={"maxiter": iterations, "maxcor": 20}
     )
-    return objective.result(found.x)
+    return objective.result(solution.x)
 
 
 def mean(fits: Sequence[Fitted]) -> Fitted:
     """Return one fit whose logarithms are the means of those of *fits*: their networks side by side make one."""
-    found = [item.efficiency for item in fits]
+    efficiencies = [item.efficiency for item in fits]
 
     def middle(logarithms: Sequence[Mapping[str, float]]) -> dict[str, float]:
         return {name: float(np.mean([item[name] for item in logarithms])) for name in logarithms[0]}
 
     efficiency = replace(
-        found[0],
-        first=np.concatenate([item.first for item in found], axis=2),
-        first_bias=np.concatenate([item.first_bias for item in found], axis=1),
-        second=np.concatenate([item.second for item in found], axis=1) / len(found),
-        second_bias=np.mean([item.second_bias for item in found], axis=0),
-        latency_s=float(np.exp(np.mean([np.log(item.latency_s) for item in found]))),
-        host_s=np.exp(np.mean([np.log(item.host_s) for item in found], axis=0)),
-        gpu_log_factors=middle([item.gpu_log_factors for item in found]),
+        efficiencies[0],
+        first=np.concatenate([item.first for item in efficiencies], axis=2),
+        first_bias=np.concatenate([item.first_bias for item in efficiencies], axis=1),
+        second=np.concatenate([item.second for item in efficiencies], axis=1) / len(efficiencies),
+        second_bias=np.mean([item.second_bias for item in efficiencies], axis=0),
+        latency_s=float(np.exp(np.mean([np.log(item.latency_s) for item in efficiencies]))),
+        host_s=np.exp(np.mean([np.log(item.host_s) for item in efficiencies], axis=0)),
+        gpu_log_factors=middle([item.gpu_log_factors for item in efficiencies]),
     )
     campaigns = middle([item.campaign_log_factors for item in fits])
     return Fitted(efficiency=efficiency, campaign_log_factors=campaigns)

@@ -12,25 +12,30 @@ from gpusage_lab.learning.step_samples import Measurements
 from gpusage_lab.zoo.cards import load_zoo
 
 
-def ranges(found: Measurements) -> dict[str, tuple[float, float]]:
+def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:
     """Return the least and the greatest of each quantity; FLOP are of a step's forward pass."""
-    graphs = [_graph(row.key) for row in found.rows]
-    batches = [row.workload.batch_size for row in found.rows]
+    graphs = [_graph(row.key) for row in measurements.rows]
+    batches = [row.workload.batch_size for row in measurements.rows]
     return {
         "batch_size": _span(batches),
         "flop": _span(batch * forward_flop(graph) for batch, graph in zip(batches, graphs, strict=True)),
-        "launch_year": _span(sample.gpu.launch_year for sample in (*found.samples, *found.operators, *found.products)),
+        "launch_year": _span(
+            sample.gpu.launch_year
+            for sample in (*measurements.samples, *measurements.operators, *measurements.products)
+        ),
         "parameter_count": _span(graph.parameter_count for graph in graphs),
-        "step_s": _span(row.measured_s for row in found.rows),
+        "step_s": _span(row.measured_s for row in measurements.rows),
     }
 
 
-def known(found: Measurements) -> dict[str, tuple[str, ...]]:
+def known(measurements: Measurements) -> dict[str, tuple[str, ...]]:
     """Return the operators that do the work in some row's model, and the precisions."""
-    works = {row.key: work_shares(Question(_graph(row.key), Workload(mode="infer")).lowering) for row in found.rows}
+    works = {
+        row.key: work_shares(Question(_graph(row.key), Workload(mode="infer")).lowering) for row in measurements.rows
+    }
     return {
         "operator": tuple(sorted({op_type for shares in works.values() for op_type in shares})),
-        "precision": tuple(sorted({row.workload.precision for row in found.rows})),
+        "precision": tuple(sorted({row.workload.precision for row in measurements.rows})),
     }
 
 

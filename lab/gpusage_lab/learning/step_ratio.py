@@ -46,41 +46,41 @@ class Pairs(NamedTuple):
         return inside
 
 
-def pairs_of(found: Measurements, unseen_family: Array, unseen_gpu: Array, known: StepTimeDeviations) -> Pairs:
+def pairs_of(measurements: Measurements, unseen_family: Array, unseen_gpu: Array, known: StepTimeDeviations) -> Pairs:
     """Return the pairs of rows, as predicted where their family was unseen; once more where one GPU was as well."""
-    measured = np.log(found.measured_s)
-    seen, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
+    measured = np.log(measurements.measured_s)
+    same_gpu, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
     reach_seen = np.hypot(known.known, known.short * unseen_family[:, 2])
     reach_unseen = np.sqrt(known.known**2 + known.unseen_gpu**2 + np.square(known.short * unseen_gpu[:, 2]))
-    both = _matched(found.rows)
+    both = _matched(measurements.rows)
     first, second = both[:, 0], both[:, 1]
-    gpus = [row.gpu.name for row in found.rows]
+    gpus = [row.gpu.name for row in measurements.rows]
     has_part = np.isin(gpus, own_parts(gpus))
-    parts = [(both, np.where(has_part[first] & has_part[second], 0, 1), seen[second], reach_seen[second])]
+    parts = [(both, np.where(has_part[first] & has_part[second], 0, 1), same_gpu[second], reach_seen[second])]
     parts.append((both, np.full(len(both), 2), unseen[second], reach_unseen[second]))
     return Pairs(
         rows=np.concatenate([part[0] for part in parts]),
         kind=np.concatenate([part[1] for part in parts]),
         reach=np.concatenate([np.column_stack([reach_seen[first], part[3]]) for part in parts]),
-        missed=np.concatenate([np.abs(seen[first] - part[2]) for part in parts]),
+        missed=np.concatenate([np.abs(same_gpu[first] - part[2]) for part in parts]),
     )
 
 
-def ratio_table(found: Measurements, pairs: Pairs) -> ScoreTable:
+def ratio_table(measurements: Measurements, pairs: Pairs) -> ScoreTable:
     """Return how well the intervals of speed-ups cover, their width learned from the other families."""
     inside = np.zeros(len(pairs.kind), dtype=bool)
-    for fold in family_folds(found):
+    for fold in family_folds(measurements):
         tests = np.isin(pairs.rows[:, 0], fold.test)
         teaching = Pairs(*(column[~tests] for column in pairs))
         inside[tests] = Pairs(*(column[tests] for column in pairs)).covered(shared_shares(teaching))
     rows: list[tuple[Cell, ...]] = []
     for kind, name in enumerate(KINDS):
-        kept = (pairs.kind == kind) & ~np.isnan(pairs.missed)
-        if kept.any():
-            alone = np.square(pairs.missed[kept]) <= np.square(pairs.reach[kept]).sum(axis=1)
-            missed = 100 * np.expm1(pairs.missed[kept])
-            figures = (missed.mean(), np.quantile(missed, COVERED), 100 * inside[kept].mean(), 100 * alone.mean())
-            rows.append((name, int(kept.sum()), *map(float, figures)))
+        chosen = (pairs.kind == kind) & ~np.isnan(pairs.missed)
+        if chosen.any():
+            alone = np.square(pairs.missed[chosen]) <= np.square(pairs.reach[chosen]).sum(axis=1)
+            missed = 100 * np.expm1(pairs.missed[chosen])
+            figures = (missed.mean(), np.quantile(missed, COVERED), 100 * inside[chosen].mean(), 100 * alone.mean())
+            rows.append((name, int(chosen.sum()), *map(float, figures)))
     return ScoreTable(
         title="Speed-ups: misses and coverage of their 90 % intervals, unseen family",
         columns=("pairs", "n", "mean miss %", "90 % miss less than %", "coverage %", "coverage %, independent errors"),
@@ -93,8 +93,8 @@ def shared_shares(pairs: Pairs) -> dict[str, float]:
     """Return the share of the smaller error's square that leaves 90 % of the ratios inside, by kind of pair."""
     least = np.square(pairs.reach.min(axis=1))
     most = (np.square(pairs.reach).sum(axis=1) - np.square(pairs.missed)) / (2.0 * least)
-    kept = ~np.isnan(most)
-    own, others = kept & (pairs.kind == 0), [kept & (pairs.kind == kind) for kind in (1, 2)]
+    known = ~np.isnan(most)
+    own, others = known & (pairs.kind == 0), [known & (pairs.kind == kind) for kind in (1, 2)]
     return {
         "shared_own": _quantile(most[own]),
         "shared": min(_quantile(most[item]) for item in others),
@@ -113,5 +113,5 @@ def _matched(rows: Sequence[StepRow]) -> Array:
             size = 0 if row.release else work.batch_size
             key = (row.key, row.source, row.release, work.mode, work.precision, size)
             groups.setdefault(key, []).append(index)
-    found = [pair for group in groups.values() for pair in combinations(group, 2)]
-    return np.array([pair for pair in found if rows[pair[0]].gpu.name != rows[pair[1]].gpu.name]).reshape(-1, 2)
+    candidates = [pair for group in groups.values() for pair in combinations(group, 2)]
+    return np.array([pair for pair in candidates if rows[pair[0]].gpu.name != rows[pair[1]].gpu.name]).reshape(-1, 2)

@@ -102,17 +102,20 @@ def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
 
 def eager(table: Table) -> Table:
     """Return timm's rows of the releases that are some GPU's newest in a mode: eager, AMP, NCHW, no processors."""
-    kept = table[
+    chosen = table[
         (table.precision == "amp")
         & (table.memory_layout == "nchw")
         & (table.torch_compile == 0)
         & table.device.isin(list(TIMM_DEVICES))
     ]
     newest = set(
-        kept.groupby(["mode", "device"]).torch_version.max().reset_index()[["mode", "torch_version"]].agg(tuple, axis=1)
+        chosen.groupby(["mode", "device"])
+        .torch_version.max()
+        .reset_index()[["mode", "torch_version"]]
+        .agg(tuple, axis=1)
     )
-    kept = kept[[pair in newest for pair in zip(kept["mode"], kept.torch_version, strict=True)]]
-    return kept.drop_duplicates(["mode", "device", "torch_version", "model", "img_size_px"])
+    chosen = chosen[[pair in newest for pair in zip(chosen["mode"], chosen.torch_version, strict=True)]]
+    return chosen.drop_duplicates(["mode", "device", "torch_version", "model", "img_size_px"])
 
 
 def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
@@ -137,8 +140,8 @@ def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
 def _torchvision(data: DataFolder) -> Iterator[StepRow]:
     table = data.read("torchvision_gpu_bench.csv")
     for start, gpu in TORCHVISION_FILES.items():
-        kept = table[table.source_path.str.startswith(start, na=False) & table.precision.isin(["fp32", "fp16"])]
-        for row in kept.itertuples():
+        chosen = table[table.source_path.str.startswith(start, na=False) & table.precision.isin(["fp32", "fp16"])]
+        for row in chosen.itertuples():
             yield StepRow(
                 key=f"torchvision:{row.model}@224",
                 family=family_of(row.model),
@@ -155,8 +158,8 @@ def _torchvision(data: DataFolder) -> Iterator[StepRow]:
 
 def _neusight(data: DataFolder) -> Iterator[StepRow]:
     table = data.read("neusight_models.csv")
-    kept = table[table.option.isna() & table.device.isin(list(NEUSIGHT_DEVICES))]
-    for row in kept.itertuples():
+    chosen = table[table.option.isna() & table.device.isin(list(NEUSIGHT_DEVICES))]
+    for row in chosen.itertuples():
         yield StepRow(
             key=f"neusight:{row.model}@{row.seq_len}",
             family=row.model,

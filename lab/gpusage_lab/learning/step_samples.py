@@ -115,45 +115,45 @@ def _fitted(rows: Sequence[StepRow]) -> Array:
     return np.array([teaches(row) for row in rows], dtype=bool)
 
 
-def weighted(found: Measurements, indices: Array) -> list[Sample]:
+def weighted(measured: Measurements, indices: Array) -> list[Sample]:
     """Return the samples of the rows *indices* that teach; a family counts by the root of its size."""
-    kept = [int(index) for index in indices if found.fitted[index]]
-    sizes = Counter((found.rows[index].source, found.rows[index].family) for index in kept)
+    fitted = [int(index) for index in indices if measured.fitted[index]]
+    sizes = Counter((measured.rows[index].source, measured.rows[index].family) for index in fitted)
     totals: dict[str, float] = {}
     for (source, _), size in sizes.items():
         totals[source] = totals.get(source, 0.0) + size**0.5
     result = []
-    for index in kept:
-        row = found.rows[index]
+    for index in fitted:
+        row = measured.rows[index]
         size = sizes[row.source, row.family]
         weight = SOURCE_WEIGHTS.get(row.source, PROFILE_WEIGHT) / (totals[row.source] * size**0.5)
-        result.append(replace(found.samples[index], weight=weight))
+        result.append(replace(measured.samples[index], weight=weight))
     return result
 
 
-def refit(found: Measurements, indices: Array, *, without: tuple[str, ...] = ()) -> Fitted:
+def refit(measured: Measurements, indices: Array, *, without: tuple[str, ...] = ()) -> Fitted:
     """Return the fit to the rows *indices*, with no row, operator or product of the GPUs *without*."""
-    samples = [*weighted(found, indices), *found.operators, *found.products]
+    samples = [*weighted(measured, indices), *measured.operators, *measured.products]
     fitted = fit([sample for sample in samples if sample.gpu.name not in without])
-    kept = np.array([index for index in indices if found.rows[index].gpu.name not in without])
-    residual = fit_residual(_residual_rows(found, kept, fitted))
+    chosen = np.array([index for index in indices if measured.rows[index].gpu.name not in without])
+    residual = fit_residual(_residual_rows(measured, chosen, fitted))
     # a GPU of which products alone were measured has no part of its own, and stays one that was not measured
-    measured = {sample.gpu.name for sample in (*found.samples, *found.operators)}
-    factors = {name: factor for name, factor in fitted.efficiency.gpu_log_factors.items() if name in measured}
+    measured_gpus = {sample.gpu.name for sample in (*measured.samples, *measured.operators)}
+    factors = {name: factor for name, factor in fitted.efficiency.gpu_log_factors.items() if name in measured_gpus}
     return replace(fitted, efficiency=replace(fitted.efficiency, residual=residual, gpu_log_factors=factors))
 
 
-def _residual_rows(found: Measurements, indices: Array, fitted: Fitted) -> ResidualRows:
+def _residual_rows(measured: Measurements, indices: Array, fitted: Fitted) -> ResidualRows:
     """Return what the rows *indices* took beyond the roofline, each with its campaign's host."""
-    samples = [found.samples[index] for index in indices]
+    samples = [measured.samples[index] for index in indices]
     timings = [_timing(fitted, sample, with_campaign=True) for sample in samples]
-    measured = np.array([max(sample.measured_s - sample.extra_s, sample.extra_s) for sample in samples])
+    measured_s = np.array([max(sample.measured_s - sample.extra_s, sample.extra_s) for sample in samples])
     return ResidualRows(
         features=np.concatenate([timing.features for timing in timings]),
-        misses=np.log(measured / [float(timing.step_s[0]) for timing in timings]),
+        misses=np.log(measured_s / [float(timing.step_s[0]) for timing in timings]),
         gpus=[sample.gpu.name for sample in samples],
-        models=[f"{found.samples[index].group} {found.rows[index].release}" for index in indices],
-        families=[f"{found.rows[index].source} {found.rows[index].family}" for index in indices],
+        models=[f"{measured.samples[index].group} {measured.rows[index].release}" for index in indices],
+        families=[f"{measured.rows[index].source} {measured.rows[index].family}" for index in indices],
     )
 
 
@@ -175,14 +175,14 @@ def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool 
     return np.array(steps), np.array(shares)
 
 
-def family_folds(found: Measurements) -> list[Fold]:
+def family_folds(measured: Measurements) -> list[Fold]:
     """Return the folds by family; a language model of NeuSight is a family of its own."""
-    return by_group(families(found.rows), FAMILY_FOLDS, "family")
+    return by_group(families(measured.rows), FAMILY_FOLDS, "family")
 
 
-def gpu_folds(found: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
+def gpu_folds(measured: Measurements) -> list[tuple[tuple[str, ...], Fold]]:
     """Return the folds by GPU."""
-    names = np.array([row.gpu.name for row in found.rows])
+    names = np.array([row.gpu.name for row in measured.rows])
     others = sorted(set(names.tolist()).difference(*GPU_FOLDS))
     folds = []
     for group in (*GPU_FOLDS, *((name,) for name in others)):

@@ -29,25 +29,27 @@ WIDE = (
 )
 
 
-def tables(found: Measurements, unseen_family: Array, unseen_gpu: Array, factors: Array) -> list[ScoreTable]:
+def tables(measurements: Measurements, unseen_family: Array, unseen_gpu: Array, factors: Array) -> list[ScoreTable]:
     """Return all tables; the arrays are those of `step_time.held_out_families`, `held_out_gpus` and `factors`."""
-    plain = _plain(found)
+    plain = _plain(measurements)
     return [
-        _absolute(found, unseen_family, factors[:, 0], plain),
-        _gpus(found, unseen_gpu, factors[:, 1], plain),
-        _speedups(found, unseen_family, NEIGHBOURS, "timm infer", "Neighbour generations: speed-up, unseen family"),
-        _speedups(found, unseen_family, WIDE, "torchvision", "Wide generations: speed-up, unseen family"),
+        _absolute(measurements, unseen_family, factors[:, 0], plain),
+        _gpus(measurements, unseen_gpu, factors[:, 1], plain),
+        _speedups(
+            measurements, unseen_family, NEIGHBOURS, "timm infer", "Neighbour generations: speed-up, unseen family"
+        ),
+        _speedups(measurements, unseen_family, WIDE, "torchvision", "Wide generations: speed-up, unseen family"),
     ]
 
 
-def _absolute(found: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
-    measured = found.measured_s
-    forest = throughput_forest(found, family_folds(found))
+def _absolute(measurements: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
+    measured = measurements.measured_s
+    forest = throughput_forest(measurements, family_folds(measurements))
     rows: list[tuple[Cell, ...]] = []
     points = []
-    for source in sorted({row.source for row in found.rows}):
-        kept = np.array([row.source == source for row in found.rows])
-        ours = _score(measured, unseen[:, 0], factor, kept)
+    for source in sorted({row.source for row in measurements.rows}):
+        chosen = np.array([row.source == source for row in measurements.rows])
+        ours = _score(measured, unseen[:, 0], factor, chosen)
         rows.append(
             (
                 source,
@@ -56,12 +58,12 @@ def _absolute(found: Measurements, unseen: Array, factor: Array, plain: Array) -
                 100 * ours.median,
                 100 * (ours.coverage or 0.0),
                 ours.width,
-                100 * score(measured[kept], unseen[kept, 1]).mape,
-                100 * score(measured[kept], plain[kept]).mape,
-                100 * score(measured[kept], forest[kept]).mape,
+                100 * score(measured[chosen], unseen[chosen, 1]).mape,
+                100 * score(measured[chosen], plain[chosen]).mape,
+                100 * score(measured[chosen], forest[chosen]).mape,
             )
         )
-        points.append(_points(f"{source}, unseen family", found, kept, unseen[:, 0], factor))
+        points.append(_points(f"{source}, unseen family", measurements, chosen, unseen[:, 0], factor))
     return ScoreTable(
         title="Step time of an unseen family, MAPE %",
         columns=(
@@ -72,23 +74,25 @@ def _absolute(found: Measurements, unseen: Array, factor: Array, plain: Array) -
         notes=(
             "A model of NeuSight is a family of its own. Host known: launches as fast as elsewhere in the campaign.",
             "Constant roofline: one efficiency a class, none fitted. Random forest: sums over the graph, GPU figures.",
-            f"Left out: {found.left_out}.",
+            f"Left out: {measurements.left_out}.",
         ),
         points=tuple(points),
     )
 
 
-def _gpus(found: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
-    measured = found.measured_s
+def _gpus(measurements: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
+    measured = measurements.measured_s
     rows: list[tuple[Cell, ...]] = []
     left_out = ~np.isnan(unseen[:, 0])
-    for source in sorted({row.source for row in found.rows}):
-        for gpu in [*sorted({row.gpu.name for row in found.rows if row.source == source}), "all"]:
-            kept = left_out & np.array([row.source == source and gpu in (row.gpu.name, "all") for row in found.rows])
-            if kept.any():
-                ours = _score(measured, unseen[:, 0], factor, kept)
+    for source in sorted({row.source for row in measurements.rows}):
+        for gpu in [*sorted({row.gpu.name for row in measurements.rows if row.source == source}), "all"]:
+            chosen = left_out & np.array(
+                [row.source == source and gpu in (row.gpu.name, "all") for row in measurements.rows]
+            )
+            if chosen.any():
+                ours = _score(measured, unseen[:, 0], factor, chosen)
                 figures = (100 * ours.mape, 100 * ours.bias, 100 * (ours.coverage or 0.0), ours.width)
-                baseline = score(measured[kept], plain[kept])
+                baseline = score(measured[chosen], plain[chosen])
                 rows.append((f"{source}: {gpu}", ours.row_count, *figures, 100 * baseline.mape))
     return ScoreTable(
         title="Step time on an unseen GPU, MAPE %",
@@ -98,33 +102,36 @@ def _gpus(found: Measurements, unseen: Array, factor: Array, plain: Array) -> Sc
     )
 
 
-def _score(measured: Array, predicted: Array, factor: Array, kept: Array) -> Score:
-    point = predicted[kept]
-    return score(measured[kept], point, point / factor[kept], point * factor[kept])
+def _score(measured: Array, predicted: Array, factor: Array, chosen: Array) -> Score:
+    point = predicted[chosen]
+    return score(measured[chosen], point, point / factor[chosen], point * factor[chosen])
 
 
-def _plain(found: Measurements) -> Array:
+def _plain(measurements: Measurements) -> Array:
     """Return the seconds at one efficiency a class, of GPUs that no power limit holds back."""
     efficiency = initial()
-    gpus = {sample.gpu.name: replace(sample.gpu, power_limit_w=inf) for sample in found.samples}
+    gpus = {sample.gpu.name: replace(sample.gpu, power_limit_w=inf) for sample in measurements.samples}
     return np.array(
-        [float(timing_with(efficiency, s.kernels, [gpus[s.gpu.name]], s.precision).step_s[0]) for s in found.samples]
+        [
+            float(timing_with(efficiency, s.kernels, [gpus[s.gpu.name]], s.precision).step_s[0])
+            for s in measurements.samples
+        ]
     )
 
 
 def _speedups(
-    found: Measurements, unseen: Array, pairs: Sequence[tuple[str, str]], source: str, title: str
+    measurements: Measurements, unseen: Array, pairs: Sequence[tuple[str, str]], source: str, title: str
 ) -> ScoreTable:
     rows: list[tuple[Cell, ...]] = []
     for pair in pairs:
-        for label, matched in _matched(found.rows, pair, source):
+        for label, matched in _matched(measurements.rows, pair, source):
             slow, fast = matched[:, 0], matched[:, 1]
-            samples = np.array([row.workload.batch_size for row in found.rows], dtype=float)
+            samples = np.array([row.workload.batch_size for row in measurements.rows], dtype=float)
 
             def gain(step_s: Array, slow: Array = slow, fast: Array = fast, samples: Array = samples) -> Array:
                 return (step_s[slow] / samples[slow]) / (step_s[fast] / samples[fast])
 
-            rows.append(_speedup(f"{pair[0]} -> {pair[1]}{label}", found, matched, unseen, gain))
+            rows.append(_speedup(f"{pair[0]} -> {pair[1]}{label}", measurements, matched, unseen, gain))
     if rows:
         means = np.array([row[2:] for row in rows], dtype=float).mean(axis=0).tolist()
         rows.append(("mean", None, *means))
@@ -140,12 +147,12 @@ def _speedups(
 
 
 def _speedup(
-    label: str, found: Measurements, matched: Array, unseen: Array, gain: Callable[[Array], Array]
+    label: str, measurements: Measurements, matched: Array, unseen: Array, gain: Callable[[Array], Array]
 ) -> tuple[Cell, ...]:
-    measured, ours = gain(found.measured_s), gain(unseen[:, 0])
+    measured, ours = gain(measurements.measured_s), gain(unseen[:, 0])
     hosted = gain(unseen[:, 1])
-    groups = [found.rows[index].family for index in matched[:, 0]]
-    forest, constant, offset = ratio_forest(found, matched, measured, hosted, groups)
+    groups = [measurements.rows[index].family for index in matched[:, 0]]
+    forest, constant, offset = ratio_forest(measurements, matched, measured, hosted, groups)
     figures = (ours, hosted * offset, constant, forest)
     return (label, len(measured), *(100 * score(measured, item).mape for item in figures))
 
@@ -159,18 +166,20 @@ def _matched(rows: Sequence[StepRow], pair: tuple[str, str], source: str) -> Ite
             cell = "" if row.source == source else f", {work.mode} {work.precision}"
             by_cell.setdefault(cell, {}).setdefault((row.key, row.release), {})[row.gpu.name] = index
     for cell, models in sorted(by_cell.items()):
-        both = [[found[name] for name in pair] for found in models.values() if len(found) == len(pair)]
+        both = [[by_gpu[name] for name in pair] for by_gpu in models.values() if len(by_gpu) == len(pair)]
         if both:
             yield cell, np.array(both)
 
 
-def _points(title: str, found: Measurements, kept: Array, predicted: Array, factor: Array) -> Points:
-    indices = np.flatnonzero(kept)
-    names: Mapping[int, str] = {int(i): f"{found.rows[i].key} on {found.rows[i].gpu.name}" for i in indices}
+def _points(title: str, measurements: Measurements, chosen: Array, predicted: Array, factor: Array) -> Points:
+    indices = np.flatnonzero(chosen)
+    names: Mapping[int, str] = {
+        int(i): f"{measurements.rows[i].key} on {measurements.rows[i].gpu.name}" for i in indices
+    }
     return Points(
         title=title,
         unit="s",
-        measured=found.measured_s[indices].tolist(),
+        measured=measurements.measured_s[indices].tolist(),
         predicted=predicted[indices].tolist(),
         low=(predicted / factor)[indices].tolist(),
         high=(predicted * factor)[indices].tolist(),

@@ -36,58 +36,58 @@ COVERED = 0.90
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the efficiencies on all rows, and the intervals on families and GPUs that were left out."""
-    found = measurements(data)
-    unseen_family = held_out_families(found)
-    unseen_gpu = held_out_gpus(found)
-    fitted = refit(found, np.arange(len(found.rows)))
-    known = deviations(found, unseen_family, unseen_gpu)
-    shared = shared_shares(pairs_of(found, unseen_family, unseen_gpu, known))
+    measured = measurements(data)
+    unseen_family = held_out_families(measured)
+    unseen_gpu = held_out_gpus(measured)
+    fitted = refit(measured, np.arange(len(measured.rows)))
+    known = deviations(measured, unseen_family, unseen_gpu)
+    shared = shared_shares(pairs_of(measured, unseen_family, unseen_gpu, known))
     efficiency = replace(fitted.efficiency, deviations=replace(known, **shared))
-    return [Artifact(name=NAME, card=_card(found, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
+    return [Artifact(name=NAME, card=_card(measured, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on families and on GPUs that were left out, with the baselines beside."""
-    found = measurements(data)
-    unseen_family, unseen_gpu = held_out_families(found), held_out_gpus(found)
-    pairs = pairs_of(found, unseen_family, unseen_gpu, deviations(found, unseen_family, unseen_gpu))
+    measured = measurements(data)
+    unseen_family, unseen_gpu = held_out_families(measured), held_out_gpus(measured)
+    pairs = pairs_of(measured, unseen_family, unseen_gpu, deviations(measured, unseen_family, unseen_gpu))
     return [
-        *step_tables.tables(found, unseen_family, unseen_gpu, factors(found, unseen_family, unseen_gpu)),
-        ratio_table(found, pairs),
+        *step_tables.tables(measured, unseen_family, unseen_gpu, factors(measured, unseen_family, unseen_gpu)),
+        ratio_table(measured, pairs),
     ]
 
 
-def held_out_families(found: Measurements) -> Array:
+def held_out_families(measured: Measurements) -> Array:
     """Return, a row, seconds as shipped, with the campaign's host, and `Timing.short_share`; its family was unseen."""
-    result = np.zeros((len(found.rows), 3))
-    for fold in track(family_folds(found), description="step time, families"):
-        _fill(result, refit(found, fold.train), found, fold.test)
+    result = np.zeros((len(measured.rows), 3))
+    for fold in track(family_folds(measured), description="step time, families"):
+        _fill(result, refit(measured, fold.train), measured, fold.test)
     return result
 
 
-def held_out_gpus(found: Measurements) -> Array:
+def held_out_gpus(measured: Measurements) -> Array:
     """Return the same where the row's GPU was unseen; NaN where the GPU was never left out."""
-    result = np.full((len(found.rows), 3), np.nan)
-    for group, fold in track(gpu_folds(found), description="step time, GPUs"):
-        _fill(result, refit(found, fold.train, without=group), found, fold.test)
+    result = np.full((len(measured.rows), 3), np.nan)
+    for group, fold in track(gpu_folds(measured), description="step time, GPUs"):
+        _fill(result, refit(measured, fold.train, without=group), measured, fold.test)
     return result
 
 
-def _fill(result: Array, fitted: Fitted, found: Measurements, test: Array) -> None:
-    samples = [found.samples[index] for index in test]
+def _fill(result: Array, fitted: Fitted, measured: Measurements, test: Array) -> None:
+    samples = [measured.samples[index] for index in test]
     result[test, 0], result[test, 2] = predicted(fitted, samples)
     result[test, 1], _ = predicted(fitted, samples, with_campaign=True)
 
 
-def factors(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Array:
+def factors(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Array:
     """Return, a row, the factor from the point to either end of the interval, by what the other folds missed by.
 
     Its columns are those where the row's family was unseen, and where its GPU was.
     """
-    result = np.ones((len(found.rows), 2))
-    folds = [(0, fold) for fold in family_folds(found)] + [(1, fold) for _, fold in gpu_folds(found)]
+    result = np.ones((len(measured.rows), 2))
+    folds = [(0, fold) for fold in family_folds(measured)] + [(1, fold) for _, fold in gpu_folds(measured)]
     for column, fold in folds:
-        known = deviations(found, unseen_family, unseen_gpu, fold.train)
+        known = deviations(measured, unseen_family, unseen_gpu, fold.train)
         share = (unseen_gpu if column else unseen_family)[fold.test, 2]
         squares = known.known**2 + (known.unseen_gpu * column) ** 2 + (known.short * share) ** 2
         result[fold.test, column] = np.exp(np.sqrt(squares))
@@ -95,21 +95,21 @@ def factors(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Arr
 
 
 def deviations(
-    found: Measurements, unseen_family: Array, unseen_gpu: Array, rows: Array | None = None
+    measured: Measurements, unseen_family: Array, unseen_gpu: Array, rows: Array | None = None
 ) -> StepTimeDeviations:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale.
 
     Where there are no rows to tell it from, it is what the fit begins with.
 
     Args:
-        found: The measurements.
+        measured: The measurements.
         unseen_family: As `held_out_families` gives it.
         unseen_gpu: As `held_out_gpus` gives it.
         rows: Indices of the rows to look at; all where it is left out.
     """
-    rows = np.arange(len(found.rows)) if rows is None else rows
-    measured, weight = found.measured_s[rows], _campaign_weights([found.rows[index].campaign for index in rows])
-    miss, share = np.abs(np.log(unseen_family[rows, 0] / measured)), unseen_family[rows, 2]
+    rows = np.arange(len(measured.rows)) if rows is None else rows
+    measured_s, weight = measured.measured_s[rows], _campaign_weights([measured.rows[index].campaign for index in rows])
+    miss, share = np.abs(np.log(unseen_family[rows, 0] / measured_s)), unseen_family[rows, 2]
     short, result = share > SHORT_SHARE, initial().deviations
     if not short.all():
         result = replace(result, known=weighted_quantile(miss[~short], weight[~short], COVERED))
@@ -118,7 +118,7 @@ def deviations(
         result = replace(result, short=weighted_quantile(beyond, weight[short], COVERED))
     far = ~np.isnan(unseen_gpu[rows, 0]) & ~(unseen_gpu[rows, 2] > SHORT_SHARE)
     if far.any():
-        miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured[far]))
+        miss_far = np.abs(np.log(unseen_gpu[rows, 0][far] / measured_s[far]))
         unseen = weighted_quantile(miss_far, weight[far], COVERED)
         result = replace(result, unseen_gpu=max(unseen**2 - result.known**2, 0.0) ** 0.5)
     return result
@@ -151,25 +151,25 @@ def _parameters(efficiency: Efficiency) -> StepTimeParameters:
     )
 
 
-def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
+def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
     counts: dict[str, int] = {}
-    for row in found.rows:
+    for row in measured.rows:
         counts[row.source] = counts.get(row.source, 0) + 1
-    measured = found.measured_s
+    measured_s = measured.measured_s
     errors = {}
     for source in sorted(counts):
-        rows = np.array([row.source == source for row in found.rows])
-        errors[f"MAPE, unseen family, {source}"] = score(measured[rows], unseen_family[rows, 0]).mape
+        rows = np.array([row.source == source for row in measured.rows])
+        errors[f"MAPE, unseen family, {source}"] = score(measured_s[rows], unseen_family[rows, 0]).mape
         rows &= ~np.isnan(unseen_gpu[:, 0])
         if rows.any():
-            errors[f"MAPE, unseen GPU, {source}"] = score(measured[rows], unseen_gpu[rows, 0]).mape
+            errors[f"MAPE, unseen GPU, {source}"] = score(measured_s[rows], unseen_gpu[rows, 0]).mape
     return Card(
         purpose="Efficiency of each class of operator under the roofline, launches, and the 90 % intervals' widths.",
         fitted_on=(
             *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
-            f"NeuSight's operators: {len(found.operators)} rows drawn of those of {_gpu_count(found.operators)} GPUs",
-            f"DeepBench's products: {len(found.products)} rows of {_gpu_count(found.products)} GPUs",
-            f"left out: {found.left_out}",
+            f"NeuSight's operators: {len(measured.operators)} rows drawn of those of {_gpu_count(measured.operators)} GPUs",
+            f"DeepBench's products: {len(measured.products)} rows of {_gpu_count(measured.products)} GPUs",
+            f"left out: {measured.left_out}",
         ),
         licences=(
             "timm: Apache-2.0",
@@ -178,8 +178,8 @@ def _card(found: Measurements, unseen_family: Array, unseen_gpu: Array) -> Card:
             "DeepBench: Apache-2.0",
             "gpusage profile: our own",
         ),
-        ranges=step_ranges.ranges(found),
-        known=step_ranges.known(found),
+        ranges=step_ranges.ranges(measured),
+        known=step_ranges.known(measured),
         errors=errors,
         notes=(
             "Remade by: gpusage train --data FOLDER --target step_time",

@@ -64,8 +64,10 @@ def _read(path: Path) -> Table:
     return table
 
 
-def _not_whole(path: Path, found: str) -> RequestError:
-    return RequestError(f"File '{path}' must be the whole table that SOURCES.md describes; got {found}. Copy it again.")
+def _not_whole(path: Path, trouble: str) -> RequestError:
+    return RequestError(
+        f"File '{path}' must be the whole table that SOURCES.md describes; got {trouble}. Copy it again."
+    )
 
 
 @contextmanager

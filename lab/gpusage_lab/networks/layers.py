@@ -21,10 +21,10 @@ class Steps:
     def of(forward: Any, **parts: Any) -> Module:  # noqa: ANN401 - a function of the parts and the inputs
         """Return a module that calls ``forward(module, *inputs)``."""
         torch = import_library("torch")
-        made = type("Steps", (torch.nn.Module,), {"forward": forward})()
+        module = type("Steps", (torch.nn.Module,), {"forward": forward})()
         for name, part in parts.items():
-            setattr(made, name, part)
-        return made
+            setattr(module, name, part)
+        return module
 
 
 def perceptron(widths: Sequence[int]) -> Module:
@@ -139,7 +139,7 @@ def cyclegan_step() -> Module:
 
     def forward(self: Module, first: Module, second: Module) -> tuple[Module, ...]:
         to_second, to_first = self.to_second(first), self.to_first(second)
-        made = (
+        images = (
             self.to_first(first),
             self.to_second(second),
             self.to_first(to_second),
@@ -147,7 +147,7 @@ def cyclegan_step() -> Module:
         )
         looks = [self.judge_first(image) for image in (to_first, first, to_first)]
         looks += [self.judge_second(image) for image in (to_second, second, to_second)]
-        return (*made, *looks)
+        return (*images, *looks)
 
     return Steps.of(
         forward,

@@ -35,13 +35,13 @@ def u_net(width: int = 64, depth: int = 4) -> Module:
         )
 
     def forward(self: Module, image: Module) -> Module:
-        kept = []
+        skipped = []
         for step in self.down:
             image = step(image)
-            kept.append(image)
+            skipped.append(image)
             image = nn.functional.max_pool2d(image, 2)
         image = self.bottom(image)
-        for up, step, beside in zip(self.up, self.join, reversed(kept), strict=True):
+        for up, step, beside in zip(self.up, self.join, reversed(skipped), strict=True):
             image = step(torch.cat([up(image), beside], dim=1))
         return self.last(image)
 

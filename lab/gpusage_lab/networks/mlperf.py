@@ -75,8 +75,8 @@ def single_shot_detector() -> Module:
         maps = [self.trunk(images)]
         for block in self.extra:
             maps.append(block(maps[-1]))
-        places = [head(seen).flatten(1) for head, seen in zip(self.places, maps, strict=True)]
-        kinds = [head(seen).flatten(1) for head, seen in zip(self.kinds, maps, strict=True)]
+        places = [head(features).flatten(1) for head, features in zip(self.places, maps, strict=True)]
+        kinds = [head(features).flatten(1) for head, features in zip(self.kinds, maps, strict=True)]
         return torch.cat(places, dim=1), torch.cat(kinds, dim=1)
 
     return layers.Steps.of(forward, trunk=trunk, extra=extra, places=heads(4), kinds=heads(classes))
@@ -94,11 +94,11 @@ def mask_rcnn() -> Module:
 
     def forward(self: Module, images: Module) -> tuple[Module, ...]:
         maps = list(self.backbone(images).values())
-        found, moved = self.proposals(maps)
-        seen = images.new_zeros((images.shape[0] * REGIONS, width, 7, 7))
+        scores, moved = self.proposals(maps)
+        pooled = images.new_zeros((images.shape[0] * REGIONS, width, 7, 7))
         closer = images.new_zeros((images.shape[0] * MASKS, width, 14, 14))
-        kinds, places = self.boxes(self.regions(seen))
-        proposed = torch.cat([value.flatten(1) for value in (*found, *moved)], dim=1)
+        kinds, places = self.boxes(self.regions(pooled))
+        proposed = torch.cat([value.flatten(1) for value in (*scores, *moved)], dim=1)
         return proposed, kinds, places, self.outlines(self.masks(closer))
 
     return layers.Steps.of(
@@ -139,8 +139,10 @@ def review_network() -> Module:
     nn, width = torch.nn, 1024
 
     def forward(self: Module, words: Module) -> Module:
-        seen = self.words(words).transpose(1, 2)
-        return self.verdict(torch.cat([self.elu(look(seen)).amax(dim=2) for look in (self.three, self.four)], dim=1))
+        embedded = self.words(words).transpose(1, 2)
+        return self.verdict(
+            torch.cat([self.elu(look(embedded)).amax(dim=2) for look in (self.three, self.four)], dim=1)
+        )
 
     return layers.Steps.of(
         forward,

@@ -97,14 +97,14 @@ def run(order: Order, tell: Callable[[Announcement], None]) -> int:
 def _gauges(gpu: int | None) -> tuple[Gauges, str | None]:
     if gpu is None:
         return NoGauges(), None
-    found = open_gauges(gpu)
-    if found is None:
+    gauges = open_gauges(gpu)
+    if gauges is None:
         message = (
             f"GPU {gpu} must be one that NVML finds on this machine; got none. "
             "Install the driver and nvidia-ml-py, or try the machinery with --device cpu."
         )
         raise DeviceError(message)
-    return found, found.uuid
+    return gauges, gauges.uuid
 
 
 def check_device(rows: Iterable[dict[str, str]], facts: dict[str, Any]) -> None:

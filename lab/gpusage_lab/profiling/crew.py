@@ -127,7 +127,9 @@ class Crew:
         if item.kind == "operators":
             hands[0].process.send({"op": "operators"})
             answers = [hands[0].process.receive(PREPARE_S)]
-            return Measured(answers=tuple({**hand.ready, **told} for hand, told in zip(hands, answers, strict=True)))
+            return Measured(
+                answers=tuple({**hand.ready, **reports} for hand, reports in zip(hands, answers, strict=True))
+            )
         start = time.monotonic() + LEAD_S
         end = start + item.seconds
         for hand, side in zip(hands, item.sides, strict=True):
@@ -137,8 +139,8 @@ class Crew:
         answers = [hand.process.receive(RUN_S + 3 * item.seconds) for hand in hands]
         if any(answer["event"] == "failed" for answer in answers):
             return self._failed(answers, hands)
-        told = tuple({**hand.ready, **answer} for hand, answer in zip(hands, answers, strict=True))
-        return Measured(answers=told, pids=pids, readings=readings)
+        reports = tuple({**hand.ready, **answer} for hand, answer in zip(hands, answers, strict=True))
+        return Measured(answers=reports, pids=pids, readings=readings)
 
     def _failed(self, answers: list[Message], hands: list[Hand]) -> Measured:
         """Return the outcome, and end the workers whose CUDA context may be of no use."""

@@ -152,22 +152,22 @@ def open_gauges(index: int) -> NvmlGauges | None:
 
 def _summary(readings: Sequence[Readings]) -> Readings:
     """Return the mean of what varies, the highest of memory, every reason for which clocks were lowered."""
-    told: Readings = {"samples": len(readings)}
+    summary: Readings = {"samples": len(readings)}
     settled = [reading for reading in readings if reading["is_settled"]]
     for name in ("gpu_utilization", "memory_utilization", "power_w", "sm_clock_hz", "memory_clock_hz"):
         values = [reading[name] for reading in settled if name in reading]
-        told[name] = statistics.fmean(values) if values else None
+        summary[name] = statistics.fmean(values) if values else None
     for name in ("used_bytes", "temperature_c"):
-        told[name] = max((reading[name] for reading in readings if name in reading), default=None)
+        summary[name] = max((reading[name] for reading in readings if name in reading), default=None)
     reasons = 0
     for reading in readings:
         reasons |= reading.get("throttle_reasons", 0)
-    told["throttle_reasons"] = reasons
+    summary["throttle_reasons"] = reasons
     held: dict[int, int] = {}
     for reading in readings:
         for pid, size in reading.get("process_bytes", {}).items():
             held[pid] = max(size, held.get(pid, 0))
-    return told | {"process_bytes": held}
+    return summary | {"process_bytes": held}
 
 
 def _text(value: str | bytes) -> str:

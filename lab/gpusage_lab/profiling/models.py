@@ -45,13 +45,13 @@ class Built:
     def batch(self, size: int, device: str, dtype: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401 - a torch.dtype
         """Return arguments for *size* random samples."""
         torch = import_library("torch")
-        made = {
+        tensors = {
             name: torch.randn((size, *kind.sizes), device=device, dtype=dtype)
             if kind.tokens is None
             else torch.randint(0, kind.tokens, (size, *kind.sizes), device=device)
             for name, kind in self.inputs.items()
         }
-        return ((), made) if self.by_name else (tuple(made.values()), {})
+        return ((), tensors) if self.by_name else (tuple(tensors.values()), {})
 
 
 Recipe = tuple[Callable[[], Module], tuple[InputKind, ...]]

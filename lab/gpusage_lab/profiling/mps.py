@@ -83,11 +83,11 @@ def running(device: str, control: str | None = None) -> Iterator[Mps | None]:
 
 def find_control() -> str | None:
     """Return the path of the control program: on the PATH, or beside nvidia-smi."""
-    found = shutil.which(PROGRAM)
+    path = shutil.which(PROGRAM)
     smi = shutil.which("nvidia-smi")
-    if found is None and smi is not None:
-        found = shutil.which(PROGRAM, path=str(Path(smi).resolve().parent))
-    return found
+    if path is None and smi is not None:
+        path = shutil.which(PROGRAM, path=str(Path(smi).resolve().parent))
+    return path
 
 
 def _own(program: str, folder: Path, device: str) -> Mps:

@@ -31,17 +31,17 @@ def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> li
     held = outcome.readings.get("process_bytes") or {}
     rows = []
     for place, side in enumerate(item.sides):
-        told = {**facts, **outcome.readings, **outcome.answers[place], **common, **_asked(item, side, place)}
-        told["process_bytes"] = held.get(outcome.pids[place]) if outcome.pids else None
-        rows.append({name: told.get(name) for name in COLUMNS})
+        columns = {**facts, **outcome.readings, **outcome.answers[place], **common, **_asked(item, side, place)}
+        columns["process_bytes"] = held.get(outcome.pids[place]) if outcome.pids else None
+        rows.append({name: columns.get(name) for name in COLUMNS})
     return rows
 
 
 def operator_rows_of(item: Item, outcome: Measured, facts: Facts) -> list[dict[str, Any]]:
     """Return one row an operator and its shapes."""
-    told = {**facts, **_asked(item, item.sides[0], 0), "item": item.key}
+    columns = {**facts, **_asked(item, item.sides[0], 0), "item": item.key}
     rows = outcome.answers[0].get("rows", ())
-    return [{name: {**told, **row}.get(name) for name in OPERATOR_COLUMNS} for row in rows]
+    return [{name: {**columns, **row}.get(name) for name in OPERATOR_COLUMNS} for row in rows]
 
 
 def _asked(item: Item, side: Side, place: int) -> dict[str, Any]:

@@ -50,10 +50,10 @@ def serve(step: Step, device: str, window: Window, load: Load, alone_s: float, g
             wait_for_device(device)
         if arrival >= window.start:
             waited.append(time.monotonic() - arrival)
-    told = {"request_rate_per_s": rate_per_s, "latency_limit_s": limit_s, "requests": len(waited) + lost}
+    report = {"request_rate_per_s": rate_per_s, "latency_limit_s": limit_s, "requests": len(waited) + lost}
     if not waited:
-        return told
-    return told | {
+        return report
+    return report | {
         "steps": len(waited),
         "step_time_s": alone_s,
         "latency_p50_s": quantile(waited, 0.5),

@@ -85,14 +85,14 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
     origin.synchronize()
     began = time.monotonic()
     events: list[Any] = []
-    seen = [began]
-    while _goes_on(seen, window):
+    ends = [began]
+    while _goes_on(ends, window):
         step()
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
         if len(events) >= ahead:
             events[-ahead].synchronize()
-            seen.append(time.monotonic())
+            ends.append(time.monotonic())
     torch.cuda.synchronize()
     return [began + origin.elapsed_time(event) / 1e3 for event in events]
 

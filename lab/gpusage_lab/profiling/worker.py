@@ -98,12 +98,12 @@ class Worker:
         gate = Gate(Path(message["gate"])) if message.get("gate") else None
         if message.get("load"):
             load = Load(**message["load"])
-            told = serving.serve(self._step, self.device, window, load, self._alone_s, gate)
+            report = serving.serve(self._step, self.device, window, load, self._alone_s, gate)
         else:
             pace = timing.Pace(stall_s=message.get("stall_ratio", 0.0) * self._alone_s, gate=gate)
             ends = timing.step_ends(self._step, self.device, window, pace)
-            told = timing.summary(ends, window, self._batch_size)
-        return {"event": "measured", "status": "ok"} | told | self._memory()
+            report = timing.summary(ends, window, self._batch_size)
+        return {"event": "measured", "status": "ok"} | report | self._memory()
 
     def operators(self, _: Message) -> Message:
         """Run the prepared job under torch's profiler."""
@@ -130,13 +130,13 @@ class Worker:
 
 def versions(torch: Any, *, on_gpu: bool) -> Message:  # noqa: ANN401 - a module without types
     """Return the versions that a measurement depends on."""
-    found = [f"{name} {version}" for name in LIBRARIES if (version := _version(name))]
+    libraries = [f"{name} {version}" for name in LIBRARIES if (version := _version(name))]
     cudnn = torch.backends.cudnn.version() if on_gpu else None
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda if on_gpu else None,
         "cudnn": cudnn,
-        "libraries": ", ".join(found),
+        "libraries": ", ".join(libraries),
         "python": sys.version.partition(" ")[0],
     }
 

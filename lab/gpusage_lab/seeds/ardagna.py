@@ -126,14 +126,14 @@ class Extrapolated(NamedTuple):
 
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables: those that the files which are there can fill."""
-    found = runs(data)
-    shown = [table(question, found) for question in EXTRAPOLATIONS if any(splits(question, found))]
+    measured = runs(data)
+    shown = [table(question, measured) for question in EXTRAPOLATIONS if any(splits(question, measured))]
     return [ardagna_layers.table(data), *shown] if ardagna_layers.FILE in data else shown
 
 
-def table(question: Extrapolation, found: Sequence[Run]) -> ScoreTable:
+def table(question: Extrapolation, measured: Sequence[Run]) -> ScoreTable:
     """Return one question's table: a row a source and network, the mean, and the paper's figures."""
-    answers = [one for teach, test in splits(question, found) for one in answer(question, teach, test)]
+    answers = [one for teach, test in splits(question, measured) for one in answer(question, teach, test)]
     rows: list[tuple[str | float | None, ...]] = []
     for name in sorted({_name(question, one.run) for one in answers}):
         own = [one for one in answers if _name(question, one.run) == name]
@@ -163,14 +163,14 @@ _SPLITS = {
 _RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
 
 
-def splits(question: Extrapolation, found: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
+def splits(question: Extrapolation, measured: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
     """Yield the runs that teach and those that test, for each group in which both are enough.
 
     Only one setting is extrapolated: in the others a run that tests lies within those that teach.
     """
     first, *others = question.known
     groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in found:
+    for run in measured:
         if getattr(run, first) is not None:
             groups.setdefault(question.together(run), []).append(run)
     for group in groups.values():
@@ -191,10 +191,10 @@ def _within(run: Run, teach: Sequence[Run], name: str) -> bool:
 def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Extrapolated]:
     """Return what each way says of the runs *test*, knowing the runs *teach*."""
     line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
-    said = regression.predicted(line, _terms(question, test)).tolist()
+    predictions = regression.predicted(line, _terms(question, test)).tolist()
     return [
         Extrapolated(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
-        for run, value in zip(test, said, strict=True)
+        for run, value in zip(test, predictions, strict=True)
     ]
 
 
@@ -213,8 +213,8 @@ def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> Float
     return np.asarray(start + slope * asked)
 
 
-def _terms(question: Extrapolation, found: Sequence[Run]) -> FloatArray:
-    return regression.augmented(np.array([[float(getattr(run, name)) for name in question.known] for run in found]))
+def _terms(question: Extrapolation, measured: Sequence[Run]) -> FloatArray:
+    return regression.augmented(np.array([[float(getattr(run, name)) for name in question.known] for run in measured]))
 
 
 def _rule(question: Extrapolation, teach: Sequence[Run], run: Run) -> float:
@@ -239,5 +239,5 @@ def _name(question: Extrapolation, run: Run) -> str:
 
 def _errors(answers: Sequence[Extrapolated], middle: Callable[[FloatArray], Any] = np.mean) -> tuple[float, ...]:
     truth = np.array([one.run.step_s for one in answers])
-    said = np.array([one[1:] for one in answers])
-    return tuple((100.0 * middle(np.abs(values - truth) / truth)).item() for values in said.T)
+    predictions = np.array([one[1:] for one in answers])
+    return tuple((100.0 * middle(np.abs(values - truth) / truth)).item() for values in predictions.T)

@@ -42,9 +42,9 @@ def table(data: DataFolder) -> ScoreTable:
     for teacher in NETWORKS:
         cells: list[float] = []
         for tested in NETWORKS:
-            found = [(layers[teacher, gpu], layers[tested, gpu]) for gpu in DEVICES]
+            pairs = [(layers[teacher, gpu], layers[tested, gpu]) for gpu in DEVICES]
             say = left_out if tested == teacher else fitted
-            cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in found])))
+            cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in pairs])))
         others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != teacher]
         rows.append((f"taught by {teacher}", *cells, float(np.mean(others))))
     rows += [_alone(layers), *(_scaled(layers, teacher) for teacher in NETWORKS)]
@@ -69,14 +69,14 @@ def load(data: DataFolder) -> dict[tuple[str, str], Layers]:
     rows = rows[rows["precision"] == "fp32"]
     named = rows[rows["application"].notna()].drop_duplicates(SHAPE)
     names = {tuple(row[column] for column in SHAPE): network_of(row) for row in named.to_dict("records")}
-    found: dict[tuple[str, str], Layers] = {}
+    layers: dict[tuple[str, str], Layers] = {}
     for source, name in DEVICES.items():
         gpu = builtin_catalogue().find(name)
         by_network: dict[str, list[Table]] = {network: [] for network in NETWORKS}
         for row in rows[rows["gpu"] == source].to_dict("records"):
             by_network.get(names.get(tuple(row[column] for column in SHAPE), ""), []).append(row)
-        found |= {(network, source): _layers(of, gpu) for network, of in by_network.items()}
-    return found
+        layers |= {(network, source): _layers(of, gpu) for network, of in by_network.items()}
+    return layers
 
 
 def network_of(row: Table) -> str:
@@ -95,11 +95,11 @@ def complexities(row: Table) -> tuple[float, float]:
 
 def fitted(teacher: Layers, tested: Layers) -> FloatArray:
     """Return the seconds of *tested* by a line over the complexity, learned on *teacher*, for each pass."""
-    found = np.zeros_like(tested.measured_s)
+    times_s = np.zeros_like(tested.measured_s)
     for part in range(tested.measured_s.shape[1]):
         slope, start = np.polyfit(teacher.complexity[:, part], teacher.measured_s[:, part], 1)
-        found[:, part] = np.maximum(start + slope * tested.complexity[:, part], LEAST_S)
-    return found
+        times_s[:, part] = np.maximum(start + slope * tested.complexity[:, part], LEAST_S)
+    return times_s
 
 
 def left_out(layers: Layers, _: Layers) -> FloatArray:

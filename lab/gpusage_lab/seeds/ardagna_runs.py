@@ -149,11 +149,11 @@ def exchange_s(graph: ModelGraph, gpu_count: int) -> float:
 def untaught(data: DataFolder) -> Efficiency:
     """Return the step time's efficiencies, learned without A100s and `DEEPEST`, and from a sixth of timm's models."""
     chosen = {key: card for key, card in load_zoo().cards.items() if _teaches(key)}
-    found = measurements(data, Zoo(chosen))
+    rows = measurements(data, Zoo(chosen))
     left_out = tuple(
         sorted({gpu.name for gpu in builtin_catalogue() if gpu.name.startswith("a100") and not gpu.cut_from})
     )
-    return refit(found, np.arange(len(found.rows)), without=left_out).efficiency
+    return refit(rows, np.arange(len(rows.rows)), without=left_out).efficiency
 
 
 def _teaches(key: str) -> bool:
@@ -165,10 +165,10 @@ def _teaches(key: str) -> bool:
 def _torchvision(data: DataFolder) -> Iterator[Run]:
     """Yield the campaign of 2021: training, 12 images a GPU, which the host copies in every step."""
     rows = data.read("torchvision_gpu_bench.csv")
-    kept = (rows["num_iterations"] == TORCHVISION_ITERATIONS) & (rows["mode"] == "train")
-    kept &= rows["precision"].isin(["fp32", "fp16"]) & rows["gpu"].isin(list(TORCHVISION_GPUS))
+    chosen = (rows["num_iterations"] == TORCHVISION_ITERATIONS) & (rows["mode"] == "train")
+    chosen &= rows["precision"].isin(["fp32", "fp16"]) & rows["gpu"].isin(list(TORCHVISION_GPUS))
     efficiency = untaught(data)
-    for row in rows[kept].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
+    for row in rows[chosen].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
         graph, precision, count = load_zoo().graph(f"torchvision:{row['model']}@224"), row["precision"], row["num_gpus"]
         work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="sgd")

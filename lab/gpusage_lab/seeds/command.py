@@ -43,13 +43,13 @@ def command_of(name: str, experiment: Experiment, files: Sequence[str], script: 
         data = DataFolder(folder)
         missing = [file for file in files if file not in data]
         if missing:
-            found = f"Folder '{folder}' must have {', '.join(missing)}; got none. Name the data's folder with --data."
-            click.echo(found, err=True)
+            message = f"Folder '{folder}' must have {', '.join(missing)}; got none. Name the data's folder with --data."
+            click.echo(message, err=True)
             return
-        made = experiment(data)
+        score_tables = experiment(data)
         if as_json:
-            tables.print_json({"schema": SCHEMA, **report.documents({name: made})})
+            tables.print_json({"schema": SCHEMA, **report.documents({name: score_tables})})
         else:
-            show_scores(made)
+            show_scores(score_tables)
 
     return command

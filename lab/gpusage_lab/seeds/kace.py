@@ -37,9 +37,9 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables; Lucid's where its file is there."""
     pairs = gavel(data)
     policies: dict[str, Policy] = {**rules(), "popular partner": popular, **learners(), "ours": refitted}
-    found = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
+    scores = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
-    shown = [_table("Gavel 2020, V100, MPS", pairs, found, unseen), _by_target(pairs, unseen), _by_size(pairs)]
+    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_target(pairs, unseen), _by_size(pairs)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
         policies["ours"] = shipped(pairs)
@@ -75,12 +75,12 @@ def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | N
         held_out: ``workload``: the target's own pairs teach nothing; ``model``: nor do those of its other batch sizes.
         taught: The pairs that may teach, where not all may.
     """
-    said = _said(taught or pairs, policy, held_out)
+    predictions = _said(taught or pairs, policy, held_out)
     result = np.full(len(pairs.jobs), np.nan)
     for target, truth in enumerate(pairs.sums):
         candidates = np.flatnonzero(~np.isnan(truth))
         if len(candidates) > 1:
-            chosen = candidates[said[target][candidates].argmax()]
+            chosen = candidates[predictions[target][candidates].argmax()]
             result[target] = 100.0 * truth[chosen] / truth[candidates].max()
     return result
 
@@ -99,20 +99,20 @@ def by_chance(pairs: Pairs) -> FloatArray:
     return np.array([100.0 * float(np.nanmean(row) / np.nanmax(row)) for row in pairs.sums])
 
 
-def best_rule(found: Mapping[str, FloatArray]) -> FloatArray:
+def best_rule(scores: Mapping[str, FloatArray]) -> FloatArray:
     """Return the best of the three rules' choices for each target, which nobody knows beforehand."""
-    return np.asarray(np.max([found[name] for name in rules()], axis=0))
+    return np.asarray(np.max([scores[name] for name in rules()], axis=0))
 
 
 def _table(
     title: str, pairs: Pairs, known: Mapping[str, FloatArray] | None, unseen: Mapping[str, FloatArray]
 ) -> ScoreTable:
     everyone = _with_baselines(pairs, unseen)
-    seen = _with_baselines(pairs, known) if known is not None else None
+    by_workload = _with_baselines(pairs, known) if known is not None else None
     best = np.max([everyone[name] for name in unseen], axis=0)
     lines: list[tuple[str | float | None, ...]] = []
     for name, reached in everyone.items():
-        workload = float(np.nanmean(seen[name])) if seen is not None else None
+        workload = float(np.nanmean(by_workload[name])) if by_workload is not None else None
         wins = str((reached >= best - TIE).sum()) if name in unseen else None
         lines.append((name, workload, float(np.nanmean(reached)), float(np.nanmin(reached)), wins))
     lines.append(("the paper: KACE, linear regression", PAPER_ORACLE, None, None, str(PAPER_BEST)))
@@ -128,14 +128,14 @@ def _table(
     )
 
 
-def _with_baselines(pairs: Pairs, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(found), **found}
+def _with_baselines(pairs: Pairs, scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(scores), **scores}
 
 
-def _by_target(pairs: Pairs, found: Mapping[str, FloatArray]) -> ScoreTable:
+def _by_target(pairs: Pairs, scores: Mapping[str, FloatArray]) -> ScoreTable:
     """Return the table of single targets."""
     shown = ("popular partner", *learners(), "ours")
-    everyone = _with_baselines(pairs, found)
+    everyone = _with_baselines(pairs, scores)
     names = ("random (mean of all)", "best of the three rules", *shown)
     rows: list[tuple[str | float | None, ...]] = [
         (

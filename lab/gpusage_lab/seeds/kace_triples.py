@@ -46,8 +46,8 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     """Return a table a campaign that has triples enough."""
     runs = [run for run in profiled(data).runs if run.sharing == "mps" and run.figures.get("steps_per_s")]
     campaigns = {name: list(members) for name, members in groupby(runs, key=lambda run: run.campaign)}
-    found = {name: triples_of(members) for name, members in campaigns.items()}
-    return [_table(name, triples) for name, triples in found.items() if triples is not None]
+    triples_by_campaign = {name: triples_of(members) for name, members in campaigns.items()}
+    return [_table(name, triples) for name, triples in triples_by_campaign.items() if triples is not None]
 
 
 def triples_of(runs: Sequence[Run]) -> Triples | None:
@@ -84,8 +84,8 @@ def linear(triples: Triples, teaches: BoolArray) -> FloatArray:
 
 def ours(triples: Triples, _: BoolArray) -> FloatArray:
     """Return what the shipped predictor says, which no triple taught."""
-    found = (predict_colocation([triples.needs[job] for job in three], triples.gpu) for three in triples.members)
-    return np.array([one.throughput_sum.value for one in found])
+    predictions = (predict_colocation([triples.needs[job] for job in three], triples.gpu) for three in triples.members)
+    return np.array([one.throughput_sum.value for one in predictions])
 
 
 def reached(triples: Triples, say: Say) -> FloatArray:
@@ -121,8 +121,8 @@ def _table(campaign: str, triples: Triples) -> ScoreTable:
     }
     rows: list[tuple[str | float | None, ...]] = [("random (mean of all)", float(_by_chance(triples).mean()), None)]
     for name, say in rules.items():
-        found = reached(triples, say)
-        rows.append((name, float(found.mean()), float(found.min())))
+        shares = reached(triples, say)
+        rows.append((name, float(shares.mean()), float(shares.min())))
     return ScoreTable(
         title=f"KACE: % of Oracle, triples of the campaign {campaign}, target's model held out",
         columns=("policy", "% of Oracle", "worst target"),

@@ -31,8 +31,8 @@ class Predicted(NamedTuple):
 
 def tables(_: DataFolder | None = None) -> list[ScoreTable]:
     """Return the experiment's tables."""
-    said = predicted()
-    return [_ratios(said), _correlations(said), _assignment(said)]
+    prediction = predicted()
+    return [_ratios(prediction), _correlations(prediction), _assignment(prediction)]
 
 
 def hours(text: str) -> float:
@@ -68,20 +68,20 @@ def slowed_by_host(ratio: FloatArray, utilization: FloatArray) -> FloatArray:
     return 1.0 / (1.0 - utilization + utilization / ratio)
 
 
-def _ratios(said: Predicted) -> ScoreTable:
+def _ratios(prediction: Predicted) -> ScoreTable:
     old, new = measured()
     truth = new / old
-    seen = np.array([job.utilization for job in JOBS]) / 100.0
-    known = slowed_by_host(said.ratio, seen)
-    alone = slowed_by_host(said.ratio, said.utilization)
+    utilization = np.array([job.utilization for job in JOBS]) / 100.0
+    known = slowed_by_host(prediction.ratio, utilization)
+    alone = slowed_by_host(prediction.ratio, prediction.utilization)
     gpus = [builtin_catalogue().find(name) for name in (OLD, NEW)]
     peaks = np.full(len(JOBS), gpus[0].peak_flop_per_s["fp32"] / gpus[1].peak_flop_per_s["fp32"])
     bandwidth = np.full(len(JOBS), gpus[0].bandwidth_bytes_per_s / gpus[1].bandwidth_bytes_per_s)
     constant = np.array([np.delete(truth, index).mean() for index in range(len(truth))])
-    columns = (truth, said.ratio, alone, known, constant, peaks, bandwidth)
+    columns = (truth, prediction.ratio, alone, known, constant, peaks, bandwidth)
     rows: list[tuple[str | float | None, ...]] = [
         (f"{job.name}: {job.what}, batch {job.batch_size}", *(float(column[index]) for column in columns), 100 * u)
-        for index, (job, u) in enumerate(zip(JOBS, said.utilization, strict=True))
+        for index, (job, u) in enumerate(zip(JOBS, prediction.utilization, strict=True))
     ]
     errors = [100.0 * float(np.mean(np.abs(column - truth) / truth)) for column in columns[1:]]
     rows.append(("mean error, %", None, *errors, None))
@@ -99,45 +99,46 @@ def _ratios(said: Predicted) -> ScoreTable:
     )
 
 
-def _correlations(said: Predicted) -> ScoreTable:
+def _correlations(prediction: Predicted) -> ScoreTable:
     old, new = measured()
     gain = 1.0 - new / old
-    seen = np.array([job.utilization for job in JOBS])
+    utilization = np.array([job.utilization for job in JOBS])
     pairs = (
-        ("the paper's measured utilization", seen),
-        ("our utilization, from the graph", said.utilization),
-        ("our gain, GPU alone", 1.0 - said.ratio),
-        ("our gain, with our utilization", 1.0 - slowed_by_host(said.ratio, said.utilization)),
-        ("our gain, with the paper's utilization", 1.0 - slowed_by_host(said.ratio, seen / 100.0)),
+        ("the paper's measured utilization", utilization),
+        ("our utilization, from the graph", prediction.utilization),
+        ("our gain, GPU alone", 1.0 - prediction.ratio),
+        ("our gain, with our utilization", 1.0 - slowed_by_host(prediction.ratio, prediction.utilization)),
+        ("our gain, with the paper's utilization", 1.0 - slowed_by_host(prediction.ratio, utilization / 100.0)),
     )
     return ScoreTable(
         title="Takayama: what goes with the measured gain (1 - V100 / P100)",
         columns=("figure", "correlation", "rank correlation"),
         rows=tuple(
-            (name, float(np.corrcoef(gain, found)[0, 1]), rank_correlation(gain, found)) for name, found in pairs
+            (name, float(np.corrcoef(gain, values)[0, 1]), rank_correlation(gain, values)) for name, values in pairs
         ),
         notes=("The paper says in words that jobs of high utilization gain more; with nine jobs 0.67 is 5 % chance.",),
     )
 
 
-def _assignment(said: Predicted) -> ScoreTable:
+def _assignment(prediction: Predicted) -> ScoreTable:
     old, new = measured()
     generator = np.random.default_rng(0)
     chance = [makespan(old, new, generator.permutation(len(JOBS))) for _ in range(SHUFFLES)]
-    host = slowed_by_host(said.ratio, said.utilization)
-    seen = np.array([job.utilization for job in JOBS])
+    host = slowed_by_host(prediction.ratio, prediction.utilization)
+    utilization = np.array([job.utilization for job in JOBS])
     even = max(float(old.sum()), float(new.sum())) / 2
-    found = (
+    assignments = (
         ("half of each job on either GPU (the paper's 'evenly')", even),
         ("an order by chance", float(np.mean(chance))),
-        ("by our utilization", makespan(old, new, np.argsort(-said.utilization, kind="stable"))),
-        ("by our gain, GPU alone", makespan(old, new, np.argsort(said.ratio, kind="stable"))),
+        ("by our utilization", makespan(old, new, np.argsort(-prediction.utilization, kind="stable"))),
+        ("by our gain, GPU alone", makespan(old, new, np.argsort(prediction.ratio, kind="stable"))),
         ("by our gain, with our utilization", makespan(old, new, np.argsort(host, kind="stable"))),
-        ("by measured utilization", makespan(old, new, np.argsort(-seen, kind="stable"))),
+        ("by measured utilization", makespan(old, new, np.argsort(-utilization, kind="stable"))),
         ("by measured gain (the best order)", makespan(old, new, np.argsort(new / old, kind="stable"))),
     )
     rows: list[tuple[str | float | None, ...]] = [
-        (name, value, 100.0 * (1.0 - value / even), 100.0 * (1.0 - value / found[1][1])) for name, value in found
+        (name, value, 100.0 * (1.0 - value / even), 100.0 * (1.0 - value / assignments[1][1]))
+        for name, value in assignments
     ]
     rows.append(("the paper, by measured gain", None, PAPER_REDUCTION, None))
     return ScoreTable(

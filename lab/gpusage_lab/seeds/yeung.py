@@ -64,10 +64,10 @@ Method = Callable[[Runs, IntArray, IntArray], FloatArray]
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables; the runs on real models where their file is there."""
     everything = random_networks(data)
-    found = [_networks_table(everything)]
+    shown = [_networks_table(everything)]
     if "lucid_solo.csv" in data:
-        found.append(_real_table(real_runs(data)))
-    return found
+        shown.append(_real_table(real_runs(data)))
+    return shown
 
 
 def random_networks(data: DataFolder) -> Runs:
@@ -126,8 +126,8 @@ def chosen(runs: Runs, rows: IntArray) -> Runs:
 
 def error(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:
     """Return the RMSLE over all rows that *folds* test."""
-    found = [method(runs, fold.train, fold.test) for fold in folds]
-    return rmsle(np.concatenate([runs.measured[fold.test] for fold in folds]), np.concatenate(found))
+    predictions = [method(runs, fold.train, fold.test) for fold in folds]
+    return rmsle(np.concatenate([runs.measured[fold.test] for fold in folds]), np.concatenate(predictions))
 
 
 def _networks_table(everything: Runs) -> ScoreTable:
@@ -196,20 +196,20 @@ def _draw(runs: Runs, seed: int) -> Runs:
 
 def _with_all(everything: Runs, some: IntArray, tested: Sequence[IntArray], *, by_kind: bool) -> float:
     """Return our RMSLE where all networks teach but those that are tested, or but those of their type."""
-    kinds, measured, found = np.array(everything.kinds), [], []
+    kinds, measured, predictions = np.array(everything.kinds), [], []
     for rows in tested:
         test = some[rows]
         teaches = ~np.isin(kinds, kinds[test]) if by_kind else ~np.isin(np.arange(len(kinds)), test)
-        found.append(_ours(everything, np.flatnonzero(teaches), test))
+        predictions.append(_ours(everything, np.flatnonzero(teaches), test))
         measured.append(everything.measured[test])
-    return rmsle(np.concatenate(measured), np.concatenate(found))
+    return rmsle(np.concatenate(measured), np.concatenate(predictions))
 
 
 def _rank(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:
-    found = np.zeros(len(runs.measured))
+    predictions = np.zeros(len(runs.measured))
     for fold in folds:
-        found[fold.test] = method(runs, fold.train, fold.test)
-    return rank_correlation(runs.measured, found)
+        predictions[fold.test] = method(runs, fold.train, fold.test)
+    return rank_correlation(runs.measured, predictions)
 
 
 def _constant(runs: Runs, train: IntArray, test: IntArray) -> FloatArray:

@@ -35,7 +35,7 @@ def main(*, data: str, journal: Path, sources: tuple[str, ...], pack_only: bool)
     cards = dict(unpack(TARGET.read_bytes()).cards) if TARGET.exists() else {}
     cards |= read(journal)
     if not pack_only:
-        recipes = {key: recipe for made in RECIPES for key, recipe in made(DataFolder(data)).items()}
+        recipes = {key: recipe for recipes_of in RECIPES for key, recipe in recipes_of(DataFolder(data)).items()}
         wanted = [key for key in recipes if key not in cards and key.startswith(sources or ("",))]
         cards |= _made({key: recipes[key] for key in sorted(wanted, key=_shuffled)}, journal)
     content = pack(cards)

@@ -45,18 +45,18 @@ def main(*, journal: Path, anew: bool) -> None:
     names: dict[str, str] = {}
     wanted = [*timm_models(), *torchvision_models(), *huggingface_models()]
     for number, (name, key, recipe) in enumerate(wanted):
-        if key not in cards and (made := _made(key, recipe)):
-            cards[key] = made
-            add(journal, key, made)
+        if key not in cards and (new_card := _made(key, recipe)):
+            cards[key] = new_card
+            add(journal, key, new_card)
             click.echo(f"{number} of {len(wanted)}: {key}")
         if key in cards:
             names.setdefault(name, key)
     keys = {key for _, key, _ in wanted}
     made_with = {library: version(library) for library in LIBRARIES}
-    kept = {key: card for key, card in cards.items() if key in keys}
-    content = pack(Contents(names=names, cards=kept, made_with=made_with))
+    cards_by_key = {key: card for key, card in cards.items() if key in keys}
+    content = pack(Contents(names=names, cards=cards_by_key, made_with=made_with))
     TARGET.write_bytes(content)
-    click.echo(f"{len(names)} names, {len(kept)} cards, {len(content)} bytes")
+    click.echo(f"{len(names)} names, {len(cards_by_key)} cards, {len(content)} bytes")
 
 
 def timm_models() -> Iterator[Named]:

@@ -39,12 +39,12 @@ def pack(contents: Contents) -> bytes:
         "names": dict(sorted(contents.names.items())),
         "blocks": {key: number for number, block in enumerate(blocks) for key in block},
     }
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         _add(archive, INDEX, json.dumps(index, separators=(",", ":")))
         for number, block in enumerate(blocks):
             _add(archive, str(number), "".join(f"{key}\t{contents.cards[key]}\n" for key in block))
-    return made.getvalue()
+    return content.getvalue()
 
 
 def unpack(content: bytes) -> Contents:

@@ -138,9 +138,9 @@ def log_tails(outcome: Outcome) -> Iterator[tuple[str, str]]:
     if not match:
         return
     address, master = match[1], match[2]
-    said = container_log(address, master, "stdout", size=256 * 1024)
-    places = dict(_RUNS.findall(said))
-    failed = [name for name, status in _ENDS.findall(said) if status != "0" and name in places]
+    log = container_log(address, master, "stdout", size=256 * 1024)
+    places = dict(_RUNS.findall(log))
+    failed = [name for name, status in _ENDS.findall(log) if status != "0" and name in places]
     names = [(places[failed[-1]], failed[-1])] if failed else [(address, master)]
     for place, name in names:
         for stream in ("stdout", "stderr"):

@@ -70,8 +70,8 @@ def troubles(evidence: Evidence) -> Finding:
         return failed(name, "; ".join(sentences[:5]), "mend what it says, then restart that daemon")
     failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
     if failing:
-        found = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
-        return warned(name, found, "look for gpusage in their logs")
+        observation = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
+        return warned(name, observation, "look for gpusage in their logs")
     return passed(name, "no daemon tells of any")
 
 

@@ -38,7 +38,8 @@ def document_of(graph: ModelGraph) -> dict[str, Any]:
         "kinds": [_kind(node, alike=alike) for node, alike in numbers],
         "nodes": sequence,
         "producers": [
-            [index - made if made >= 0 else made for made in row] for index, row in enumerate(graph.producers)
+            [index - producer if producer >= 0 else producer for producer in row]
+            for index, row in enumerate(graph.producers)
         ],
     }
 
@@ -65,8 +66,8 @@ def dumped(document: Mapping[str, Any]) -> str:
 def _reads_what_is_made(graph: ModelGraph, index: int) -> bool:
     """Tell whether a node's inputs are just what its producers write first, and so need not be said."""
     return all(
-        made >= 0 and graph.nodes[made].outputs[:1] == (shape,)
-        for made, shape in zip(graph.producers[index], graph.nodes[index].inputs, strict=True)
+        producer >= 0 and graph.nodes[producer].outputs[:1] == (shape,)
+        for producer, shape in zip(graph.producers[index], graph.nodes[index].inputs, strict=True)
     )
 
 

@@ -125,7 +125,7 @@ def _nodes(
         fields = kinds[number]
         inputs = fields.get("inputs")
         if inputs is None:
-            shapes = [written[made] if made >= 0 else () for made in row]
+            shapes = [written[producer] if producer >= 0 else () for producer in row]
             _require(() not in shapes, "a kind without 'in' reads what nothing writes")
             inputs = tuple([shape[0] for shape in shapes])
         _require(len(row) == len(inputs), "'producers' do not match the nodes' inputs")
@@ -197,11 +197,11 @@ def _integer(value: object, name: str, low: int, high: int) -> int:
 
 def _integers(value: object, name: str, low: int, high: int, limit: int) -> list[int]:
     """Return *value* where it is a list of integers from *low* to *high*; a truth value is none."""
-    found = _list(value, name, limit)
-    if found and not (_INTEGER.issuperset(map(type, found)) and low <= min(found) and max(found) <= high):
+    integers = _list(value, name, limit)
+    if integers and not (_INTEGER.issuperset(map(type, integers)) and low <= min(integers) and max(integers) <= high):
         message = f"'{name}' holds a figure out of range"
         raise _FieldError(message)
-    return found
+    return integers
 
 
 _INTEGER = frozenset({int})

@@ -37,11 +37,11 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     Raises:
         GraphError: As `build_name`.
     """
-    found = None
+    card = None
     if not shape or set(shape) == {"seq"}:
         text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
-        found = cards.find(f"hf:{name}", text) or cards.find(f"hf:{name.rpartition('/')[2]}", text)
-    return replace(found, name=printable(name), source=f"hf:{name}") if found else build_name(name, shape)
+        card = cards.find(f"hf:{name}", text) or cards.find(f"hf:{name.rpartition('/')[2]}", text)
+    return replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
 
 
 def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -89,8 +89,8 @@ def _cached(name: str) -> str | None:
         return None
     home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")
-    found = sorted(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
-    return str(found[-1]) if found else None
+    paths = sorted(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
+    return str(paths[-1]) if paths else None
 
 
 def _read(path: str, source: str) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def _model(configuration: dict[str, Any], source: str) -> Any:  # noqa: ANN401 -
             f"got {shown(model_type)}. {hint}"
         )
         raise GraphError(message)
-    kept = {key: value for key, value in configuration.items() if key not in _LEFT_OUT}
-    config = mapping[model_type].from_dict(kept)
+    arguments = {key: value for key, value in configuration.items() if key not in _LEFT_OUT}
+    config = mapping[model_type].from_dict(arguments)
     config.use_cache = False
     for name in configuration.get("architectures") or ():
         kind = getattr(transformers, str(name), None)

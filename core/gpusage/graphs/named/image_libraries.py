@@ -32,9 +32,9 @@ def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGr
     default = cards.default_shape(source)
     if default is not None:
         wanted = _wanted(tuple(map(int, default.split("x"))), shape)
-        found = cards.find(source, "x".join(map(str, wanted)))
-        if found is not None:
-            return found
+        card = cards.find(source, "x".join(map(str, wanted)))
+        if card is not None:
+            return card
     elif importlib.util.find_spec(library) is None:
         _refuse_unknown(source)
     return build(library, name, shape)

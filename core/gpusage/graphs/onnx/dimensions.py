@@ -38,15 +38,15 @@ def names(size: Size) -> tuple[str, ...]:
 
 
 def _tokens(text: str) -> list[str] | None:
-    found = []
+    tokens = []
     position = 0
     while position < len(text) <= _MAXIMUM_LENGTH:
         match = _TOKEN.match(text, position)
         if match is None:
             return None
-        found.append(match.group().strip())
+        tokens.append(match.group().strip())
         position = match.end()
-    return found or None
+    return tokens or None
 
 
 def _sum(tokens: list[str], symbols: Mapping[str, int]) -> int | None:

@@ -217,29 +217,29 @@ def _node(reader: Reader, message: Message) -> OnnxNode:
 
 def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:  # noqa: C901 - a case a field
     name = ""
-    found: Attribute | None = None
+    attribute: Attribute | None = None
     numbers: list[Number] = []
     for number, value in reader.fields(message):
         match number:
             case 1:
                 name = text_of(value)
             case 2:
-                found = real_of(value)
+                attribute = real_of(value)
             case 3:
-                found = signed(whole_of(value))
+                attribute = signed(whole_of(value))
             case 4:
-                found = _word(value)
+                attribute = _word(value)
             case 5:
-                found = read_tensor(reader, message_of(value))
+                attribute = read_tensor(reader, message_of(value))
             case 6:
-                found = message_of(value)
+                attribute = message_of(value)
             case 7:
                 numbers.extend(reader.reals(value))
             case 8:
                 numbers.extend(reader.wholes(value))
             case 21:
-                found = Reference(text_of(value))
-    return name, tuple(numbers) if found is None and numbers else found
+                attribute = Reference(text_of(value))
+    return name, tuple(numbers) if attribute is None and numbers else attribute
 
 
 def _word(value: Field) -> str | None:

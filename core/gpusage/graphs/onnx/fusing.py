@@ -33,9 +33,11 @@ class Edges:
 
     def maker(self, index: int, op_types: Sequence[str], input_count: int = 1, place: int = 0) -> int:
         """Return who makes input *place* of node *index*; -1 unless it is one of *op_types* with so many inputs."""
-        made = self.producers[index][place] if index >= 0 and place < len(self.producers[index]) else -1
-        fits = made >= 0 and self.nodes[made].op_type in op_types and len(self.producers[made]) == input_count
-        return made if fits else -1
+        producer = self.producers[index][place] if index >= 0 and place < len(self.producers[index]) else -1
+        fits = (
+            producer >= 0 and self.nodes[producer].op_type in op_types and len(self.producers[producer]) == input_count
+        )
+        return producer if fits else -1
 
     def source(self, index: int) -> int | None:
         """Return who makes the first input of node *index*, ``None`` where there is no such node."""

@@ -209,5 +209,5 @@ def real_of(value: Field) -> float:
     """Return the single-precision number that a field holds."""
     if not isinstance(value, bytes) or len(value) != _WIDTHS[_FIXED32]:
         raise WireError
-    found: float = struct.unpack("<f", value)[0]
-    return found
+    real: float = struct.unpack("<f", value)[0]
+    return real

@@ -119,5 +119,5 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int)
 
 
 def _listed(counts: Counter[str]) -> str:
-    said = [f"{count} {printable(name)}" for name, count in counts.most_common(_LISTED)]
-    return ", ".join(said) + (", ..." if len(counts) > _LISTED else "")
+    words = [f"{count} {printable(name)}" for name, count in counts.most_common(_LISTED)]
+    return ", ".join(words) + (", ..." if len(counts) > _LISTED else "")

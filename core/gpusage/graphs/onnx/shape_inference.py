@@ -214,9 +214,9 @@ class _Run:
         return results
 
     def _weigh(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
-        kept = range(*_NORMALIZED_FIGURES.get(node.op_type, slice(0)).indices(len(inputs)))
+        figure_places = range(*_NORMALIZED_FIGURES.get(node.op_type, slice(0)).indices(len(inputs)))
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
-            if value is not None and value.weighty and value.origin is None and place not in kept:
+            if value is not None and value.weighty and value.origin is None and place not in figure_places:
                 self._trace.weight_counts[name] = prod(value.shape or ())
 
     def _found(self, scope: _Scope, name: str, reader: str) -> Value:
@@ -280,11 +280,11 @@ def _bound(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
     """Return a function's *node* with the call's *attributes* in place of references to them."""
     if not any(isinstance(value, Reference) for value in node.attributes.values()):
         return node
-    found = {
+    bound = {
         name: attributes.get(value.name) if isinstance(value, Reference) else value
         for name, value in node.attributes.items()
     }
-    return replace(node, attributes={name: value for name, value in found.items() if value is not None})
+    return replace(node, attributes={name: value for name, value in bound.items() if value is not None})
 
 
 def _misfit(node: OnnxNode, inputs: tuple[Value | None, ...]) -> InferenceError:

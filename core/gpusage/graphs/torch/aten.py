@@ -232,14 +232,14 @@ def _recurrent(recording: Recording, call: Call) -> None:
         if biased:
             shapes.append((directions, 2 * kernel.shape[0]))
         parameters = [Tensor(key=(kernel.key, position), shape=shape) for position, shape in enumerate(shapes)]
-        made = Tensor(key=(output.key, layer), shape=output.shape, element_type=output.element_type)
+        layer_output = Tensor(key=(output.key, layer), shape=output.shape, element_type=output.element_type)
         attributes: dict[str, Attribute] = {
             "direction": "bidirectional" if directions == 2 else "forward",  # noqa: PLR2004
             "hidden_size": hidden,
             "layout": int(call.arguments.get("batch_first") is True),
         }
-        recording.add(op_type, (source, *parameters), (made,), attributes)
-        source = made
+        recording.add(op_type, (source, *parameters), (layer_output,), attributes)
+        source = layer_output
     for tensor in call.outputs:
         recording.alias(source, tensor)
 

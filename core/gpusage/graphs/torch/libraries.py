@@ -70,8 +70,10 @@ def _weights_on_meta(torch: Any) -> Iterator[None]:  # noqa: ANN401 - the module
     usual = torch.nn.Module.register_parameter
 
     def register(module: Any, name: str, weight: Any) -> None:  # noqa: ANN401 - a module, a parameter
-        kept = weight if weight is None else torch.nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
-        usual(module, name, kept)
+        on_meta = (
+            weight if weight is None else torch.nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
+        )
+        usual(module, name, on_meta)
 
     torch.nn.Module.register_parameter = register
     try:

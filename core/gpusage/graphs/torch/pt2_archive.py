@@ -103,10 +103,10 @@ class _Sparing(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to *size* bytes, all that are left where it is negative."""
         most = self.limit_bytes + 1
-        found = super().read(most if size is None or size < 0 else min(size, most))
-        if len(found) == most:
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
             raise _too_large(self._source, "a table of contents", self.limit_bytes)
-        return found
+        return content
 
 
 def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:

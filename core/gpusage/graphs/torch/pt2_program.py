@@ -113,20 +113,20 @@ class _Player:
             str(item["name"]) or str(number): self._value(graph, item["arg"], names, depth)
             for number, item in enumerate(node["inputs"])
         }
-        outputs = tuple(self._named(graph, found, names, depth) for item in node["outputs"] for found in _names(item))
+        outputs = tuple(self._named(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
         return Call(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
 
     def _inline(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
         """Play the graph that a ``wrap_with_...`` call holds as if it stood in its place."""
-        given = [found for item in node["inputs"] if "as_graph" not in item["arg"] for found in _names(item["arg"])]
-        taken = [found for item in inner["inputs"] for found in _names(item)]
+        given = [name for item in node["inputs"] if "as_graph" not in item["arg"] for name in _names(item["arg"])]
+        taken = [name for item in inner["inputs"] for name in _names(item)]
         inside = {own: names.get(outer, outer) for own, outer in zip(taken, given, strict=False)}
         prefix = f"{node.get('name') or id(node)}/{depth}/"
-        made = (found for item in inner["nodes"] for output in item["outputs"] for found in _names(output))
-        inside.update({own: prefix + own for own in made})
+        made_names = (name for item in inner["nodes"] for output in item["outputs"] for name in _names(output))
+        inside.update({own: prefix + own for own in made_names})
         self.play(inner, inside, depth=depth + 1)
-        results = [found for item in inner["outputs"] for found in _names(item)]
-        outputs = [found for item in node["outputs"] for found in _names(item)]
+        results = [name for item in inner["outputs"] for name in _names(item)]
+        outputs = [name for item in node["outputs"] for name in _names(item)]
         for own, outer in zip(results, outputs, strict=False):
             self.recording.alias(
                 Tensor(key=inside.get(own, own), shape=()), Tensor(key=names.get(outer, outer), shape=())
@@ -144,8 +144,8 @@ class _Player:
         """Return an argument: tensors as `Tensor`, sizes worked out, the rest as it is."""
         ((kind, value),) = argument.items()
         if kind in {"as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}:
-            found = [self._named(graph, name, names, depth) for name in _names(argument)]
-            return found if kind.endswith("s") else (found[0] if found else None)
+            tensors = [self._named(graph, name, names, depth) for name in _names(argument)]
+            return tensors if kind.endswith("s") else (tensors[0] if tensors else None)
         if kind in {"as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools"}:
             return value
         if kind == "as_sym_int":
@@ -209,8 +209,8 @@ def _batch_symbol(program: Program) -> str | None:
     sizes = program.sizes(program.user_inputs[0])
     if not sizes or "as_expr" not in sizes[0]:
         return None
-    found = symbols_of(sizes[0]["as_expr"]["expr_str"])
-    return next(iter(found)) if len(found) == 1 else None
+    symbols = symbols_of(sizes[0]["as_expr"]["expr_str"])
+    return next(iter(symbols)) if len(symbols) == 1 else None
 
 
 def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], list[str]]:

@@ -240,10 +240,10 @@ def windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
 
 
 def _per_axis(call: Call, name: str, rank: int) -> tuple[int, ...]:
-    found = call.list(name) or (1,) * rank
-    if len(found) != rank or min(found, default=1) < 1:
+    values = call.list(name) or (1,) * rank
+    if len(values) != rank or min(values, default=1) < 1:
         raise MismatchError
-    return found
+    return values
 
 
 def _positive(shape: Shape) -> Shape:
