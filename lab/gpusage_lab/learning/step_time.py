@@ -163,11 +163,12 @@ def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Ca
         rows &= ~np.isnan(unseen_gpu[:, 0])
         if rows.any():
             errors[f"MAPE, unseen GPU, {source}"] = score(measured_s[rows], unseen_gpu[rows, 0]).mape
+    gpu_count = _gpu_count(measured.operators)
     return Card(
         purpose="Efficiency of each class of operator under the roofline, launches, and the 90 % intervals' widths.",
         fitted_on=(
             *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
-            f"NeuSight's operators: {len(measured.operators)} rows drawn of those of {_gpu_count(measured.operators)} GPUs",
+            f"NeuSight's operators: {len(measured.operators)} rows drawn of those of {gpu_count} GPUs",
             f"DeepBench's products: {len(measured.products)} rows of {_gpu_count(measured.products)} GPUs",
             f"left out: {measured.left_out}",
         ),
