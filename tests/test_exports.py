@@ -120,6 +120,17 @@ def test_an_import_stays_light(module: str) -> None:
     assert run.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["gpusage.api", "gpusage.cli.predict", "gpusage.cli.job_card", "gpusage_slurm.plugin", "gpusage_yarn.plugin"],
+)
+def test_what_predict_imports_leaves_msgspec_alone(module: str) -> None:
+    """Its import takes 40 ms, of the 300 that `gpusage predict` may take."""
+    script = f"import sys, {module}; print('msgspec' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.split() == ["False"]
+
+
 def test_the_plugins_load_light() -> None:
     """What every command of a plugin pays for: every built-in and installed plugin, and not even numpy."""
     script = (

@@ -22,9 +22,9 @@ T = TypeVar("T")
 Step = str | int
 """From a value to one in it: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
 
-_WAY = re.compile(r" - at `.*?\$(.*)`$")
+_WAY = re.compile(r" - at `(?:key` in `)?\$([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
-_FIELD = re.compile(r"(unknown|missing required) field `(.*?)`")
+_FIELD = re.compile(r"(unknown|missing required) field `(.*?)`(?: - at `\$[^`]*`)?$", re.DOTALL)
 _WORDS: Mapping[type[inspect.Type], str] = {
     inspect.StrType: "a text",
     inspect.BoolType: "true or false",
@@ -70,6 +70,8 @@ def read_as(kind: type[T], document: object, prefix: str = "") -> T:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise _mismatch(kind, document, str(error), prefix) from error
+    except UnicodeEncodeError as error:  # half a surrogate pair in a key, which JSON can hold
+        raise MismatchError((error.object,), "Unicode", error.object) from error
 
 
 def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
@@ -115,7 +117,7 @@ def _type(kind: inspect.Type, step: Step) -> inspect.Type:
         return kind.value_type
     if isinstance(kind, (inspect.VarTupleType, inspect.ListType)):
         return kind.item_type
-    return next(field.type for field in _fields(kind) if field.encode_name == step)
+    return next((field.type for field in _fields(kind) if field.encode_name == step), inspect.AnyType())
 
 
 def _fields(kind: inspect.Type) -> tuple[inspect.Field, ...]:

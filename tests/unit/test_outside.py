@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from gpusage.outside import MismatchError, read_as
 
 Count = Annotated[int, Meta(ge=0, description="a count")]
+
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=5)  # half surrogate pairs, too: json.loads lets them in
+KEYS = st.sampled_from(["rows", "name", "count", "sizes", "by_name", "a` - at `$.rows"]) | ANY_TEXT
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+)
 
 
 class Row(Struct, forbid_unknown_fields=True):
@@ -61,3 +72,13 @@ def test_an_unknown_key_gets_the_nearest_one(key: str, hint: str) -> None:
     with pytest.raises(MismatchError) as caught:
         read_as(Row, {"name": "a", key: 7}, prefix="rows.")
     assert (caught.value.key, caught.value.value, caught.value.hint) == (key, 7, hint)
+
+
+@pytest.mark.parametrize("kind", [Document, Row])
+@given(document=DOCUMENTS)
+@example(document={"name": "a", "b` - at `$.c": 1})
+@example(document={"rows": [{"name": "a", "b` - at `$.c": 1}]})
+@example(document={"rows": [{"name": "a", "\ud800\n": 1}]})
+def test_anything_is_read_or_refused(kind: type[Struct], document: object) -> None:
+    with suppress(MismatchError):
+        read_as(kind, document)

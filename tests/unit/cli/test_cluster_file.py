@@ -78,6 +78,7 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
             {"pools": [{**POOL, "node_kinds": [{"cpu_count": "2"}]}]},
             "'cpu_count' .*pool 1' must be a whole number; got",
         ),
+        ({"pools": [{**POOL, "\ud800": 1}]}, "must be Unicode"),
         ({"pools": [{**POOL, "feature": 1}]}, "'feature' .*pool 1' must be a text; got 1"),
         ({"pools": [POOL], "unshared": ["gpu"]}, "a table of partitions"),
     ],
