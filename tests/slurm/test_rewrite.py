@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,29 @@ def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_
     assert "h100" in states
     assert 0 < int(percent) < 100
     assert limit.startswith("0=")
+
+
+TURN_BACK = """
+import sys
+from gpusage_hooks.types import MarkedJob
+from gpusage_slurm.turning_back import turn_back
+turn_back(MarkedJob(job_id=sys.argv[1], manager="slurm", user="u", state="waiting", mark=sys.argv[2]), "tried")
+"""
+
+
+def test_a_bound_job_that_is_turned_back_has_its_own_constraint_again(sandbox: Sandbox) -> None:
+    if sandbox.installation.major_minor < (23, 11):
+        pytest.skip("this version of Slurm turns no waiting share back")
+    for constraint, own in ((), "(null)"), (("--constraint=h100|v100",), "h100|v100"):
+        options = ("--parsable", "--hold", "--gres=gpu:1", *constraint, f"--comment={TRAINING}", "--wrap=true")
+        identity = sandbox.run("sbatch", *options).stdout.strip()
+        text = sandbox.run("scontrol", "show", "job", identity).stdout
+        (mark,) = re.findall(r"^ *AdminComment=(.*?) *$", text, re.MULTILINE)
+        assert "constraint " in mark
+        sandbox.run(sys.executable, "-c", TURN_BACK, identity, mark)
+        job = dict(re.findall(r"(\w+)=(\S*)", sandbox.run("scontrol", "show", "job", identity).stdout))
+        sandbox.run("scancel", identity)
+        assert (job["TresPerNode"], job["Features"]) == ("gres/gpu:1", own)
 
 
 @pytest.mark.parametrize(

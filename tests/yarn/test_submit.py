@@ -272,7 +272,8 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
     config.write_text(f'mode = "enforce"\n{text}\n[slurm]\nlimit_ms = 1000\n')
     with gpusaged(cluster, config, tmp_path / "gpusaged.log") as socket:
         fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
-        answer = client.ask(socket, {"v": 1, "manager": "yarn", "fields": fields}, timeout_s=10)
+        ask = {"v": 1, "manager": "yarn", "fields": fields, "until_s": time.time() + 2}  # as long as the master's
+        answer = client.ask(socket, ask, timeout_s=10)
         identity = masters.submit(cluster, environment={"GPUSAGE_CARD": card, "GPUSAGE_COMMENT": comment})
         (report,) = masters.wait_for_end(cluster, identity)
     assert answer["code"] == "REWRITE", answer
