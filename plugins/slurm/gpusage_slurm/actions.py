@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from gpusage.cli import tables
-from gpusage.cli.admin import show_and_make, show_findings
+from gpusage.cli.changes import show_and_make
+from gpusage.cli.findings import show_findings
 from gpusage.configuration import SiteMode
 from gpusage.configuration_file import load_configuration
 from gpusage.service.client import find_status
@@ -72,8 +73,8 @@ def drain(*, yes: bool, as_json: bool) -> None:
 def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) -> None:
     """Check the installation; each line passes, warns or fails, and says what to do."""
     evidence = gather(slurm_conf)
-    status = show_findings(examine(evidence), evidence.configuration, schema="gpusage.slurm.doctor/1", as_json=as_json)
-    context.exit(status)
+    findings, schema = examine(evidence), "gpusage.slurm.doctor/1"
+    context.exit(show_findings(findings, evidence.own.configuration, schema=schema, as_json=as_json))
 
 
 def status(*, as_json: bool) -> None:

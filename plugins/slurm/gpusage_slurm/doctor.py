@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpusage.cli.admin import Finding, failed, passed, plugins_finding, settings_finding, store_finding, warned
+from gpusage.cli.doctor import OwnEvidence, daemon_trouble, kill_switch, plugins, settings_file, store
+from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_slurm.block import block_of
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
@@ -26,9 +27,17 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
     """
     first = _slurmctld(evidence)
     if first.verdict == "fail":
-        skipped = [_skip(check(evidence).check) for check in _OF_SLURM]
-        return (first, *(check(evidence) for check in _OF_OURS), *skipped)
-    return (first, *(check(evidence) for check in (*_OF_SLURM, *_OF_OURS)))
+        names = [check(evidence).check for check in _OF_SLURM]
+        unknown = [skipped(name, "slurmctld does not answer", "mend slurmctld first") for name in names]
+        return (first, *_of_gpusage(evidence), *unknown)
+    return (first, *(check(evidence) for check in _OF_SLURM), *_of_gpusage(evidence))
+
+
+def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return what is said of gpusage itself, which needs no slurmctld."""
+    own = evidence.own
+    daemon = (_daemon(own), _in_time(own), rewritten_jobs(evidence))
+    return (settings_file(own), *daemon, store(own), plugins(own), kill_switch(own))
 
 
 def _slurmctld(evidence: Evidence) -> Finding:
@@ -168,32 +177,27 @@ def _accounting(evidence: Evidence) -> Finding:
         billed = "gres/mps" in text.lower().partition("tresbillingweights=")[2]
         todo = "add GRES/mps=... (a GPU's weight / its units) to each partition's TRESBillingWeights"
         return passed(name, "gres/mps counts") if billed else warned(name, "gres/mps is tracked, not billed", todo)
-    if evidence.configuration.mode == "enforce":
+    if evidence.own.configuration.mode == "enforce":
         observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
         return failed(name, observation, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
     return warned(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
 
 
-def _settings_file(evidence: Evidence) -> Finding:
-    return settings_finding(evidence.configuration, evidence.configuration_trouble)
-
-
-def _daemon(evidence: Evidence) -> Finding:
+def _daemon(own: OwnEvidence) -> Finding:
     name = "gpusaged"
-    if evidence.status is None:
-        return failed(name, evidence.status_trouble, "systemctl enable --now gpusaged (on the controller)")
-    trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("slurm")
+    if own.status is None:
+        return failed(name, own.status_trouble, "systemctl enable --now gpusaged (on the controller)")
+    trouble = daemon_trouble(own.status, "slurm")
     if trouble:
-        return warned(name, str(trouble), "see `gpusage slurm status`")
-    return passed(name, f"answers at {evidence.socket}")
+        return warned(name, trouble, "see `gpusage slurm status`")
+    return passed(name, f"answers at {own.socket}")
 
 
-def _in_time(evidence: Evidence) -> Finding:
+def _in_time(own: OwnEvidence) -> Finding:
     name = "answers in time"
-    if evidence.status is None:
+    if own.status is None:
         return warned(name, "not seen: gpusaged does not answer", "mend that first")
-    status = evidence.status
-    asks, missed = status.get("asks", {}), status.get("missed", {})
+    asks, missed = own.status.get("asks", {}), own.status.get("missed", {})
     late, resting = max(asks.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
     asked = asks.get("asked", 0) + resting
     observation = f"of {asked} jobs {late} had no answer in time, {resting} were not asked about after that"
@@ -215,21 +219,6 @@ def _submission(evidence: Evidence) -> Finding:
         todo = "scontrol reconfigure; then look for 'gpusage' in slurmctld's log"
         return failed(name, "`sbatch --test-only` did not reach gpusaged", todo)
     return passed(name, "`sbatch --test-only` reached gpusaged")
-
-
-def _store(evidence: Evidence) -> Finding:
-    return store_finding(evidence.configuration, evidence.status)
-
-
-def _plugins(evidence: Evidence) -> Finding:
-    return plugins_finding(evidence.plugin_troubles, evidence.status)
-
-
-def _kill_switch(evidence: Evidence) -> Finding:
-    name = "kill switch"
-    if evidence.killed:
-        return warned(name, f"{evidence.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
-    return passed(name, "not thrown")
 
 
 def _pyslurm(evidence: Evidence) -> Finding:
@@ -276,8 +265,3 @@ _OF_SLURM = (
     _submission,
     _pyslurm,
 )
-_OF_OURS = (_settings_file, _daemon, _in_time, rewritten_jobs, _store, _plugins, _kill_switch)
-
-
-def _skip(check: str) -> Finding:
-    return Finding(check=check, verdict="skip", found="slurmctld does not answer", todo="mend slurmctld first")

@@ -12,15 +12,13 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpusage.api import advisor
-from gpusage.configuration import Configuration
+from gpusage.cli.doctor import OwnEvidence, gather_own
 from gpusage.configuration_file import read_configuration
-from gpusage.plugins.loading import load_hooks
-from gpusage.service.client import in_force, read_status
+from gpusage.service.client import read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
@@ -42,11 +40,9 @@ class Evidence:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
         scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
         outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
-        configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
-        socket: Where gpusaged answers, or should.
+        own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
-        plugin_troubles: What is wrong with plugins, by name.
     """
 
     version: tuple[int, int] | None
@@ -56,58 +52,54 @@ class Evidence:
     scripts: Mapping[str, str]
     gres_conf: str
     cluster: Cluster | None
-    configuration: Configuration
-    configuration_trouble: str
-    status: Mapping[str, Any] | None
-    status_trouble: str
-    socket: str
+    own: OwnEvidence
     answered: bool | None
     lua_modules: frozenset[str]
     pyslurm: tuple[int, int] | None
-    killed: bool
     outdated: tuple[str, ...] | None = ()
     daemon_uid: int | None = None
-    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
     """Return all evidence that this host gives."""
     version, settings, trouble = _slurm()
-    try:
-        configured = settings.get("slurm_conf")
-        site: Site | None = find_site(slurm_conf or (Path(configured) if configured else None))
-    except GpuUsageError as error:
-        site, trouble = None, trouble or str(error)
-    names = ("job_submit.lua", "cli_filter.lua")
-    scripts = {name: _text(site.folder / name) for name in names} if site else {}
-    configuration, configuration_trouble = read_configuration()
-    paths = sockets(None if configuration_trouble else configuration, scripts.get("job_submit.lua", ""))
-    socket, status, status_trouble = read_status(paths)
-    if configuration_trouble and status:
-        configuration = in_force(status)
-    if site:
-        scripts["slurm.conf"] = _text(site.slurm_conf)
+    configured = settings.get("slurm_conf")
+    site, site_trouble = _site(slurm_conf or (Path(configured) if configured else None))
+    scripts = _scripts(site) if site else {}
+    own = _own(scripts.get("job_submit.lua", ""))
     return Evidence(
         version=version,
         settings=settings,
-        trouble=trouble,
+        trouble=trouble or site_trouble,
         site=site,
         scripts=scripts,
         gres_conf=_text(site.folder / "gres.conf") if site else "",
         cluster=_cluster() if settings else None,
-        configuration=configuration,
-        configuration_trouble=configuration_trouble,
-        status=status,
-        status_trouble=status_trouble,
-        socket=socket,
-        answered=_dry_run(socket) if settings and status and not dry_run_crashes(settings) else None,
+        own=own,
+        answered=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
-        killed=Path(configuration.kill_switch).exists(),
-        plugin_troubles=load_hooks().troubles(),
         outdated=_outdated(site),
-        daemon_uid=_owner(socket) if status else None,
+        daemon_uid=_owner(own.socket) if own.status else None,
     )
+
+
+def _site(slurm_conf: Path | None) -> tuple[Site | None, str]:
+    """Return the site's files, or nothing and why they are not found."""
+    try:
+        return find_site(slurm_conf), ""
+    except GpuUsageError as error:
+        return None, str(error)
+
+
+def _scripts(site: Site) -> dict[str, str]:
+    paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
+    return {name: _text(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
+
+
+def _own(job_submit: str) -> OwnEvidence:
+    configuration, trouble = read_configuration()
+    return gather_own(configuration, trouble, sockets(None if trouble else configuration, job_submit))
 
 
 def _owner(socket: str) -> int | None:

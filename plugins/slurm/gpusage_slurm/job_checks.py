@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpusage.cli.admin import Finding, passed, warned
+from gpusage.cli.findings import Finding, passed, warned
 from gpusage_slurm.evidence import Evidence
 
 _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
@@ -13,10 +13,10 @@ _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; t
 def rewritten_jobs(evidence: Evidence) -> Finding:
     """Return what gpusaged says of them, or that it may do nothing for them."""
     name = "rewritten jobs"
-    aftercare = (evidence.status or {}).get("aftercare", {})
+    aftercare = (evidence.own.status or {}).get("aftercare", {})
     if aftercare.get("error"):
         return warned(name, f"they cannot be looked at: {aftercare['error']}", "let gpusaged's user call squeue")
-    helpless = evidence.configuration.mode == "enforce" and _may_change_no_job(evidence)
+    helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
     if aftercare.get("stuck"):
         todo = "cancel them, and submit them with gpusage=off in the comment"
         return warned(name, "; ".join(aftercare["stuck"]), f"{todo}; {_RUN_AS}" if helpless else todo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage.cli.findings import Finding, failed, passed, warned
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
 
@@ -26,7 +26,7 @@ def node_prolog(evidence: Evidence) -> Finding:
     lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
     if lacking:
         observation = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
-        verdict = failed if evidence.configuration.mode == "enforce" else warned
+        verdict = failed if evidence.own.configuration.mode == "enforce" else warned
         return verdict(name, observation, "gpusage slurm install --yes, then scontrol reconfigure")
     scripts = [str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)]
     runnable = _executable(name, *scripts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gpusage.api import advisor
-from gpusage.cli.admin import show_findings
+from gpusage.cli.findings import show_findings
 from gpusage.configuration_file import read_configuration
 from gpusage.service.client import read_status
 from gpusage_yarn.address import SOCKET, require_addresses, sockets
@@ -27,8 +27,8 @@ _SCHEMA = "gpusage.yarn.install/1"
 def doctor(context: click.Context, conf_dir: Path | None, addresses: tuple[str, ...], *, as_json: bool) -> None:
     """Check the installation; each line passes, warns or fails, and says what to do."""
     evidence = gather(conf_dir, addresses)
-    status = show_findings(examine(evidence), evidence.configuration, schema="gpusage.yarn.doctor/1", as_json=as_json)
-    context.exit(status)
+    findings, schema = examine(evidence), "gpusage.yarn.doctor/1"
+    context.exit(show_findings(findings, evidence.own.configuration, schema=schema, as_json=as_json))
 
 
 def status(addresses: tuple[str, ...], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpusage.cli.admin import show_and_make
+from gpusage.cli.changes import show_and_make
 from gpusage.configuration import SiteMode
 from gpusage_yarn.install import find_site, plan_installation, plan_uninstallation
 from gpusage_yarn.preflight import require_classes

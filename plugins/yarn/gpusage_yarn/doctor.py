@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpusage.cli.admin import Finding, failed, passed, plugins_finding, settings_finding, store_finding, warned
+from gpusage.cli.doctor import daemon_trouble, kill_switch, plugins, settings_file, store
+from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
@@ -20,12 +21,17 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
     """Return one finding a check; where no ResourceManager answers, what it alone could tell is skipped."""
     first = _manager(evidence)
     if evidence.view is None:
-        asked = tuple(
-            Finding(check=name, verdict="skip", found="the ResourceManager does not answer") for name, _ in _OF_CLUSTER
-        )
+        asked = tuple(skipped(name, "the ResourceManager does not answer") for name, _ in _OF_CLUSTER)
     else:
         asked = tuple(check(evidence) for _, check in _OF_CLUSTER)
-    return (first, *asked, *(check(evidence) for check in _OF_HOST))
+    return (first, *asked, _loading(evidence), *_of_gpusage(evidence))
+
+
+def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return what is said of gpusage itself, which needs no ResourceManager."""
+    own = evidence.own
+    daemon = (_daemon(evidence), _allowed_users(evidence))
+    return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(evidence))
 
 
 def _manager(evidence: Evidence) -> Finding:
@@ -40,7 +46,7 @@ def _manager(evidence: Evidence) -> Finding:
 
 
 def _resource_type(evidence: Evidence) -> Finding:
-    name, share = "resource type", evidence.configuration.of_manager(YarnSettings).share_resource
+    name, share = "resource type", evidence.own.configuration.of_manager(YarnSettings).share_resource
     known = evidence.view.resource_types if evidence.view else {}
     if share not in known:
         observation = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
@@ -140,9 +146,9 @@ def _recovery(evidence: Evidence) -> Finding:
 def _loading(evidence: Evidence) -> Finding:
     name = "classes"
     if evidence.loaded is None:
-        return Finding(check=name, verdict="skip", found=evidence.loading_trouble)
+        return skipped(name, evidence.loading_trouble)
     if not evidence.loaded:
-        return Finding(check=name, verdict="skip", found=f"{evidence.folder} names none of ours")
+        return skipped(name, f"{evidence.folder} names none of ours")
     broken = [f"{found.rpartition('.')[2]}: {trouble}" for found, trouble in evidence.loaded.items() if trouble]
     if broken:
         todo = "put gpusage-yarn-*.jar into share/hadoop/yarn/lib BEFORE a daemon restarts: it would not start"
@@ -150,56 +156,42 @@ def _loading(evidence: Evidence) -> Finding:
     return passed(name, f"{len(evidence.loaded)} of ours load with the classpath of this host's Hadoop")
 
 
-def _settings_file(evidence: Evidence) -> Finding:
-    return settings_finding(evidence.configuration, evidence.configuration_trouble)
-
-
 def _daemon(evidence: Evidence) -> Finding:
-    name = "gpusaged"
-    if evidence.status is None:
+    name, own = "gpusaged", evidence.own
+    if own.status is None:
         todo = "systemctl enable --now gpusaged on the ResourceManager's host; gpusage yarn submit works without"
-        return warned(name, evidence.status_trouble, todo)
-    trouble = evidence.status.get("configuration", {}).get("error") or evidence.status.get("troubles", {}).get("yarn")
+        return warned(name, own.status_trouble, todo)
+    trouble = daemon_trouble(own.status, "yarn")
     if trouble:
-        return warned(name, str(trouble), "see `gpusage yarn status`")
-    named = evidence.settings.get(SOCKET, evidence.socket)
-    if named != evidence.socket:
+        return warned(name, trouble, "see `gpusage yarn status`")
+    named = evidence.settings.get(SOCKET, own.socket)
+    if named != own.socket:
         todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
-        return warned(name, f"the ResourceManager asks at {named}, it listens at {evidence.socket}", todo)
+        return warned(name, f"the ResourceManager asks at {named}, it listens at {own.socket}", todo)
     return passed(name, f"answers at {named}")
 
 
 def _allowed_users(evidence: Evidence) -> Finding:
     name, user = "allowed users", evidence.user
-    if evidence.configuration_trouble:
-        return Finding(check=name, verdict="skip", found="gpusage.toml, which lists them, cannot be used")
+    if evidence.own.configuration_trouble:
+        return skipped(name, "gpusage.toml, which lists them, cannot be used")
     if user is None:
-        return Finding(check=name, verdict="skip", found="no ResourceManager that answers runs on this host")
+        return skipped(name, "no ResourceManager that answers runs on this host")
     if user.allowed:
         return passed(name, f"gpusaged answers to {user.name}, the ResourceManager's user")
-    verdict = warned if evidence.status is None else failed
-    wanted = ", ".join(f'"{each}"' for each in (*evidence.configuration.daemon.allowed_users, user.name))
+    verdict = warned if evidence.own.status is None else failed
+    wanted = ", ".join(f'"{each}"' for each in (*evidence.own.configuration.daemon.allowed_users, user.name))
     todo = f"in gpusage.toml: [daemon] allowed_users = [{wanted}]"
     return verdict(name, f"gpusaged would not answer to {user.name}, the ResourceManager's user", todo)
 
 
-def _store(evidence: Evidence) -> Finding:
-    return store_finding(evidence.configuration, evidence.status)
-
-
-def _plugins(evidence: Evidence) -> Finding:
-    return plugins_finding(evidence.plugin_troubles, evidence.status)
-
-
 def _kill_switch(evidence: Evidence) -> Finding:
-    name, ours = "kill switch", evidence.configuration.kill_switch
-    if evidence.killed:
-        return warned(name, f"{ours} exists: nothing is rewritten", "remove it to go on")
+    finding, ours = kill_switch(evidence.own), evidence.own.configuration.kill_switch
     theirs = evidence.settings.get("gpusage.switch-file", ours)
-    if theirs != ours:
+    if finding.verdict == "pass" and theirs != ours:
         observation = f"the ResourceManager looks at {theirs}, gpusaged at {ours}"
-        return warned(name, observation, "gpusage yarn install --yes, to have one for both")
-    return passed(name, "not thrown")
+        return warned(finding.check, observation, "gpusage yarn install --yes, to have one for both")
+    return finding
 
 
 _OF_CLUSTER: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
@@ -214,15 +206,6 @@ _OF_CLUSTER: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("queues", _queues),
     ("masters", masters),
     ("recovery", _recovery),
-)
-_OF_HOST: tuple[Callable[[Evidence], Finding], ...] = (
-    _loading,
-    _settings_file,
-    _daemon,
-    _allowed_users,
-    _store,
-    _plugins,
-    _kill_switch,
 )
 
 

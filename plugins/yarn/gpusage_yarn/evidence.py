@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.api import advisor
-from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.configuration import Configuration
 from gpusage.configuration_file import read_configuration
-from gpusage.plugins.loading import load_hooks
-from gpusage.service.client import in_force, read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.address import SOCKET, require_addresses, sockets
@@ -47,20 +46,17 @@ class Evidence:
     """What the checks read.
 
     Attributes:
+        own: Of gpusage itself.
         view: ``None`` where no ResourceManager answers, and *trouble* says why.
         settings: Of the ResourceManager's, those that it tells.
         user: The ResourceManager's, where it runs on this host.
         nodes: NodeManagers that offer shares, as far as they were asked.
-        configuration: Where the file is broken, what is known of the one that gpusaged goes on with.
         loaded: For each of our classes that is configured here, why it cannot be made, or ``""``; ``None`` where
             that could not be tried, and *loading_trouble* says why.
-        socket: Where gpusaged answers, or should.
-        plugin_troubles: What is wrong with plugins, by name.
     """
 
     folder: Path
-    configuration: Configuration
-    configuration_trouble: str = ""
+    own: OwnEvidence
     view: View | None = None
     cluster: Cluster | None = None
     trouble: str = ""
@@ -70,35 +66,20 @@ class Evidence:
     nodes: tuple[JmxReport, ...] = ()
     loaded: Mapping[str, str] | None = None
     loading_trouble: str = ""
-    status: Mapping[str, Any] | None = None
-    status_trouble: str = ""
-    socket: str = DaemonSettings().socket
-    killed: bool = False
-    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evidence:
     """Return all evidence that this host and its cluster give."""
-    configuration, configuration_trouble = read_configuration()
+    configuration, trouble = read_configuration()
     chosen = conf_folder(folder or configuration.of_manager(YarnSettings).conf_dir)
     loaded, loading_trouble = _loaded(chosen)
     cluster = _of_cluster(chosen, configuration, addresses)
     asked = cluster.get("settings", {}).get(SOCKET)
-    paths = sockets(None if configuration_trouble else configuration, asked)
-    socket, status, status_trouble = read_status(paths)
-    if configuration_trouble and status:
-        configuration = in_force(status)
     return Evidence(
         folder=chosen,
-        configuration=configuration,
-        configuration_trouble=configuration_trouble,
+        own=gather_own(configuration, trouble, sockets(None if trouble else configuration, asked)),
         loaded=loaded,
         loading_trouble=loading_trouble,
-        status=status,
-        status_trouble=status_trouble,
-        socket=socket,
-        killed=Path(configuration.kill_switch).exists(),
-        plugin_troubles=load_hooks().troubles(),
         **cluster,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage.cli.findings import Finding, failed, passed, warned
 from gpusage_yarn.cluster import View
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.plan import WHOLE_GPU
@@ -49,7 +49,7 @@ def shares(evidence: Evidence) -> Finding:
         share = offered[node.name].total.share if node.name in offered else 0
         if node.free and share != WHOLE_GPU * len(node.free):
             observation = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
-            resource = evidence.configuration.of_manager(YarnSettings).share_resource
+            resource = evidence.own.configuration.of_manager(YarnSettings).share_resource
             todo = (
                 f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
                 "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"

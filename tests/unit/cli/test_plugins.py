@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from gpusage.api import advisor
 from gpusage.cli import main
-from gpusage.cli.admin import plugins_finding
 from gpusage.graphs.card.text import decode
 from sites import announced
 
@@ -76,10 +75,3 @@ def test_job_card_makes_a_card_beside_a_plugin_that_cannot_be_imported(tmp_path:
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert decode(finished.stdout.strip()).name
     assert finished.stderr.count("gpusage: warning: Plugin 'broken' of broken-plugin 1.0 must be imported") == 1
-
-
-def test_doctor_warns_of_what_this_process_and_gpusaged_found() -> None:
-    found = plugins_finding({"here": "Plugin 'here' is bad."}, {"plugins": {"there": "Plugin 'there' is bad."}})
-    assert (found.verdict, found.found) == ("warn", "Plugin 'here' is bad. Plugin 'there' is bad.")
-    assert plugins_finding({}, {"v": 1}).verdict == "pass"
-    assert plugins_finding({}, None).verdict == "pass"

@@ -3,10 +3,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpusage.cli.admin import Finding
+from gpusage.cli.doctor import OwnEvidence
+from gpusage.cli.findings import Finding
 from gpusage.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
@@ -18,6 +20,7 @@ from gpusage_slurm.lua import LuaSettings, job_submit_block
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)
+OWN = OwnEvidence(configuration=Configuration(mode="enforce"), status_trouble="nobody")
 SETTINGS: Mapping[str, str] = {
     "jobsubmitplugins": "lua",
     "clifilterplugins": "lua",
@@ -53,16 +56,17 @@ def healthy(tmp_path: Path) -> Evidence:
         scripts=SCRIPTS,
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
         cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
-        configuration=Configuration(mode="enforce"),
-        configuration_trouble="",
-        status={"asks": {"asked": 1}, "records": {"lost": 0}},
-        status_trouble="",
-        socket="/run/gpusage/gpusaged.sock",
+        own=OwnEvidence(
+            configuration=Configuration(mode="enforce"), status={"asks": {"asked": 1}, "records": {"lost": 0}}
+        ),
         answered=True,
         lua_modules=frozenset({"socket", "posix"}),
         pyslurm=None,
-        killed=False,
     )
+
+
+def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # noqa: ANN401 - any field of what gpusage tells
+    return replace(evidence, own=replace(evidence.own, **changes))
 
 
 def finding(evidence: Evidence, check: str) -> Finding:
@@ -90,7 +94,7 @@ def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
 def test_jobs_that_got_no_answer_in_time_are_told(
     healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, found: str
 ) -> None:
-    made = finding(replace(healthy, status={"asks": asks, "missed": missed}), "answers in time")
+    made = finding(with_own(healthy, status={"asks": asks, "missed": missed}), "answers in time")
     assert (made.verdict, made.found[: len(found)]) == (verdict, found)
 
 
@@ -105,17 +109,14 @@ def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
 
 def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None:
     nothing = replace(
-        healthy,
+        with_own(healthy, status=None, killed=True, configuration_trouble="broken"),
         version=None,
         settings={},
         scripts={},
         gres_conf="",
         cluster=None,
-        status=None,
         answered=None,
         lua_modules=frozenset(),
-        killed=True,
-        configuration_trouble="broken",
     )
     found = examine(nothing)
     assert {each.verdict for each in found} == {"pass", "warn", "fail", "skip"}
@@ -144,13 +145,12 @@ def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None
     ids=["enforce, not counted", "observe, not counted", "tracked, not billed", "no accounting at all"],
 )
 def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
-    healthy: Evidence, settings: dict[str, str], scripts: dict[str, str], mode: str, verdict: str
+    healthy: Evidence, settings: dict[str, str], scripts: dict[str, str], mode: SiteMode, verdict: str
 ) -> None:
     evidence = replace(
-        healthy,
+        with_own(healthy, configuration=Configuration(mode=mode)),
         settings={**healthy.settings, **settings},
         scripts={**healthy.scripts, **scripts},
-        configuration=replace(healthy.configuration, mode=mode),  # type: ignore[arg-type] - one of the literals
     )
     assert finding(evidence, "accounting").verdict == verdict
 
@@ -168,12 +168,12 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("all_sharing", {"gres_conf": "Name=mps Count=200\n"}, "warn", "Flags=all_sharing"),
         ("mps units", {"scripts": {"slurm.conf": "NodeName=n Gres=gpu:v100:2,mps:v100:200\n"}}, "warn", "mps:200"),
         ("defaults per GPU", {"scripts": {"slurm.conf": "PartitionName=p DefMemPerGPU=9\n"}}, "warn", "DefMemPerCPU"),
-        ("gpusaged", {"status": None, "status_trouble": "nobody"}, "fail", "systemctl"),
-        ("answers in time", {"status": None}, "warn", "mend that first"),
-        ("store", {"status": None}, "warn", "mend that first"),
+        ("gpusaged", {"own": OWN}, "fail", "systemctl"),
+        ("answers in time", {"own": OWN}, "warn", "mend that first"),
+        ("store", {"own": OWN}, "warn", "mend that first"),
         ("dry run", {"answered": False}, "fail", "slurmctld's log"),
-        ("store", {"status": {"records": {"lost": 2, "error": "full"}}}, "warn", "check sqlite"),
-        ("kill switch", {"killed": True}, "warn", "remove it"),
+        ("store", {"own": replace(OWN, status={"records": {"lost": 2, "error": "full"}})}, "warn", "check sqlite"),
+        ("kill switch", {"own": replace(OWN, killed=True)}, "warn", "remove it"),
         ("PySlurm", {"pyslurm": (22, 5)}, "warn", "matching"),
     ],
 )  # fmt: skip
@@ -216,11 +216,10 @@ def test_releases_that_crash_in_a_dry_run_or_have_known_vulnerabilities_are_name
 
 @pytest.mark.parametrize(("mode", "verdict"), [("observe", "warn"), ("advise", "warn"), ("enforce", "fail")])
 @pytest.mark.parametrize("key", ["prolog[1]", "epilog"])
-def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mode: str, verdict: str) -> None:
+def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mode: SiteMode, verdict: str) -> None:
     evidence = replace(
-        healthy,
+        with_own(healthy, configuration=Configuration(mode=mode)),
         settings={**healthy.settings, key: "/site/other"},
-        configuration=replace(healthy.configuration, mode=mode),  # type: ignore[arg-type] - one of the literals
     )
     assert finding(evidence, "node prolog").verdict == verdict
     assert "gpusage slurm install" in finding(evidence, "node prolog").todo
@@ -240,13 +239,14 @@ def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
 ) -> None:
     """The unit's own user is such a one."""
     settings = {**healthy.settings, "slurmuser": "slurm(64030)"}
-    made = replace(healthy, settings=settings, daemon_uid=uid, configuration=Configuration(mode=mode))
+    own = OwnEvidence(configuration=Configuration(mode=mode), status={})
+    made = replace(healthy, settings=settings, daemon_uid=uid, own=own)
     found = finding(made, "rewritten jobs")
     assert found.verdict == verdict
     if verdict == "warn":
         assert "User=" in found.todo
-        stuck = {**(made.status or {}), "aftercare": {"stuck": ["job 7 cannot start"]}}
-        assert "User=" in finding(replace(made, status=stuck), "rewritten jobs").todo
+        stuck = {"aftercare": {"stuck": ["job 7 cannot start"]}}
+        assert "User=" in finding(with_own(made, status=stuck), "rewritten jobs").todo
 
 
 def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidence, tmp_path: Path) -> None:

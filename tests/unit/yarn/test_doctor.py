@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpusage.api import advisor
-from gpusage.cli.admin import Finding
+from gpusage.cli.doctor import OwnEvidence
+from gpusage.cli.findings import Finding
 from gpusage.configuration import DaemonSettings
 from gpusage.configuration_file import default_configuration
 from gpusage_yarn.cluster import cluster_of, read_view
@@ -35,15 +36,18 @@ def healthy() -> Evidence:
     nodes = tuple(JmxReport(name=node.name, version="1", classes=RUNNING) for node in view.nodes)
     return Evidence(
         folder=Path("/etc/hadoop/conf"),
-        configuration=default_configuration(),
+        own=OwnEvidence(configuration=default_configuration(), status={}),
         view=view,
         cluster=cluster_of(view, advisor().catalogue),
         manager=JmxReport(name="ResourceManager", version="1", classes=RUNNING),
         nodes=nodes,
         user=ManagerUser(name="yarn", allowed=True),
         loaded=dict.fromkeys(CLASSES.values(), ""),
-        status={},
     )
+
+
+def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # noqa: ANN401 - any field of what gpusage tells
+    return replace(evidence, own=replace(evidence.own, **changes))
 
 
 def finding(evidence: Evidence, check: str) -> Finding:
@@ -157,11 +161,11 @@ def test_a_label_that_no_queue_reaches_gets_the_lines_to_add(healthy: Evidence) 
 
 def test_two_kill_switches_are_one_too_many(healthy: Evidence) -> None:
     assert finding(replace(healthy, settings={"gpusage.switch-file": "/else"}), "kill switch").verdict == "warn"
-    assert finding(replace(healthy, killed=True), "kill switch").verdict == "warn"
+    assert finding(with_own(healthy, killed=True), "kill switch").verdict == "warn"
 
 
 def test_a_daemon_that_is_not_there_is_a_warning_for_submit_needs_none(healthy: Evidence) -> None:
-    assert finding(replace(healthy, status=None, status_trouble="none"), "gpusaged").verdict == "warn"
+    assert finding(with_own(healthy, status=None, status_trouble="none"), "gpusaged").verdict == "warn"
 
 
 def test_a_manager_that_gpusaged_would_not_answer_is_told_with_the_line_to_write(healthy: Evidence) -> None:
@@ -171,7 +175,7 @@ def test_a_manager_that_gpusaged_would_not_answer_is_told_with_the_line_to_write
         "fail",
         'in gpusage.toml: [daemon] allowed_users = ["root", "slurm", "yarn"]',
     )
-    assert finding(replace(barred, status=None), "allowed users").verdict == "warn"
+    assert finding(with_own(barred, status=None), "allowed users").verdict == "warn"
     assert finding(replace(healthy, user=None), "allowed users").verdict == "skip"
 
 

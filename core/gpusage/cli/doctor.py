@@ -1,0 +1,99 @@
+"""What every workload manager's doctor says of gpusage itself: the same evidence, and the same checks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpusage.cli.findings import Finding, failed, passed, warned
+from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.plugins.loading import load_hooks
+from gpusage.service.client import in_force, read_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEvidence:
+    """What a host tells of gpusage itself.
+
+    Attributes:
+        configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
+        configuration_trouble: Why the file cannot be used; empty where it can.
+        status: gpusaged's; ``None`` where it does not answer, and *status_trouble* says why.
+        socket: Where gpusaged answers, or should.
+        killed: Whether the kill switch is on.
+        plugin_troubles: What is wrong with plugins as this process finds them, by name.
+    """
+
+    configuration: Configuration
+    configuration_trouble: str = ""
+    status: Mapping[str, Any] | None = None
+    status_trouble: str = ""
+    socket: str = DaemonSettings().socket
+    killed: bool = False
+    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
+
+
+def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
+    """Return what this host tells of gpusage; gathering never fails.
+
+    Args:
+        configuration: As `gpusage.configuration_file.read_configuration` returns it.
+        trouble: Likewise.
+        sockets: Where gpusaged may listen, the likeliest first.
+    """
+    socket, status, status_trouble = read_status(sockets)
+    if trouble and status:
+        configuration = in_force(status)
+    return OwnEvidence(
+        configuration=configuration,
+        configuration_trouble=trouble,
+        status=status,
+        status_trouble=status_trouble,
+        socket=socket,
+        killed=Path(configuration.kill_switch).exists(),
+        plugin_troubles=load_hooks().troubles(),
+    )
+
+
+def settings_file(own: OwnEvidence) -> Finding:
+    """Return whether gpusage.toml can be used."""
+    name = "gpusage.toml"
+    if own.configuration_trouble:
+        return failed(name, own.configuration_trouble, "mend the file; the last good one stays in force")
+    return passed(name, f"mode = {own.configuration.mode}")
+
+
+def plugins(own: OwnEvidence) -> Finding:
+    """Return whether every plugin can be used, as this process and gpusaged find."""
+    name = "plugins"
+    every = {**own.plugin_troubles, **(own.status or {}).get("plugins", {})}
+    if every:
+        todo = "update or uninstall them, then restart gpusaged; gpusage works on without those that are set aside"
+        return warned(name, " ".join(every.values()), todo)
+    return passed(name, "all can be used")
+
+
+def store(own: OwnEvidence) -> Finding:
+    """Return whether decisions are kept, as gpusaged's status has it."""
+    name = "store"
+    if own.status is None:
+        return warned(name, "not seen: gpusaged does not answer", "mend that first")
+    records, url = own.status.get("records", {}), own.configuration.store.url
+    if records.get("lost"):
+        return warned(name, f"{records['lost']} decisions could not be kept: {records.get('error')}", f"check {url}")
+    return passed(name, url)
+
+
+def kill_switch(own: OwnEvidence) -> Finding:
+    """Return whether the kill switch keeps gpusage from changing anything."""
+    name = "kill switch"
+    if own.killed:
+        return warned(name, f"{own.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
+    return passed(name, "not thrown")
+
+
+def daemon_trouble(status: Mapping[str, Any], manager: str) -> str:
+    """Return what gpusaged's *status* says is wrong with its configuration or with *manager*; else ``""``."""
+    return str(status.get("configuration", {}).get("error") or status.get("troubles", {}).get(manager) or "")

@@ -1,0 +1,69 @@
+"""Findings: what the checks of an installation tell an admin, and how they are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import click
+
+from gpusage.configuration import Configuration
+
+Grade = Literal["pass", "warn", "fail", "skip"]
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check of an installation found, and what to do about it."""
+
+    check: str
+    verdict: Grade
+    found: str
+    todo: str = ""
+
+
+def passed(check: str, observation: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(check=check, verdict="pass", found=observation)
+
+
+def warned(check: str, observation: str, todo: str) -> Finding:
+    """Return a finding that something is missing that may be missing."""
+    return Finding(check=check, verdict="warn", found=observation, todo=todo)
+
+
+def failed(check: str, observation: str, todo: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(check=check, verdict="fail", found=observation, todo=todo)
+
+
+def skipped(check: str, observation: str, todo: str = "") -> Finding:
+    """Return a finding that nothing could be found out."""
+    return Finding(check=check, verdict="skip", found=observation, todo=todo)
+
+
+def show_findings(findings: Sequence[Finding], configuration: Configuration, *, schema: str, as_json: bool) -> int:
+    """Show *findings* and the settings in force; return the exit status, 1 where a check fails."""
+    settings = list(configuration.effective())
+    if as_json:
+        document = {
+            "schema": schema,
+            "checks": [asdict(finding) for finding in findings],
+            "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
+        }
+        click.echo(json.dumps(document, indent=1))
+    else:
+        click.echo("\n".join(map(_described, findings)))
+        click.echo("\nSettings (key = value, origin):")
+        for key, value, origin in settings:
+            click.echo(f"  {key} = {value!r}  ({origin})")
+    return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _described(finding: Finding) -> str:
+    verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
+    todo = f"\n      {finding.todo}" if finding.todo else ""
+    return f"{verdict}  {finding.check}: {finding.found}{todo}"
