@@ -55,8 +55,7 @@ class Reach:
         request: What it asks for.
         partitions: Those that may run it; none means that any may.
         places: All that may run it, those included that cannot be shared.
-        closed: Whether a share is enough only where all of ``places`` take it: no GPU that is not among them could
-            take a share.
+        closed: Whether ``places`` are all that could run a share: no GPU type that nobody knows can be shared.
         usual_s: How long a step takes on the GPU that the job would have without a share.
     """
 

@@ -1,6 +1,8 @@
-"""What share of a GPU is enough: the larger of what the job needs of its SMs and of its memory.
+"""What share of a GPU is enough: by its price (`by_price`), or by the rule ``activity``, which is here.
 
-Invariants (docs/decisions/0002):
+By activity, a share is the larger of what the job needs of the GPU's SMs and of its memory.
+
+Invariants of the rule ``activity`` (docs/decisions/0002):
 
 1. A share holds on every GPU type on which the job may land, for a preference does not confine it.
 2. On any GPU, the memory caps of shares that add up to 100 % add up to its memory at most.
