@@ -12,11 +12,12 @@ _WORKLOADS = (Workload(), Workload(mode="infer", optimizer="none", precision="fp
 
 
 def warm(advisor: Advisor, cluster: Cluster) -> None:
-    """Predict a small model on every GPU of *cluster*, and forget the result; a failure is left for a job to find."""
+    """Predict and price a small model on every GPU of *cluster*, and forget the result; a job finds the failures."""
     try:
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WORKLOADS:
             advisor.predict(_small(), workload, gpus)
+            advisor.price(_small(), workload, gpus, advisor.rules.sharing.sizes)
     except Exception as error:  # noqa: BLE001 - predictors are plugins
         _log.warning("warming up failed: %s: %s", type(error).__name__, error)
 
