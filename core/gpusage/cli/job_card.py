@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli.keeping import keep, keep_for_all, kept_card, user_cache
-from gpusage.cli.reading import card_or_trouble, read_within
+from gpusage.cli.cache import keep, keep_for_all, kept_card, user_cache
+from gpusage.cli.card_reader import card_or_trouble, read_within
 from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import ModelRequest

@@ -1,4 +1,4 @@
-"""gpusaged: the process around the desk. It starts, listens until it is told to stop, and leaves nothing behind."""
+"""gpusaged, the process: it starts, listens until it is told to stop, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpusage.service.access import keep_to, open_to_everyone
 from gpusage.service.aftercare import Aftercare
 from gpusage.service.asks import Asks
 from gpusage.service.client import status_path
-from gpusage.service.desk import Desk
-from gpusage.service.door import Door
+from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.recorder import Recorder
+from gpusage.service.served_socket import ServedSocket
 from gpusage.service.server import Server
 from gpusage.service.state import State
-from gpusage.service.visitors import Visitors
+from gpusage.service.status_server import StatusServer
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
@@ -72,30 +72,32 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         asking = stack.enter_context(
-            closing(Door(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
+            closing(ServedSocket(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
         )
-        looking = stack.enter_context(closing(Door(status_path(path), open_to_everyone)))
+        looking = stack.enter_context(closing(ServedSocket(status_path(path), open_to_everyone)))
         await _serve_on(asking, looking, state, recorder, stop)
 
 
-async def _tend(asking: Door, looking: Door, state: State) -> None:
+async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> None:
     """Give the right to ask to those whom a newer configuration names, and make deleted sockets again."""
     granted = state.snapshot.trusted_uids
     while True:
         await asyncio.sleep(TEND_S)
-        for door in (asking, looking):
-            await door.mend()
+        for served in (asking, looking):
+            await served.mend()
         if (trusted := state.snapshot.trusted_uids) != granted:
             granted = trusted
             asking.grant()
 
 
-async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorder, stop: asyncio.Event) -> None:
+async def _serve_on(
+    asking: ServedSocket, looking: ServedSocket, state: State, recorder: Recorder, stop: asyncio.Event
+) -> None:
     loop = asyncio.get_running_loop()
     aftercare = Aftercare(state)
     asks = Asks(recorder, aftercare, loop)
-    desk = Desk(state, asks, recorder, aftercare)
-    server, visitors = Server(desk, loop), Visitors(desk, loop)
+    dispatcher = Dispatcher(state, asks, recorder, aftercare)
+    server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
     state.start()
     recorder.start()
     asks.start()
@@ -103,13 +105,13 @@ async def _serve_on(asking: Door, looking: Door, state: State, recorder: Recorde
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
     await asking.open(server.start)
-    await looking.open(visitors.start)
+    await looking.open(status_server.start)
     tending = loop.create_task(_tend(asking, looking, state))
     _log.info("gpusaged listens at %s, mode %s", asking.path, state.snapshot.configuration.mode)
     await stop.wait()
     _log.info("gpusaged stops")
     tending.cancel()
-    await visitors.close()
+    await status_server.close()
     await server.close()
     asks.stop()
     aftercare.stop()

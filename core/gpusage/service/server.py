@@ -15,7 +15,7 @@ import socket
 from contextlib import suppress
 from typing import cast
 
-from gpusage.service.desk import Desk
+from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.peer import peer_uid
 from gpusage.service.protocol import KEPT, LINE_LIMIT_BYTES, ProtocolError
 
@@ -30,12 +30,12 @@ class Server:
     """Accepts connections on a listening socket.
 
     Args:
-        desk: Answers the lines.
+        dispatcher: Answers the lines.
         loop: The running event loop.
     """
 
-    def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
-        self.desk = desk
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+        self.dispatcher = dispatcher
         self.loop = loop
         self._connections: set[Connection] = set()
         self._listening: asyncio.Server | None = None
@@ -65,8 +65,8 @@ class Server:
 
     def admit(self, connection: Connection, uid: int) -> bool:
         """Count *connection* in, unless *uid* may not ask or there are too many already."""
-        if not self.desk.trusts(uid):
-            self.desk.refuse(uid)
+        if not self.dispatcher.trusts(uid):
+            self.dispatcher.refuse(uid)
             return False
         if len(self._connections) >= CONNECTIONS_LIMIT:
             return False
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         self.busy = True
         self.active_at_s = self._server.loop.time()
         try:
-            self._server.desk.answer(line, self._uid, self._reply)
+            self._server.dispatcher.answer(line, self._uid, self._reply)
         except ProtocolError:
             self.busy = False
             self._end()

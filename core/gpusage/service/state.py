@@ -25,7 +25,7 @@ from gpusage.configuration_file import Managers, configuration_path, load_config
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
-from gpusage.service.warmth import warm
+from gpusage.service.warm_up import warm
 from gpusage.verdict import Premises
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster

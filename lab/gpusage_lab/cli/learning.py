@@ -8,7 +8,7 @@ import click
 
 from gpusage.cli import tables
 from gpusage_lab.cli.scores import show_scores
-from gpusage_lab.learning import artifacts, as_it_is, report, targets
+from gpusage_lab.learning import artifact_scores, artifacts, report, targets
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, on_one_thread
 
@@ -58,8 +58,12 @@ def _evaluated(folder: Path, names: list[str], artifact: Path | None) -> dict[st
     data = DataFolder(folder)
     with on_one_thread():
         if artifact is None:
-            return {name: [*targets.target(name).evaluate(data), *as_it_is.tables(name, data)] for name in names}
+            return {name: [*targets.target(name).evaluate(data), *artifact_scores.tables(name, data)] for name in names}
         paths = artifacts.found_at(artifact, names)
-        as_it_is.check_readable(paths)
+        artifact_scores.check_readable(paths)
         with artifacts.reading(paths):
-            return {name: [*as_it_is.tables(name, data), *as_it_is.never_fitted(name, data)] for name in paths}
+            return {name: _scores_of_artifact(name, data) for name in paths}
+
+
+def _scores_of_artifact(name: str, data: DataFolder) -> list[ScoreTable]:
+    return [*artifact_scores.tables(name, data), *artifact_scores.never_fitted(name, data)]

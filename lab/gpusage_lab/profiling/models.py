@@ -15,7 +15,7 @@ from typing import Any
 from gpusage.graphs.named import huggingface
 from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.errors import GraphError
-from gpusage_lab.networks import layers, missing, workloads
+from gpusage_lab.networks import layers, not_in_libraries, workloads
 
 Module = Any
 """A torch.nn.Module; torch has no types where it is not installed."""
@@ -64,7 +64,7 @@ def _image(side: int) -> InputKind:
 BUILT_IN: Mapping[str, Recipe] = MappingProxyType(
     {
         "tiny-mlp": (lambda: layers.perceptron((16, 32, 4)), (InputKind(sizes=(16,)),)),
-        "tiny-cnn": (missing.tiny_convolutions, (_image(16),)),
+        "tiny-cnn": (not_in_libraries.tiny_convolutions, (_image(16),)),
         "tiny-lstm": (
             lambda: layers.recurrent_language_model(64, width=16, layers=1),
             (InputKind(sizes=(8,), tokens=64),),
@@ -92,11 +92,11 @@ BUILT_IN: Mapping[str, Recipe] = MappingProxyType(
         ),
         "pointnet": (layers.point_network, (InputKind(sizes=(3, 2500)),)),
         "resnet18-cifar": (workloads.resnet18_for_cifar, (_image(32),)),
-        "unet": (missing.u_net, (_image(256),)),
-        "gcn": (missing.graph_convolutions, (InputKind(sizes=(512, 128)),)),
+        "unet": (not_in_libraries.u_net, (_image(256),)),
+        "gcn": (not_in_libraries.graph_convolutions, (InputKind(sizes=(512, 128)),)),
         "click-model": (
-            missing.click_model,
-            (InputKind(sizes=(13,)), InputKind(sizes=(26,), tokens=missing.ROWS_OF_A_TABLE)),
+            not_in_libraries.click_model,
+            (InputKind(sizes=(13,)), InputKind(sizes=(26,), tokens=not_in_libraries.ROWS_OF_A_TABLE)),
         ),
     }
 )

@@ -22,8 +22,8 @@ from gpusage.configuration_file import configuration_path, default_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import conf, node_side
-from gpusage_slurm.block import with_block, without_block
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, job_submit_block
+from gpusage_slurm.lua_block import with_block, without_block
 from gpusage_slurm.settings import SlurmSettings
 
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)

@@ -8,7 +8,7 @@ from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import node_side, scontrol
 from gpusage_slurm.cluster import read_cluster
-from gpusage_slurm.per_gpu import losses
+from gpusage_slurm.per_gpu_defaults import losses
 from gpusage_slurm.preference import without_demands
 from gpusage_slurm.unshared import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
 

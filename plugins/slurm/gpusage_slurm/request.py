@@ -16,8 +16,8 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_hooks.units import MIB
-from gpusage_slurm.cause import CAVEAT, exports_all, no_card
 from gpusage_slurm.constraint import alternatives
+from gpusage_slurm.missing_card import CAVEAT, exports_all, no_card
 from gpusage_slurm.script import read_script
 from gpusage_slurm.settings import SLURM
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list

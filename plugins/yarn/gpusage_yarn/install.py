@@ -19,9 +19,9 @@ from gpusage.configuration import Configuration, SiteMode
 from gpusage.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.block import with_block, without_block
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 from gpusage_yarn.settings import YarnSettings
+from gpusage_yarn.xml_block import with_block, without_block
 
 Role = Literal["rm", "node", "client"]
 PACKAGE = "org.gpusage.yarn"

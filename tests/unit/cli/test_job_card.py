@@ -203,7 +203,7 @@ SLOW = """
 import os, time
 time.sleep(float(os.environ.pop("PYTHONSTARTUP_S", "0")))
 from pathlib import Path
-from gpusage.cli import job_card as subject, reading
+from gpusage.cli import job_card as subject, card_reader
 from gpusage_hooks.errors import GraphError
 
 def read(wish):
@@ -215,7 +215,7 @@ def read(wish):
         raise GraphError("Model is bad.")
     return "QUJD"
 
-reading.BACKGROUND_S = int(os.environ.get("BACKGROUND_S", "60"))
+card_reader.BACKGROUND_S = int(os.environ.get("BACKGROUND_S", "60"))
 subject._read_model = read
 subject.job_card()
 """

@@ -12,11 +12,11 @@ from gpusage.cli.findings import Finding
 from gpusage.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
-from gpusage_slurm.block import with_block
 from gpusage_slurm.doctor import examine
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import Site
 from gpusage_slurm.lua import LuaSettings, job_submit_block
+from gpusage_slurm.lua_block import with_block
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)

@@ -9,7 +9,6 @@ import pytest
 
 from gpusage.edits import make_edits
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.block import block_of, with_block, without_block
 from gpusage_yarn.hadoop_xml import read_settings
 from gpusage_yarn.install import (
     CALCULATOR,
@@ -25,6 +24,7 @@ from gpusage_yarn.install import (
     plan_uninstallation,
     with_item,
 )
+from gpusage_yarn.xml_block import block_of, with_block, without_block
 
 if sys.version_info >= (3, 11):
     import tomllib

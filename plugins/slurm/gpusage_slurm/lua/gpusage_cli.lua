@@ -32,7 +32,7 @@ function M.quoted(text)
 end
 
 -- Return what travels in a card's place where job-card ended so and said nothing, nil where there was nothing to say;
--- gpusage_slurm.cause makes a sentence of it.
+-- gpusage_slurm.missing_card makes a sentence of it.
 local function silence(status)
   return status ~= 0 and "!" .. status or nil
 end

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpusage.graphs.card.trouble import encode_trouble
-from gpusage_slurm.cause import read_reason
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
+from gpusage_slurm.missing_card import read_reason
 
 Drive = Callable[..., dict[str, Any]]
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 Serve = Callable[[socket.socket], Awaitable[None]]
 
 
-class Door:
+class ServedSocket:
     """One socket.
 
     Args:

@@ -14,7 +14,7 @@ import socket
 from collections import Counter
 from contextlib import suppress
 
-from gpusage.service.desk import Desk
+from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.peer import peer_uid
 
 BACKLOG = 32
@@ -24,16 +24,16 @@ PLACES, PLACES_PER_USER = 32, 8
 LINE_LIMIT_BYTES, PIECES = 1024, 4
 
 
-class Visitors:
+class StatusServer:
     """Lets visitors in and answers them.
 
     Args:
-        desk: Knows what may be told.
+        dispatcher: Knows what may be told.
         loop: The running event loop.
     """
 
-    def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+        self._dispatcher = dispatcher
         self._loop = loop
         self._here: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +89,7 @@ class Visitors:
     async def _answered(self, connection: socket.socket, uid: int) -> None:
         line, end, _ = (await self._received(connection)).partition(b"\n")
         if end:
-            await self._loop.sock_sendall(connection, self._desk.tell(line, uid))
+            await self._loop.sock_sendall(connection, self._dispatcher.tell(line, uid))
 
     async def _received(self, connection: socket.socket) -> bytes:
         """Return what comes, in a few pieces, up to the end of the first line."""

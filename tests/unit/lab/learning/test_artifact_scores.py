@@ -10,7 +10,7 @@ import pytest
 from gpusage.predictors import artifacts
 from gpusage.predictors.artifacts import pretrained
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.learning import as_it_is
+from gpusage_lab.learning import artifact_scores
 from gpusage_lab.learning.artifacts import FOLDER, reading
 from gpusage_lab.learning.targets import TARGETS
 
@@ -18,7 +18,7 @@ SHIPPED = {name: FOLDER / f"{name}.json" for name in TARGETS}
 
 
 def test_every_shipped_artifact_can_be_read() -> None:
-    as_it_is.check_readable(SHIPPED)
+    artifact_scores.check_readable(SHIPPED)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_artifact_of_another_version_is_refused_in_one_sentence_and_the_shipp
     path = tmp_path / f"{name}.json"
     path.write_text(json.dumps(document))
     with pytest.raises(RequestError) as refusal:
-        as_it_is.check_readable({name: path})
+        artifact_scores.check_readable({name: path})
     sentence = str(refusal.value)
     assert sentence.startswith(
         f"Artifact '{path}' must have the figures that this version of gpusage reads; got {found}"
@@ -77,5 +77,5 @@ def test_a_source_is_fitted_on_where_the_card_names_it_and_not_where_a_longer_na
     named = ("neusight", "profile h200 train", "gpumemnet_mlp", "b.csv")
     others = ("profile h200", "h200 train", "gpumemnet_cnn", "V100", "left out")
     with reading({"memory": path}):
-        assert [source for source in (*named, *others) if as_it_is._is_seen("memory", source, "")] == list(named)
-        assert not as_it_is._is_seen("memory", "neusight", "DRAM activity")
+        assert [source for source in (*named, *others) if artifact_scores._is_seen("memory", source, "")] == list(named)
+        assert not artifact_scores._is_seen("memory", "neusight", "DRAM activity")

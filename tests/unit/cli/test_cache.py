@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.keeping import keep, kept
+from gpusage.cli.cache import cached, keep
 
 PLANTED: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to(path.with_name("real")),
@@ -22,10 +22,10 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 def test_what_was_kept_is_there_the_next_time(tmp_path: Path) -> None:
     path = tmp_path / "cards" / "a"
-    assert kept(path, 100) is None
+    assert cached(path, 100) is None
     keep(path, b"a card")
-    assert kept(path, 100) == b"a card"
-    assert kept(path, 3) == b"a c"
+    assert cached(path, 100) == b"a card"
+    assert cached(path, 3) == b"a c"
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED.keys())
@@ -34,7 +34,7 @@ def test_what_anyone_else_may_have_put_there_is_not_believed(tmp_path: Path, pla
     (tmp_path / "real").write_bytes(b"planted")
     path = tmp_path / "a"
     plant(path)
-    assert kept(path, 100) is None
+    assert cached(path, 100) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
@@ -42,9 +42,9 @@ def test_another_users_file_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     keep(path, b"planted")
     os.chown(path, 65534, 65534)
-    assert kept(path, 100) is None
+    assert cached(path, 100) is None
     keep(path, b"ours")
-    assert kept(path, 100) == b"ours"
+    assert cached(path, 100) == b"ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
@@ -60,4 +60,4 @@ def test_in_a_folder_where_others_may_rename_files_nothing_is_believed(tmp_path:
     """One model's card under another's name: the file is ours, its name is not."""
     keep(tmp_path / "cards" / "a", b"ours")
     (tmp_path / "cards").chmod(0o777)
-    assert kept(tmp_path / "cards" / "a", 100) is None
+    assert cached(tmp_path / "cards" / "a", 100) is None

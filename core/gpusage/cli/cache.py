@@ -55,11 +55,11 @@ def _write(path: Path, content: bytes, *, mode: int) -> None:
 
 def kept_card(path: Path) -> str | None:
     """Return the card that was kept at *path*, ``None`` where there is none."""
-    text = (kept(path, MAXIMUM_CARD_CHARACTERS + 2) or b"").decode("ascii", "replace").strip()
+    text = (cached(path, MAXIMUM_CARD_CHARACTERS + 2) or b"").decode("ascii", "replace").strip()
     return text if _CARD.fullmatch(text) else None
 
 
-def kept(path: Path, limit_bytes: int) -> bytes | None:
+def cached(path: Path, limit_bytes: int) -> bytes | None:
     """Return what was kept at *path*; nothing where anyone but this user and root may have put it there."""
     with suppress(OSError), open(open_own(path, os.O_RDONLY, {0, os.geteuid()}), "rb") as file:
         return file.read(limit_bytes)

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from gpusage.api import advisor
-from gpusage.cli import remembered as subject
-from gpusage.cli.remembered import RememberingAdvisor, remembering
+from gpusage.cli import cached_advisor as subject
+from gpusage.cli.cached_advisor import CachedAdvisor, remembering
 from gpusage.graphs.card.text import decode, encode
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks
@@ -34,26 +34,26 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RememberingAdvisor:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CachedAdvisor:
     """Return an advisor whose user has an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = remembering(advisor(), encode(GRAPH))
-    assert isinstance(found, RememberingAdvisor)
+    assert isinstance(found, CachedAdvisor)
     return found
 
 
-def without_predictors(asked: RememberingAdvisor) -> RememberingAdvisor:
+def without_predictors(asked: CachedAdvisor) -> CachedAdvisor:
     return replace(asked, hooks=cast("Hooks", Nobody()))
 
 
-def test_what_was_predicted_is_known_to_the_last_bit(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+def test_what_was_predicted_is_known_to_the_last_bit(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
     first = asked.predict(GRAPH, WORKLOAD, gpus)
     assert first == advisor().predict(GRAPH, WORKLOAD, gpus)
     assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus) == first
 
 
 @pytest.mark.parametrize("change", ["card", "batch", "gpus", "figure"])
-def test_another_question_is_predicted_anew(asked: RememberingAdvisor, gpus: tuple[Gpu, ...], change: str) -> None:
+def test_another_question_is_predicted_anew(asked: CachedAdvisor, gpus: tuple[Gpu, ...], change: str) -> None:
     asked.predict(GRAPH, WORKLOAD, gpus)
     other = without_predictors(replace(asked, card="QUJD") if change == "card" else asked)
     workload = Workload(batch_size=16) if change == "batch" else WORKLOAD
@@ -66,7 +66,7 @@ def test_another_question_is_predicted_anew(asked: RememberingAdvisor, gpus: tup
 
 
 def test_other_predictors_of_ours_predict_anew(
-    asked: RememberingAdvisor, gpus: Sequence[Gpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    asked: CachedAdvisor, gpus: Sequence[Gpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked.predict(GRAPH, WORKLOAD, gpus)
     package = tmp_path / "package"
@@ -79,7 +79,7 @@ def test_other_predictors_of_ours_predict_anew(
         without_predictors(asked).predict(GRAPH, WORKLOAD, gpus)
 
 
-def test_what_is_no_prediction_is_predicted_anew(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+def test_what_is_no_prediction_is_predicted_anew(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
     first = asked.predict(GRAPH, WORKLOAD, gpus)
     (kept,) = asked.folder.iterdir()
     for content in (b"", b"[]", b"[{}]", b"\xff", kept.read_bytes()[:-20]):
@@ -92,7 +92,7 @@ def test_nothing_is_kept_where_somebody_else_predicts() -> None:
     assert remembering(theirs, encode(GRAPH)) is theirs
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing(asked: RememberingAdvisor, gpus: Sequence[Gpu]) -> None:
+def test_a_cache_that_cannot_be_written_costs_nothing(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
     file = asked.folder.parent
     file.write_text("in the way")
     needs: tuple[GpuNeed, ...] = asked.predict(GRAPH, WORKLOAD, gpus)

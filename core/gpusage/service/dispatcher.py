@@ -1,4 +1,4 @@
-"""The desk: every line that comes in gets its answer here.
+"""The dispatcher: it gives every line that comes in its answer.
 
 Invariants:
 
@@ -40,7 +40,7 @@ REMEMBERED_COMPLAINTS = 1000
 _log = logging.getLogger(__name__)
 
 
-class Desk:
+class Dispatcher:
     """Answers lines.
 
     Args:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gpusage.advisor import Advisor
-from gpusage.cli.keeping import keep, kept, user_cache
+from gpusage.cli.cache import cached, keep, user_cache
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
 
 MAXIMUM_BYTES = 1024 * 1024
@@ -32,7 +32,7 @@ _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RememberingAdvisor(Advisor):
+class CachedAdvisor(Advisor):
     """Answers as any advisor does.
 
     Attributes:
@@ -61,7 +61,7 @@ def remembering(advisor: Advisor, card: str) -> Advisor:
     """Return *advisor* with a memory for the model on *card*, or as it is where others' plugins predict."""
     if not advisor.hooks.are_ours(*_HOOKS):
         return advisor
-    return RememberingAdvisor(
+    return CachedAdvisor(
         hooks=advisor.hooks,
         catalogue=advisor.catalogue,
         rules=advisor.rules,
@@ -72,7 +72,7 @@ def remembering(advisor: Advisor, card: str) -> Advisor:
 
 def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
     try:
-        needs = _DECODER.decode(kept(path, MAXIMUM_BYTES) or b"")
+        needs = _DECODER.decode(cached(path, MAXIMUM_BYTES) or b"")
     except ValueError:  # msgspec's errors are some
         return None
     return needs if [need.gpu for need in needs] == [gpu.name for gpu in gpus] else None
