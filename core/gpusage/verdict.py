@@ -76,7 +76,7 @@ class Verdict:
     @property
     def held_back(self) -> str:
         """Why the request stays as it is although a rewrite was decided on; ``""`` where that is not so."""
-        return held_back(self.mode, None) if self.decision.code is Code.REWRITE else ""
+        return why_held_back(self.mode, None) if self.decision.code is Code.REWRITE else ""
 
     @property
     def carried_out(self) -> Code:
@@ -154,7 +154,7 @@ def leave_alone(submission: Submission, premises: Premises, reason: str, job: Jo
     )
 
 
-def held_back(mode: SiteMode, killed: str | None) -> str:
+def why_held_back(mode: SiteMode, killed: str | None) -> str:
     """Return why no rewrite is carried out, one clause; ``""`` where it is.
 
     Args:

@@ -20,7 +20,7 @@ from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
 from gpusage.policies.price_list import SharePrice
 from gpusage.service.kill_switch import kill_reason
-from gpusage.verdict import Premises, Verdict, held_back, judge, require_job
+from gpusage.verdict import Premises, Verdict, judge, require_job, why_held_back
 from gpusage.wording import cost
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
@@ -75,7 +75,7 @@ def validate_scripts(
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
-        _show_premises(cluster, origin, held_back(configuration.mode, kill_reason(configuration.kill_switch)))
+        _show_premises(cluster, origin, why_held_back(configuration.mode, kill_reason(configuration.kill_switch)))
     for validation in validations:
         if validation.error is not None:
             click.echo(visible_lines(f"gpusage: error: {validation.script}: {validation.error}"), err=True)

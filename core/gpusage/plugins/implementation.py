@@ -9,12 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
+from gpusage.error_text import described
 from gpusage_hooks.answers import check_answer
 from gpusage_hooks.errors import GpuUsageError, PluginError
 
@@ -63,10 +62,3 @@ class Implementation:
     def _fault(self, rule: str) -> PluginError:
         message = f"Plugin {self.plugin!r}, hook {self.hook!r}, must {rule}. Update or uninstall it."
         return PluginError(message, plugin=self.plugin, hook=self.hook)
-
-
-def described(error: BaseException) -> str:
-    """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"

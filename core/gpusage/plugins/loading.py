@@ -16,9 +16,10 @@ from importlib.metadata import version as installed_version
 
 import pluggy
 
+from gpusage.error_text import described
 from gpusage.plugins.built_in import BUILT_IN, built_in_plugin
 from gpusage.plugins.hooks import Hooks, warn
-from gpusage.plugins.implementation import Implementation, described
+from gpusage.plugins.implementation import Implementation
 from gpusage.plugins.plugin import Plugin
 from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.declared import check_api, implemented

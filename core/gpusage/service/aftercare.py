@@ -16,9 +16,9 @@ import threading
 import time
 from typing import Any
 
+from gpusage.error_text import sentence
 from gpusage.service.state import State
-from gpusage.verdict import held_back
-from gpusage_hooks.errors import GpuUsageError
+from gpusage.verdict import why_held_back
 from gpusage_hooks.types import MarkedJob
 
 REMEMBERED_TROUBLES = 20
@@ -43,7 +43,7 @@ class Aftercare:
         self._state = state
         self._since_s: dict[_Key, float] = {}
         self._again_s: dict[_Key, float] = {}
-        self._told: dict[_Key, str] = {}
+        self._troubles: dict[_Key, str] = {}
         self._turned_back = 0
         self._error: str | None = None
         self._stop = threading.Event()
@@ -58,10 +58,10 @@ class Aftercare:
 
     def status(self) -> dict[str, Any]:
         """Return what was done, and which jobs need a person."""
-        sentences = dict(self._told)
+        troubles = dict(self._troubles)
         return {
             "turned_back": self._turned_back,
-            "stuck": [*sentences.values()][:REMEMBERED_TROUBLES],
+            "stuck": [*troubles.values()][:REMEMBERED_TROUBLES],
             "error": self._error,
         }
 
@@ -85,7 +85,7 @@ class Aftercare:
         stuck = {key: job for key, job in waiting.items() if job.stuck}
         self._since_s = {key: self._since_s.get(key, now_s) for key in stuck}
         self._again_s = {key: again_s for key, again_s in self._again_s.items() if key in stuck}
-        self._told = {key: text for key, text in self._told.items() if key in stuck}
+        self._troubles = {key: text for key, text in self._troubles.items() if key in stuck}
         limit_s = self._state.snapshot.configuration.daemon.stuck_after_s
         for key, job in stuck.items():
             if now_s >= max(self._since_s[key] + limit_s, self._again_s.get(key, 0.0)):
@@ -94,41 +94,37 @@ class Aftercare:
     def _help(self, key: _Key, job: MarkedJob, now_s: float) -> None:
         """Turn *job* back, or remember why not, and when to try again."""
         snapshot = self._state.snapshot
-        why_not = held_back(snapshot.configuration.mode, snapshot.killed)
+        why_not = why_held_back(snapshot.configuration.mode, snapshot.killed)
         if why_not:
-            self._tell(key, job, why_not)
+            self._note(key, job, why_not)
             return
         try:
             done = snapshot.advisor.hooks.turn_back(job, job.stuck, snapshot.advisor.context(job.manager))
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._again_s[key] = now_s + min(now_s - self._since_s[key], LONGEST_PAUSE_S)
-            self._tell(key, job, _said(error))
+            self._note(key, job, sentence(error))
             return
         self._again_s[key] = math.inf
         if not done:
-            self._tell(key, job, "this version of its manager cannot turn it back")
+            self._note(key, job, "this version of its manager cannot turn it back")
             return
-        self._told.pop(key, None)
+        self._troubles.pop(key, None)
         self._turned_back += 1
         _log.info("%s job %s of %s was turned back: %s", job.manager, job.job_id, job.user, job.stuck)
 
-    def _tell(self, key: _Key, job: MarkedJob, why_not: str) -> None:
+    def _note(self, key: _Key, job: MarkedJob, why_not: str) -> None:
         text = f"{job.manager} job {job.job_id} of {job.user} cannot start as a share: {job.stuck}; {why_not}"
-        if self._told.get(key) != text:
+        if self._troubles.get(key) != text:
             _log.warning("%s", text)
-        self._told[key] = text
+        self._troubles[key] = text
 
     def _fail(self, error: Exception) -> None:
-        sentence = _said(error)
-        if sentence != self._error:
-            _log.warning("rewritten jobs cannot be looked at: %s", sentence)
-        self._error = sentence
+        trouble = sentence(error)
+        if trouble != self._error:
+            _log.warning("rewritten jobs cannot be looked at: %s", trouble)
+        self._error = trouble
 
     def _run(self) -> None:
         while not self._stop.wait(max(1.0, self._state.snapshot.configuration.daemon.refresh_s)):
             if self.due.is_set():
                 self.look()
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}"

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpusage.error_text import described
 from gpusage.graphs.card.text import graph_of, unpacked
 from gpusage.mark import mark_of
 from gpusage.service.budget import SPENT, Budget
@@ -85,8 +85,7 @@ class Judge:
         except GpuUsageError as error:
             return refusal(leave_alone(submission, premises, str(error), job))
         except Exception as error:  # noqa: BLE001 - nothing may cost a job
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{type(error).__name__} in {where.filename}:{where.lineno}: {error}"
+            reason = described(error)
             _log.error("%s: kept, because of a fault: %s", submission.origin, reason)
             return replace(silence(leave_alone(submission, premises, reason, job)), failed=True)
 

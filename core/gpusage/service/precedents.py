@@ -1,12 +1,12 @@
-"""Verdicts that hold for other questions too: those that agree in every field that the verdict rests on.
+"""Rulings that hold for other questions too: those that agree in every field that the ruling rests on.
 
-Which fields a verdict rests on is not declared anywhere. It is seen: a question is judged with its fields in a `Traced`
+Which fields a ruling rests on is not declared anywhere. It is seen: a question is judged with its fields in a `Traced`
 mapping, which remembers what was looked at. Job names and users differ from job to job, and nobody looks at them.
 
 Invariants:
 
-1. A verdict rests on the fields that were looked at and on the snapshot, and on nothing else.
-2. Two questions that agree in those fields, present or absent, get the same verdict.
+1. A ruling rests on the fields that were looked at and on the snapshot, and on nothing else.
+2. Two questions that agree in those fields, present or absent, get the same ruling.
 3. Any thread may find and add.
 """
 
@@ -22,7 +22,7 @@ from gpusage.service.protocol import Ask
 LIMIT_CHARACTERS = 16_000_000
 PATTERNS_LIMIT = 16
 
-Verdict = TypeVar("Verdict")
+Ruling = TypeVar("Ruling")
 _Pattern = tuple[str, ...]
 _Key = tuple[str, _Pattern, tuple[str | None, ...]]
 
@@ -57,32 +57,32 @@ class Traced(Mapping[str, str]):
         return None if self._whole else frozenset(self._seen)
 
 
-class Precedents(Generic[Verdict]):
-    """Verdicts of one snapshot."""
+class Precedents(Generic[Ruling]):
+    """Rulings of one snapshot."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, list[_Pattern]] = {}
-        self._verdicts: Memo[_Key, Verdict] = Memo(LIMIT_CHARACTERS)
+        self._rulings: Memo[_Key, Ruling] = Memo(LIMIT_CHARACTERS)
         self._lock = threading.Lock()
 
-    def find(self, ask: Ask) -> Verdict | None:
-        """Return the verdict of an earlier question that agrees with *ask* in all that mattered."""
+    def find(self, ask: Ask) -> Ruling | None:
+        """Return the ruling of an earlier question that agrees with *ask* in all that mattered."""
         with self._lock:
             for pattern in self._patterns.get(ask.manager, ()):
-                verdict = self._verdicts.get(_key(ask, pattern))
-                if verdict is not None:
-                    return verdict
+                ruling = self._rulings.get(_key(ask, pattern))
+                if ruling is not None:
+                    return ruling
         return None
 
-    def add(self, ask: Ask, seen: frozenset[str] | None, verdict: Verdict) -> None:
-        """Keep *verdict*, for which the fields *seen* of *ask* were looked at."""
+    def add(self, ask: Ask, seen: frozenset[str] | None, ruling: Ruling) -> None:
+        """Keep *ruling*, for which the fields *seen* of *ask* were looked at."""
         if seen is None:
             return
         pattern = tuple(sorted(seen))
         key = _key(ask, pattern)
         with self._lock:
             if self._takes(ask.manager, pattern):
-                self._verdicts.put(key, verdict, weight=1000 + sum(len(value) for value in key[2] if value))
+                self._rulings.put(key, ruling, weight=1000 + sum(len(value) for value in key[2] if value))
 
     def _takes(self, manager: str, pattern: _Pattern) -> bool:
         """Take note of *pattern*, unless there are too many others."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gpusage.error_text import sentence
 from gpusage.plain_text import visible
 from gpusage.plugins.hooks import Hooks
 from gpusage.store.decisions import DecisionStore
@@ -158,7 +159,7 @@ class Recorder:
             try:
                 self._hooks.decision_made(record)
             except Exception as error:  # noqa: BLE001, PERF203 - a plugin may fail in any way, for one record or all
-                _log.warning("a plugin failed to hear of a decision: %s: %s", type(error).__name__, error)
+                _log.warning("a plugin failed to hear of a decision: %s", sentence(error))
 
     def _written(self, records: list[DecisionRecord]) -> str | None:
         """Return why *records* could not be written, or ``None``."""

@@ -22,6 +22,7 @@ import msgspec
 from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration
 from gpusage.configuration_file import Managers, configuration_path, load_configuration
+from gpusage.error_text import sentence
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
@@ -53,7 +54,7 @@ class Snapshot:
         troubles: By manager, why its cluster is not known or no longer fresh.
         killed: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
-        precedents: Verdicts that follow from this snapshot; they die with it.
+        precedents: Rulings that follow from this snapshot; they die with it.
     """
 
     configuration: Configuration
@@ -155,7 +156,7 @@ class State:
             advisor = self._snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
-            self._note(manager, str(error) if isinstance(error, GpuUsageError) else f"{type(error).__name__}: {error}")
+            self._note(manager, sentence(error))
         else:
             if cluster is not None and manager not in self._sightings:
                 warm(self._advisor, cluster)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from gpusage.advisor import Advisor
+from gpusage.error_text import sentence
 from gpusage_hooks.types import Cluster, ModelGraph, Node, Workload
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ def warm(advisor: Advisor, cluster: Cluster) -> None:
             advisor.predict(_small(), workload, gpus)
             advisor.price(_small(), workload, gpus, advisor.rules.sharing.sizes)
     except Exception as error:  # noqa: BLE001 - predictors are plugins
-        _log.warning("warming up failed: %s: %s", type(error).__name__, error)
+        _log.warning("warming up failed: %s", sentence(error))
 
 
 def _small() -> ModelGraph:
