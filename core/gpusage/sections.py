@@ -52,6 +52,8 @@ def read_section(kind: type[_Section], table: Mapping[str, object], source: Sour
     Raises:
         RequestError: A key is unknown, or its value is of another type or out of its range.
     """
+    if not table:
+        return kind()  # as most are
     try:
         read = read_as(_struct(kind), table, source.prefix)
     except MismatchError as error:
