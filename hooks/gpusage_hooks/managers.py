@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu, Range
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -72,6 +73,14 @@ class GpuCatalogue(Protocol):
         Raises:
             DeviceError: There is none of this name.
         """
+
+
+def known_gpu(catalogue: GpuCatalogue, name: str) -> str | None:
+    """Return the catalogue's name of the GPU that a site calls *name*; ``None`` where it is not in there."""
+    try:
+        return catalogue.find(name).name
+    except DeviceError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

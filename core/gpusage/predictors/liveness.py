@@ -48,10 +48,6 @@ class Walk:
             return self.input_bytes
         return self.input_bytes + float((np.cumsum(self.kept) + self.live + self.gradients).max())
 
-    def inference_peak(self) -> float:
-        """Return the largest sum of inputs and outputs that are still to be read."""
-        return self.input_bytes + (float(self.live.max()) if len(self.live) else 0.0)
-
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:
     """Return the walk over *graph* as *lowering* stores its tensors."""

@@ -177,10 +177,10 @@ class Recorder:
 def _report(records: list[DecisionRecord]) -> None:
     """Log one line a decision."""
     if records and _log.isEnabledFor(logging.INFO):
-        _log.info("%s", "\n".join(map(described, records)))
+        _log.info("%s", "\n".join(map(log_line, records)))
 
 
-def described(record: DecisionRecord) -> str:
+def log_line(record: DecisionRecord) -> str:
     """Return *record* on one line."""
     rendered, decision = record.rendered, record.decision
     line = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,21 +65,11 @@ def rmsle(measured: FloatArray, predicted: FloatArray) -> float:
     return float(np.sqrt(np.mean((np.log1p(predicted) - np.log1p(measured)) ** 2)))
 
 
-def percent_of_oracle(chosen: Mapping[str, float], best: Mapping[str, float]) -> float:
-    """Return the mean over targets of what the chosen partner reaches of what the best one would, in percent."""
-    return 100.0 * float(np.mean([chosen[target] / best[target] for target in best]))
-
-
 def rank_correlation(first: FloatArray, second: FloatArray) -> float:
     """Return Spearman's coefficient; equal values share their rank, and 0 where all of one side are equal."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(spearmanr(first, second).statistic)
-
-
-def log_deviation_quantile(measured: FloatArray, predicted: FloatArray, share: float = 0.90) -> float:
-    """Return the distance on the logarithmic scale within which *share* of the truths lie."""
-    return float(np.quantile(np.abs(np.log(measured / predicted)), share))
 
 
 def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

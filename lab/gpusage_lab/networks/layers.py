@@ -211,10 +211,21 @@ def dcgan_step() -> Module:
 
 
 def collaborative_filter() -> Module:
-    """Return NeuMF with 32 factors over ML-1M: a product and a perceptron of two embeddings each."""
+    """Return NeuMF with 32 factors over ML-1M."""
+    return neural_factors(users=6_040, items=3_706, factors=32, widths=(256, 128, 64))
+
+
+def neural_factors(*, users: int, items: int, factors: int, widths: tuple[int, ...]) -> Module:
+    """Return NeuMF: a product and a perceptron of two embeddings each.
+
+    Args:
+        users: How many there are.
+        items: Likewise.
+        factors: The width of the product.
+        widths: Of the perceptron's layers; the first are the two embeddings side by side.
+    """
     torch = import_library("torch")
-    nn = torch.nn
-    users, items, factors, deep = 6_040, 3_706, 32, 128
+    nn, deep = torch.nn, widths[0] // 2
 
     def forward(self: Module, user: Module, item: Module) -> Module:
         product = self.user_factors(user) * self.item_factors(item)
@@ -227,7 +238,7 @@ def collaborative_filter() -> Module:
         item_factors=nn.Embedding(items, factors),
         user_deep=nn.Embedding(users, deep),
         item_deep=nn.Embedding(items, deep),
-        layers=nn.Sequential(perceptron((2 * deep, 128, 64, factors)), nn.ReLU()),
+        layers=nn.Sequential(perceptron((*widths, factors)), nn.ReLU()),
         rating=nn.Linear(2 * factors, 1),
     )
 

@@ -114,23 +114,7 @@ def mask_rcnn() -> Module:
 
 def collaborative_filter() -> Module:
     """Return NeuMF with 64 factors over ML-20M."""
-    torch = import_library("torch")
-    nn, factors, deep = torch.nn, 64, 128
-
-    def forward(self: Module, user: Module, item: Module) -> Module:
-        product = self.user_factors(user) * self.item_factors(item)
-        hidden = self.layers(torch.cat((self.user_deep(user), self.item_deep(item)), dim=-1))
-        return self.rating(torch.cat((product, hidden), dim=-1))
-
-    return layers.Steps.of(
-        forward,
-        user_factors=nn.Embedding(ML20M_USERS, factors),
-        item_factors=nn.Embedding(ML20M_ITEMS, factors),
-        user_deep=nn.Embedding(ML20M_USERS, deep),
-        item_deep=nn.Embedding(ML20M_ITEMS, deep),
-        layers=nn.Sequential(layers.perceptron((2 * deep, 256, 128, factors)), nn.ReLU()),
-        rating=nn.Linear(2 * factors, 1),
-    )
+    return layers.neural_factors(users=ML20M_USERS, items=ML20M_ITEMS, factors=64, widths=(256, 256, 128))
 
 
 def review_network() -> Module:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
@@ -173,15 +172,8 @@ def _catalogue_name(
         names = [*(f"{name}:{site_type}" for name in (*sorted(features), *sorted(types))), site_type]
     else:
         names = [site_type, *sorted(features)]
-    known = (_found(name, catalogue) for name in names)
+    known = (known_gpu(catalogue, name) for name in names)
     return next((name for name in known if name), None)
-
-
-def _found(name: str, catalogue: GpuCatalogue) -> str | None:
-    try:
-        return catalogue.find(name).name
-    except DeviceError:
-        return None
 
 
 def _feature(site_type: str, features: Iterable[str]) -> str | None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
 from gpusage_yarn.documents import Document, amounts, as_list
@@ -168,7 +167,7 @@ def _size(resources: Mapping[str, int], share: str) -> Size:
 def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: GpuCatalogue) -> GpuPool:
     names = (name for queue, known in spellings(queues) if queue.opens(label) for name in known)
     return GpuPool(
-        gpu=_found(label, catalogue),
+        gpu=known_gpu(catalogue, label),
         site_type=label,
         gpu_count=sum(map(_count, nodes)),
         free_gpu_count=sum(node.free.share // WHOLE_GPU if node.total.share else node.free_gpus for node in nodes),
@@ -187,10 +186,3 @@ def _kind(total: Size) -> NodeKind:
 
 def _count(node: NodeState) -> int:
     return node.total.share // WHOLE_GPU if node.total.share else node.gpus
-
-
-def _found(name: str, catalogue: GpuCatalogue) -> str | None:
-    try:
-        return catalogue.find(name).name
-    except DeviceError:
-        return None

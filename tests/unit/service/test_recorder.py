@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.service import recorder
-from gpusage.service.recorder import Recorder, described
+from gpusage.service.recorder import Recorder, log_line
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Code, Decision, DecisionRecord, GpuRequest, Rendered
@@ -117,5 +117,5 @@ def test_too_many_that_wait_are_lost_and_their_answers_leave(path: Path, monkeyp
 
 def test_the_log_has_one_printable_line_a_decision() -> None:
     """Whatever a user called the model."""
-    line = described(replace(RECORD, model="x\n\x1b[2Jy"))
+    line = log_line(replace(RECORD, model="x\n\x1b[2Jy"))
     assert line == "slurm uid 1000: KEEP (enforce) gres/gpu:1 -> gres/gpu:1 | x??[2Jy | a reason"

@@ -25,16 +25,6 @@ def test_rmsle_is_the_root_mean_square_of_differences_of_log_one_plus() -> None:
     assert scores.rmsle(np.array([0.0, 3.0]), np.array([1.0, 3.0])) == pytest.approx(np.log(2) / np.sqrt(2))
 
 
-def test_percent_of_oracle_is_the_mean_over_targets() -> None:
-    assert scores.percent_of_oracle({"a": 1.0, "b": 1.5}, {"a": 2.0, "b": 1.5}) == pytest.approx(75.0)
-
-
-def test_nine_of_ten_truths_lie_within_the_quantile() -> None:
-    predicted = np.ones(11)
-    measured = np.exp(np.arange(11) / 10)  # distances 0, 0.1, ... 1.0
-    assert scores.log_deviation_quantile(measured, predicted) == pytest.approx(0.9)
-
-
 def test_equal_values_share_their_rank_and_a_constant_has_none() -> None:
     # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)
     assert scores.rank_correlation(np.array([1.0, 5.0, 5.0, 9.0]), np.arange(4.0)) == pytest.approx(4.5 / 22.5**0.5)
