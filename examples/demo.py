@@ -48,7 +48,7 @@ EXAMPLES = (
     Example(why="a small service", options=(model("dlrm", "batch=8,mode=infer"), "--gres=gpu:1")),
     Example(why="another one", options=(model("mobilenet_v3_large", "batch=1,mode=infer"), "--gpus=1")),
     Example(
-        why="a service that promised 10 ms to 100 requests a second",
+        why="a service that promised 10 ms to 100 requests per second",
         options=(model("dlrm", "batch=1,mode=infer,slo=10ms,rate=100"), "--gpus-per-node=1"),
     ),
     Example(why="training that leaves room", options=(model("swin_t", "batch=8,precision=fp16"), "--gres=gpu:1")),

@@ -32,7 +32,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
     inspect.FloatType: "a number",
     inspect.VarTupleType: "a list",
 }
-"""Of what says nothing of itself; anything else is a table."""
+"""What to call a value of these types; anything else is a table."""
 
 
 class MismatchError(ValueError):

@@ -45,7 +45,7 @@ def check_graph(graph: ModelGraph) -> None:
     require(len(graph.nodes) > 0, "the graph must have nodes; got none")
     require(graph.parameter_count >= 0, f"parameter_count must be 0 or more; got {graph.parameter_count}")
     count = len(graph.producers)
-    require(count == len(graph.nodes), f"producers must have one entry a node; got {count} for {len(graph.nodes)}")
+    require(count == len(graph.nodes), f"producers must have one entry per node; got {count} for {len(graph.nodes)}")
     for index, (node, makers) in enumerate(zip(graph.nodes, graph.producers, strict=True)):
         where = f"node {index} ({node.op_type})"
         require(len(makers) == len(node.inputs), f"{where} must have one producer an input; got {makers}")
@@ -150,7 +150,7 @@ def _check_knowledge(question: Question, answer: Sequence[Known]) -> None:
 
 
 def _check_count(answer: Sequence[object], gpus: Sequence[Gpu]) -> None:
-    require(len(answer) == len(gpus), f"the answer must have one entry a GPU; got {len(answer)} for {len(gpus)}")
+    require(len(answer) == len(gpus), f"the answer must have one entry per GPU; got {len(answer)} for {len(gpus)}")
 
 
 def _check_slowdowns(question: Question, answer: Sequence[Sequence[Interval]]) -> None:
@@ -179,7 +179,7 @@ def _check_colocation(question: Question, answer: Colocation) -> None:
     rows = (answer.normalised_throughput, answer.mps_thread_percent, answer.memory_cap_bytes)
     require(answer.gpu == gpu.name, f"the answer must name GPU {gpu.name!r}; got {answer.gpu!r}")
     lengths = [len(row) for row in rows]
-    require({*lengths} == {count}, f"the answer must have one entry a job; got {lengths} for {count}")
+    require({*lengths} == {count}, f"the answer must have one entry per job; got {lengths} for {count}")
     for throughput in answer.normalised_throughput:
         check_interval(throughput, "normalised_throughput", least=0.0, most=1.0)
     check_interval(answer.throughput_sum, "throughput_sum", least=0.0, most=float(count))

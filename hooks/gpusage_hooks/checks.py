@@ -148,7 +148,7 @@ def check_slowdown(function: Hook) -> None:
 
 
 def check_colocation(function: Hook) -> None:
-    """Check a co-location predictor: one entry a job, throughputs from 0 to 1 in sound intervals."""
+    """Check a co-location predictor: one entry per job, throughputs from 0 to 1 in sound intervals."""
     gpu = samples.gpus()[0]
     for count in (1, 2, 3):
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)

@@ -236,7 +236,7 @@ def _count(key: str, text: str) -> int:
 def _rate(text: str) -> float:
     rate = float(text) if _DECIMAL.fullmatch(text) else math.nan
     if not rate > 0:
-        _refuse("rate", "must be requests a second above 0", text, "Write 'rate=100'")
+        _refuse("rate", "must be requests per second above 0", text, "Write 'rate=100'")
     return rate
 
 

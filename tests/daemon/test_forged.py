@@ -83,7 +83,7 @@ def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> 
 
 
 def test_reading_a_request_is_charged_to_its_user_as_well(daemon: Daemon) -> None:
-    """Ten requests a second that were slow to read made the others' new models late, and nobody saw whose."""
+    """Ten requests per second that were slow to read made the others' new models late, and nobody saw whose."""
     for number in range(8):
         daemon.ask(daemon.question(user_id="66", comment=f"model=toil.onnx,batch={number + 1}"))
     assert daemon.status()["asks"]["spent"] >= 1

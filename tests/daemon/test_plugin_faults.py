@@ -49,7 +49,7 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(idle: Daemon, text: str, se
     ("card", "sentence"),
     [
         ("fault=1", "hook 'predict_needs', must raise nothing but a GpuUsageError; it raised ZeroDivisionError"),
-        ("few=1", "hook 'predict_needs', must answer as the contract says: the answer must have one entry a GPU"),
+        ("few=1", "hook 'predict_needs', must answer as the contract says: the answer must have one entry per GPU"),
     ],
 )
 def test_a_plugin_that_breaks_the_contract_is_named_and_costs_no_job(daemon: Daemon, card: str, sentence: str) -> None:

@@ -83,7 +83,7 @@ def test_a_user_who_is_named_may_ask_and_only_as_long_as_he_is_named(idle: Daemo
 
 @needs_root
 def test_a_stranger_whom_the_file_system_lets_in_is_sent_away(daemon: Daemon) -> None:
-    """The kernel tells who came; each visit is counted, and told in the log once a minute."""
+    """The kernel tells who came; each visit is counted, and told in the log once per minute."""
     daemon.socket.chmod(0o666)
     got = as_nobody(daemon.socket, *[json_line(daemon.question())] * 20)
     assert {*got} <= {"", "BrokenPipeError", "ConnectionResetError"}
@@ -126,7 +126,7 @@ def test_a_client_that_does_not_speak_the_protocol_is_heard_once(daemon: Daemon)
 
 
 def test_one_who_asks_much_at_once_is_answered_in_order_with_others_in_between(daemon: Daemon) -> None:
-    """A connection has a few lines a turn."""
+    """A connection has a few lines per turn."""
     line = json_line(daemon.question())
     assert daemon.ask()["code"] == "REWRITE"
     with daemon.connected() as busy, busy.makefile("rb") as answers:

@@ -20,7 +20,7 @@ class Model:
 
     Attributes:
         words: What it is, and how it is run.
-        columns: Of the table of its needs, one row a GPU, with their intervals.
+        columns: Of the table of its needs, one row per GPU, with their intervals.
         notes: What a reader should know of the figures, one sentence each.
     """
 

@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "'gpusage --help' lists them."
-            message = f"Command {name!r} must be one that there is. {hint}"
+            message = f"Command {name!r} must be a command of gpusage; there is none of this name. {hint}"
             raise click.UsageError(message)
         return super().resolve_command(ctx, args)
 

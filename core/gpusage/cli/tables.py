@@ -60,7 +60,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print rows in the widest form that the terminal holds.
 
     A line a row; else each interval below its value; else without optional columns, the last one first; else a
-    paragraph of ``title: cell`` lines a row.
+    paragraph of ``title: cell`` lines per row.
 
     Args:
         columns: The first one names the row.

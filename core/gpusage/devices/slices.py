@@ -18,7 +18,7 @@ from gpusage_hooks.units import MIB
 
 
 def slices_of(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
-    """Yield the slices that GPUs of the catalogue, all of which are in *gpus*, can be cut into."""
+    """Yield the slices that the GPUs in *gpus*, the whole catalogue, can be cut into."""
     by_name = {gpu.name: gpu for gpu in gpus}
     for kind in json.loads(files("gpusage.devices").joinpath("slices.json").read_text(encoding="utf-8")):
         for board in kind["gpus"]:

@@ -25,7 +25,7 @@ class Bar:
 
 
 def lines(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
-    """Return one line a bar: label, bar, and its text behind it."""
+    """Return one line per bar: label, bar, and its text behind it."""
     longest = max((bar.length for bar in bars), default=0.0) or 1.0
     body = "".join(_line(bar, number, longest, colours) for number, bar in enumerate(bars))
     height, width = LINE * len(bars) + 6, LABEL + LENGTH + SAYS

@@ -91,7 +91,7 @@ def _obstacle(case: Case, where: Sequence[Place]) -> str | None:
 def _too_much(tightest: Place, cap_bytes: int, rules: SharingRules) -> str:
     """Say which of its needs, or which of the site's rules, leaves too little of the GPU for others."""
     if granted_percent(0, rules) > min(rules.maximum_percent, 100):
-        return f"the site's rules allow no share ({rules.maximum_partners} jobs a GPU at most)"
+        return f"the site's rules allow no share ({rules.maximum_partners} jobs per GPU at most)"
     memory = _memory_percent(tightest, cap_bytes)
     if memory >= _activity_percent(tightest, rules):
         return f"its memory may take up to {memory} % of a {tightest.name}"

@@ -26,7 +26,7 @@ from gpusage_hooks.types import Interval, ModelGraph
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
 NEARLY_BUSY = 0.75
-"""Utilization from which on a job may be one that never waits."""
+"""A job with at least this utilization may be one that never waits for its host."""
 LEAST_SHARE = 1e-4
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
@@ -42,7 +42,7 @@ class Activity:
 
 
 class Regions(NamedTuple):
-    """Where networks of each kind lie among the features, and how far predictions miss there; one entry a kind.
+    """Where each kind of network lies among the features, and how far predictions miss there; one entry per kind.
 
     Attributes:
         means: Shape (kinds, features).

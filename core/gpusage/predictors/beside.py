@@ -15,7 +15,7 @@ from gpusage_hooks.types import Interval
 
 
 class Partners(NamedTuple):
-    """By which power of the number of jobs on a GPU its own time grows, beside average partners and beside bad ones."""
+    """Exponents: a job's own time grows by this power of the number of jobs on its GPU, beside average and bad ones."""
 
     average: float
     bad: float

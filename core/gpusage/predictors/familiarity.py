@@ -46,7 +46,7 @@ def gpu_doubts(card: Card, gpu: Gpu) -> tuple[str, ...]:
 
 
 def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:
-    """Return, by ``op_type``, the share of the forward FLOP that operators with long sums do, but for *known* ones."""
+    """Return the share of the forward FLOP by ``op_type``, for operators with long sums that are not *known*."""
     kinds, shares = lowering.structure.kinds, defaultdict[str, float](float)
     total = step_flop(lowering)
     for number in (lowering.inner > 1).nonzero()[0].tolist():

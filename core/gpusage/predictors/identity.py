@@ -25,7 +25,7 @@ class Identity(Generic[T]):
 
 
 class Newest(Generic[Key, T]):
-    """The newest values by key; safe in several threads, of which two may both make what neither found.
+    """The newest values by key; safe in several threads. Two threads may both make a value that is missing.
 
     Args:
         limit: How many are kept, at least 2.
@@ -38,7 +38,7 @@ class Newest(Generic[Key, T]):
         self._kept: dict[Key, T] = {}
 
     def find(self, key: Key, make: Callable[[], T]) -> T:
-        """Return the value of *key*, which *make* makes where it is not kept."""
+        """Return the value of *key*; call *make* if it is not in memory."""
         value = self._kept.get(key)
         if value is None:
             value = make()

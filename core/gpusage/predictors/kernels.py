@@ -57,7 +57,7 @@ _TRAINED_BATCH_NORMALIZATION = 1.5
 _OPTIMIZER_TRAFFIC = {"none": 0.0, "sgd": 12.0, "momentum": 20.0, "adam": 28.0, "adamw": 28.0, "adafactor": 24.0}
 """Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each."""
 _CAST_TRAFFIC = 6.0 + 8.0
-"""Mixed precision: bytes a weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+"""Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
@@ -101,7 +101,7 @@ _Single = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The columns, one entry a kind of kernel.
+    """The columns, one entry per kind of kernel.
 
     Attributes:
         flop: Of one execution, as are the other columns.

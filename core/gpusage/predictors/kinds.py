@@ -34,7 +34,7 @@ ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """The columns, one entry a kind; a view has no work, no elements and keeps nothing.
+    """The columns, one entry per kind; a view has no work, no elements and keeps nothing.
 
     Attributes:
         operator_class: `OperatorClass` numbers, the role considered.

@@ -66,7 +66,7 @@ def refined(need: GpuNeed, known: Known, workload: Workload, gpu: Gpu) -> GpuNee
 
 
 def throughput(workload: Workload, step_time_s: Interval) -> Interval:
-    """Return samples a second."""
+    """Return samples per second."""
     return Interval(
         value=workload.batch_size / step_time_s.value,
         low=workload.batch_size / step_time_s.high,
@@ -75,7 +75,7 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
 
 
 def _said(alone: Alone, gpu: Gpu) -> Known:
-    """Return what the user says of *gpu*; a utilization is taken to be about the same on each, and a slice is none."""
+    """Return what the user says about *gpu*; a utilization holds for every whole GPU, and for no slice."""
     is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.cut_from)
     return Known(
         step_time_s=_figure(alone.step_time_s) if is_there else None,

@@ -26,7 +26,7 @@ GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """Bytes, one entry a node unless said otherwise, weights and the optimizer's state left out.
+    """Bytes, one entry per node unless said otherwise, weights and the optimizer's state left out.
 
     Attributes:
         stored: What the node's output takes: 0 for a view.
@@ -73,7 +73,7 @@ def _live(structure: Structure, stored: FloatArray) -> FloatArray:
 
 
 def _is_kept(lowering: Lowering, copying: IntArray) -> BoolArray:
-    """Return, a node, whether some backward pass reads its storage: its own, or that of one of its readers."""
+    """Return for each node whether a backward pass reads its storage: its own, or that of one of its readers."""
     structure = lowering.structure
     keeps_inputs = (lowering.keeps_inputs | _scales_by_weight(structure))[structure.kind_of_node]
     keeps_inputs[copying] = False
@@ -83,9 +83,9 @@ def _is_kept(lowering: Lowering, copying: IntArray) -> BoolArray:
 
 
 def _scales_by_weight(structure: Structure) -> BoolArray:
-    """Return, a kind, whether it multiplies by one learned number, whose gradient needs the input again.
+    """Return for each kind whether it multiplies by one learned number; that number's gradient needs the input again.
 
-    A learned number is a tensor of one element, a number that the model's code knows has no dimension.
+    A learned number is a tensor of one element. A number that is written in the model's code has no dimension.
     """
     scales: BoolArray = structure.operators == _MUL
     for index in scales.nonzero()[0].tolist():
@@ -114,7 +114,7 @@ def _reads_transposed(graph: ModelGraph, index: int) -> bool:
 
 
 def _gradients(lowering: Lowering) -> FloatArray:
-    """Return, a node, the gradients of all weights from this node to the last; a weight used twice counts once."""
+    """Return for each node the gradients of all weights from this node to the last; a weight used twice counts once."""
     total = lowering.parameter_count * GRADIENT_BYTES
     own = lowering.parameter_bytes[lowering.structure.kind_of_node]
     after: FloatArray = np.cumsum(own[::-1])[::-1]
@@ -226,7 +226,7 @@ _GROUP_OF_CLASS = np.array([
 
 
 def _is_pointwise(lowering: Lowering) -> BoolArray:
-    """Return, a kind, whether it is a dense convolution whose kernel is one pixel."""
+    """Return for each kind whether it is a dense convolution with a kernel of one pixel."""
     pointwise: BoolArray = lowering.operator_class == _CONVOLUTION
     for index in pointwise.nonzero()[0].tolist():
         parameters = lowering.structure.kinds[index].parameters

@@ -27,7 +27,7 @@ MINIMUM_MATRIX_WIDTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """The columns; one entry a kind of node unless said otherwise.
+    """The columns; one entry per kind of node unless said otherwise.
 
     Attributes:
         operator_class: `OperatorClass` numbers.

@@ -23,9 +23,9 @@ from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "adafactor": 0.1}
-"""The optimizer's state, bytes a weight: the moments in fp32; Adafactor keeps sums of rows and columns."""
+"""The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns."""
 UPDATE_COPY_BYTES = {"none": 0.0, "sgd": 4.0, "momentum": 4.0, "adam": 4.0, "adamw": 4.0, "adafactor": 4.0}
-"""What the update computes beside them, bytes a weight, all weights at once as PyTorch's ``foreach`` does: gradients
+"""What the update computes beside them, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
 with their weight decay, or the root of the second moment."""
 FITTED_STATE_BYTES = STATE_BYTES["momentum"]
 """The state that the measured peaks contain."""
@@ -127,7 +127,7 @@ def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> M
 
 
 def _unmeasured_bytes(workload: Workload) -> float:
-    """Return bytes a weight that training in fp32 with momentum does not have: autocast's copies, another state."""
+    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state."""
     copies = 0.0 if workload.precision in ("fp32", "tf32") else float(FLOAT_BYTES[workload.precision])
     return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
 
@@ -191,7 +191,7 @@ _IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in Op
 
 
 def _workspace(lowering: Lowering) -> FloatArray:
-    """Return, a node, the scratch memory of its kernel."""
+    """Return for each node the scratch memory of its kernel."""
     wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
     convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
     workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves

@@ -28,7 +28,7 @@ from gpusage_hooks.types import Gpu, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """Bytes of one purpose; *operator_class* where it can be told whose they are."""
+    """Bytes of one purpose, with their *operator_class* if it is known."""
 
     name: str
     memory_bytes: float

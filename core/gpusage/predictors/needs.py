@@ -20,7 +20,7 @@ def predict_needs(
 
 
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
-    """Return the needs that the model tells, of which nothing is known."""
+    """Return the needs that the model predicts, without any known figure."""
     question = question_of(graph, workload)
     rows = zip(
         gpus,

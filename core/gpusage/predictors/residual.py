@@ -51,9 +51,9 @@ class Features(NamedTuple):
 FEATURES = (*Features._fields, *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass))
 """The columns: `Features`, and each class's share of the time."""
 NARROWNESS = 0.01
-"""Of the bells: at so many squared standard deviations times this, a bell has fallen to 1 / e."""
+"""Width of the bells: a bell falls to 1 / e where this times the squared standard deviations is 1."""
 FARTHEST = 2.5
-"""Standard deviations from the mean beyond which features are taken for this far."""
+"""Features farther from the mean than this, in standard deviations, count as this far."""
 COUNT = FEATURES.index("kernel_count")
 FADING = log(4.0)
 """A step of a quarter of the fewest kernels is not corrected at all."""
@@ -88,7 +88,7 @@ class Residual:
     least_count: float
 
     def log_factors(self, rows: FloatArray, gpus: Sequence[str]) -> FloatArray:
-        """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry a GPU each."""
+        """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry per GPU each."""
         if self.by_gpu.keys().isdisjoint(gpus):
             return np.zeros(len(gpus))
         familiar = np.maximum(np.minimum(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 1.0), 0.0)

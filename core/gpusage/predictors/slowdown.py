@@ -91,7 +91,7 @@ def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> 
 
 
 def _working(timing: Timing, known: Sequence[Known], deviations: Deviations) -> FloatArray:
-    """Return the part of the step that each GPU works alone, with its ends, told by the best that is known."""
+    """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
     working = around(timing.busy_s / timing.step_s, "graph", deviations)
     for index, (of_gpu, busy_s) in enumerate(zip(known, timing.busy_s.tolist(), strict=True)):
         if of_gpu.gpu_utilization:

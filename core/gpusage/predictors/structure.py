@@ -3,7 +3,7 @@
 Invariants:
 
 1. Nothing here depends on the batch, the precision or the mode.
-2. Arrays have one entry a node or one an edge, in the graph's order, so that later steps need no loop over nodes.
+2. Arrays have one entry per node or one per edge, in the graph's order, so that later steps need no loop over nodes.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Structure:
         roles: Their `Role`s.
         wide: Of which kinds mixed precision writes the output in 4 bytes; see `gpusage.predictors.autocast`.
         wide_inputs: Which inputs of each kind it leaves in 4 bytes; empty where it leaves none.
-        kind_of_node: Index into *kinds*, one entry a node.
+        kind_of_node: Index into *kinds*, one entry per node.
         counts: How often each kind occurs.
         root_of_node: The node whose storage this node's output lives in, itself where it has its own; ``-1`` for a
             view of a model input or of a weight.
-        sources: Root of the producer, one entry an edge; edges from model inputs are left out.
-        destinations: Index of the reader, one entry an edge.
+        sources: Root of the producer, one entry per edge; edges from model inputs are left out.
+        destinations: Index of the reader, one entry per edge.
         last_reader: Index of the last node that reads a node's storage, its own where none does.
         unread: Nodes whose output nobody reads: the model's outputs.
     """
@@ -139,7 +139,7 @@ def _is_shape(node: Node) -> bool:
 
 
 def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
-    """Return whose storage each node's output lives in, views followed to their start."""
+    """Return for each node the owner of its output's storage; a view's owner is where the view starts."""
     roots = list(range(len(is_view)))
     for index in is_view.nonzero()[0].tolist():
         producers = graph.producers[index]

@@ -37,7 +37,7 @@ _LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds of one step, one entry a GPU.
+    """Seconds of one step, one entry per GPU.
 
     Attributes:
         step_s: The step, from one to the next.
@@ -46,7 +46,7 @@ class Timing:
         dram_s: The memory would be busy if it moved bytes at its peak.
         kernels_s: The sum of the kernels, before what is known of the GPU or learned from whole steps.
         short_share: How far kernels are so short that what starts them decides, 0 to 1; a share, not seconds.
-        features: Of `residual.FEATURES`, one row a GPU.
+        features: Of `residual.FEATURES`, one row per GPU.
     """
 
     step_s: FloatArray

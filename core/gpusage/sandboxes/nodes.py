@@ -40,7 +40,7 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
         if match is None or not 1 <= count <= most_nodes or not fewest_gpus <= gpus <= MOST_GPUS_PER_NODE:
             message = (
                 f"Nodes must be COUNTxTYPE:GPUS, separated by commas, at most {most_nodes} nodes and "
-                f"{MOST_GPUS_PER_NODE} GPUs a node; got {group!r}. Write, for example, {example}."
+                f"{MOST_GPUS_PER_NODE} GPUs per node; got {group!r}. Write, for example, {example}."
             )
             raise RequestError(message)
         gpu_type = match["type"]

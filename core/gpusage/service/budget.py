@@ -19,7 +19,7 @@ SPENT = (
 
 
 class Budget:
-    """Keeps account of processor seconds by user, for one thread; what is not named has no account."""
+    """Counts processor seconds by user, for one thread; a user without an entry has spent none."""
 
     def __init__(self) -> None:
         self._debts: Memo[str, tuple[float, float]] = Memo(_USERS)

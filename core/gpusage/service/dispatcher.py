@@ -4,7 +4,7 @@ Invariants:
 
 1. Each line gets exactly one answer.
 2. Who may not ask gets the same answer as everyone whom we cannot answer: the job stays as it is.
-3. A stranger's questions cost little: the status that he sees is made once a second, he is complained of once a minute.
+3. A stranger's questions cost little: its status is made once a second, and complaints are logged once a minute.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Judge:
         self._budget = Budget()
 
     def rule(self, ask: Ask, snapshot: Snapshot, understood: Callable[[Job], None]) -> Ruling:
-        """Return what to answer to *ask* and what to record of it; *understood* hears early what is asked about."""
+        """Return the answer to *ask* and its record; *understood* is called early, with the job in question."""
         fields = Traced(ask.fields)
         submission = Submission(manager=ask.manager, fields=fields, origin=origin(ask))
         begun_s = time.thread_time()

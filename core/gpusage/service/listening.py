@@ -30,7 +30,7 @@ def bind(path: Path, grant: Callable[[Path], object]) -> socket.socket:
         grant: Gives those who may connect their right to the file.
 
     Raises:
-        RequestError: Something else stands there, a daemon listens there, or the folder cannot be used.
+        RequestError: Another file is at *path*, another daemon listens there, or the folder cannot be used.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,4 +1,4 @@
-"""A memo of bounded weight that forgets what was not asked for longest."""
+"""A memo of bounded weight that forgets the least recently used entry first."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _Key = tuple[str, _Pattern, tuple[str | None, ...]]
 
 
 class Traced(Mapping[str, str]):
-    """Fields that remember which of them were looked at; looking at all of them, in whatever way, counts for each."""
+    """Fields that remember which of them were read; reading all of them, in any way, counts as reading each."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = fields

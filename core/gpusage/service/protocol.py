@@ -150,7 +150,7 @@ def _ask(message: Mapping[str, Any]) -> Ask:
 
 
 def _counts(missed: object) -> dict[str, int]:
-    """Return the counts that an adapter tells; what is none is left out."""
+    """Return the counts that an adapter reports; anything that is no count is left out."""
     counts = missed if isinstance(missed, dict) else {}
     return {why: counts[why] for why in MISSED if type(counts.get(why)) is int and 0 < counts[why] < MAXIMUM_COUNT}
 

@@ -175,7 +175,7 @@ class Recorder:
 
 
 def _report(records: list[DecisionRecord]) -> None:
-    """Log one line a decision."""
+    """Log one line per decision."""
     if records and _log.isEnabledFor(logging.INFO):
         _log.info("%s", "\n".join(map(log_line, records)))
 

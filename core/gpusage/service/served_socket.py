@@ -29,7 +29,7 @@ class ServedSocket:
         grant: Gives those who may connect their right to the file.
 
     Raises:
-        RequestError: Something else stands there, a daemon listens there, or the folder cannot be used.
+        RequestError: Another file is at *path*, another daemon listens there, or the folder cannot be used.
     """
 
     def __init__(self, path: Path, grant: Callable[[Path], object]) -> None:

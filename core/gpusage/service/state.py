@@ -67,7 +67,7 @@ class Snapshot:
 
     @property
     def premises(self) -> Premises:
-        """What a verdict rests on beside its cluster."""
+        """Everything except the cluster that a verdict rests on."""
         return Premises(advisor=self.advisor, mode=self.configuration.mode, killed=self.killed)
 
 
@@ -151,7 +151,7 @@ class State:
                 return
 
     def _ask(self, manager: str) -> None:
-        """Ask *manager* what it has; its failure is remembered, not raised."""
+        """Ask *manager* for its cluster; a failure is remembered, not raised."""
         try:
             advisor = self._snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))

@@ -1,4 +1,4 @@
-"""The store of decisions, whatever keeps them: one row a decision.
+"""The store of decisions, whatever keeps them: one row per decision.
 
 Invariants:
 

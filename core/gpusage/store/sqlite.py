@@ -1,4 +1,4 @@
-"""Decisions in one SQLite file, one row a decision.
+"""Decisions in one SQLite file, one row per decision.
 
 Invariants:
 
@@ -25,7 +25,7 @@ from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_o
 from gpusage_hooks.types import DecisionRecord
 
 CHUNK_ROWS = 100
-"""Rows of one statement: the interpreter is then handed over once, not once a row, and the thread that answers runs on.
+"""Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
 SQLite before 3.32 takes 999 parameters."""
 
 _log = logging.getLogger(__name__)

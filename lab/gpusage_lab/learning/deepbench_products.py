@@ -27,7 +27,7 @@ DEVICES: Mapping[str, str] = {
 }
 """Not M40 and two TITAN X, which the catalogue lacks. V100 reaches 105 % of the PCIe board's peak."""
 PRECISIONS: Mapping[str, tuple[Precision, float]] = {"fp32": ("fp32", 4.0), "fp16_mixed": ("fp16", 2.0)}
-"""By DeepBench's name: ours, and bytes an element."""
+"""By DeepBench's name: ours, and bytes per element."""
 HOST_SHARE = 0.01
 """Of the host's time for a step: nearly none, and above 0 as its logarithm is fitted."""
 

@@ -42,7 +42,7 @@ class MemoryFit:
     constants: FloatArray
 
     def predicted(self, terms: FloatArray) -> FloatArray:
-        """Return low ends, points, high ends and those of a share, one column a row of *terms*."""
+        """Return low ends, points, high ends and those of a share, one column per row of *terms*."""
         sums: FloatArray = self.weights @ terms.T + self.constants[:, None]
         low, point, high, share_high = sums
         high = np.maximum(high, point)

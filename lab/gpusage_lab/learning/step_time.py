@@ -58,7 +58,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 
 
 def held_out_families(measured: Measurements) -> Array:
-    """Return, a row, seconds as shipped, with the campaign's host, and `Timing.short_share`; its family was unseen."""
+    """Return for each row the seconds as shipped, with the campaign's host, and `Timing.short_share`; family unseen."""
     result = np.zeros((len(measured.rows), 3))
     for fold in track(family_folds(measured), description="step time, families"):
         _fill(result, refit(measured, fold.train), measured, fold.test)
@@ -80,7 +80,7 @@ def _fill(result: Array, fitted: Fitted, measured: Measurements, test: Array) ->
 
 
 def factors(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Array:
-    """Return, a row, the factor from the point to either end of the interval, by what the other folds missed by.
+    """Return for each row the factor from the point to either end of the interval, from the errors of the other folds.
 
     Its columns are those where the row's family was unseen, and where its GPU was.
     """

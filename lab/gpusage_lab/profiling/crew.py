@@ -33,7 +33,7 @@ class Hand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What became of an item: an answer a side, and what was read meanwhile."""
+    """What became of an item: one answer per side, and what was read meanwhile."""
 
     answers: tuple[Message, ...]
     pids: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Crew:
         self._hands.clear()
 
     def _hands_for(self, item: Item) -> list[Hand]:
-        """Return a worker a side; what is not needed is ended first: its memory would be counted."""
+        """Return one worker per side; what is not needed is ended first: its memory would be counted."""
         for place in list(self._hands):
             is_needed = place < len(item.sides)
             if not is_needed or self._hands[place].started_as != self._started_as(item, item.sides[place]):

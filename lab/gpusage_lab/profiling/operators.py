@@ -14,7 +14,7 @@ MAXIMUM_ROWS = 400
 
 
 def operator_rows(step: Step, device: str) -> list[dict[str, Any]]:
-    """Return one row an operator and its shapes, with the time of the kernels that it launched itself."""
+    """Return one row per operator and its shapes, with the time of the kernels that it launched itself."""
     torch = import_library("torch")
     activity = torch.profiler.ProfilerActivity
     on_gpu = device.startswith("cuda")

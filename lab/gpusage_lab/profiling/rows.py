@@ -17,7 +17,7 @@ Facts = Mapping[str, Any]
 
 
 def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> list[dict[str, Any]]:
-    """Return one row a side."""
+    """Return one row per side."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     common = {
         "item": item.key,
@@ -38,7 +38,7 @@ def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> li
 
 
 def operator_rows_of(item: Item, outcome: Measured, facts: Facts) -> list[dict[str, Any]]:
-    """Return one row an operator and its shapes."""
+    """Return one row per operator and its shapes."""
     columns = {**facts, **_asked(item, item.sides[0], 0), "item": item.key}
     rows = outcome.answers[0].get("rows", ())
     return [{name: {**columns, **row}.get(name) for name in OPERATOR_COLUMNS} for row in rows]

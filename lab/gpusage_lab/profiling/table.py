@@ -1,4 +1,4 @@
-"""The table of a campaign: one row a side of a measurement, all rows of a measurement appended at once.
+"""The table of a campaign: one row per side of a measurement, all rows of a measurement appended at once.
 
 A CSV file with a fixed header. A process may be killed at any moment: the rows of one measurement are written in one
 call and brought to the disk, and a row that was cut off all the same is dropped when the file is opened again.

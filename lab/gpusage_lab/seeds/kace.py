@@ -27,7 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 FILES = ("gavel_pairs.csv",)
 ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
-"""Columns of the features that are logarithms of amounts (step, samples a second, bytes), and shares."""
+"""Columns of the features that are logarithms of amounts (step, samples per second, bytes), and shares."""
 PAPER_ORACLE, PAPER_BEST, PAPER_TARGETS = 90.0, 13, 21
 TIE = 1e-9
 SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8

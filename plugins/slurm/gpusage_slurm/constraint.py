@@ -21,7 +21,7 @@ _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 
 
 def alternatives(constraint: str) -> tuple[tuple[str, ...], ...]:
-    """Return groups of features, of one of which a node must have all; none where *constraint* is not plain."""
+    """Return groups of features: a node must have all features of one group. Empty if *constraint* is not plain."""
     constraint = constraint.strip()
     plain = len(constraint) <= MAXIMUM_BYTES and _PLAIN.fullmatch(constraint)
     return tuple(tuple(group.split("&")) for group in constraint.split("|")) if plain else ()
@@ -39,7 +39,7 @@ def holding_constraint(exact: str, constraint: str) -> str | None:
 
 
 def binding_constraint(gpu_types: Sequence[str], pools: tuple[GpuPool, ...], constraint: str) -> str | None:
-    """Return *constraint* joined with the features of *gpu_types*, one of which a node must have.
+    """Return *constraint*, extended so that a node must also have a feature of one of *gpu_types*.
 
     ``None`` where one of them has no feature to ask for, or *constraint* cannot be joined.
     """

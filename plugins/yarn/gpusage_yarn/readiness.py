@@ -104,7 +104,7 @@ def _require_labels(view: View, wanted: Wanted) -> tuple[str, ...]:
         _refuse("Cluster", f"have nodes that offer {wanted.share!r}", "none does", _DOCTOR)
     labels = sorted(shared - {""})
     if not labels:
-        _refuse("Nodes with GPUs", "have node labels, one a GPU type", "none has", _DOCTOR)
+        _refuse("Nodes with GPUs", "have node labels, one per GPU type", "none has", _DOCTOR)
     if wanted.label and wanted.label not in labels:
         observation = f"there are {', '.join(labels)}"
         _refuse(f"GPU {wanted.label!r}", "be a node label with shared GPUs", observation, "Change --gpu.")

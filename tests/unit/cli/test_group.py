@@ -64,7 +64,10 @@ def test_no_arguments_show_the_help() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["predictt"], "Command 'predictt' must be one that there is. Did you mean 'predict'?"),
+        (
+            ["predictt"],
+            "Command 'predictt' must be a command of gpusage; there is none of this name. Did you mean 'predict'?",
+        ),
         (["predict"], "Missing argument 'MODEL...'. Try 'gpusage predict --help'."),
         (["predict", "m.onnx", "--shape", "3x4"], "Key 'shape' must name sizes joined by 'x'; got '3x4'."),
         (["colocate", "m.onnx", "--gpu", "a100"], "Models must be at least 2, they share one GPU; got 1."),

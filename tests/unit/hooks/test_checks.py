@@ -157,7 +157,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "huge share": ("decide", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
     "share beside GPU": ("decide", changing(mps_thread_percent=50), "must replace the whole GPU"),
     "no reason": ("decide", lambda draft: replace(draft, final=True), "must have reasons"),
-    "too few": ("predict_needs", lambda gpus: [samples.need(gpus[0])], "one entry a GPU; got 1 for 3"),
+    "too few": ("predict_needs", lambda gpus: [samples.need(gpus[0])], "one entry per GPU; got 1 for 3"),
     "own order": ("predict_needs", sorted_by_name, "must name its GPU"),
     "turned ends": ("predict_needs", needs_with(step_time_s=TURNED), "must be ordered low, value, high"),
     "infinite": ("predict_needs", needs_with(memory_bytes=ENDLESS), "must be finite"),
@@ -177,7 +177,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "a rumour": ("known_figures", rumours, "step_time_s must name its source"),
     "no source": ("describe_gpus", without_sources, "must have a source"),
     "named twice": ("describe_gpus", twice, "must name each GPU once"),
-    "one entry for all": ("predict_colocation", one_for_all, "one entry a job"),
+    "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),
     "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),  # noqa: ARG005
     "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),  # noqa: ARG005
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
@@ -211,7 +211,7 @@ def test_a_hook_may_be_named_by_its_mark() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"producers": ()}, "one entry a node"),
+        ({"producers": ()}, "one entry per node"),
         ({"producers": ((-1,), (2,), (1,), (2, 1), (3,), (4,), (5,))}, "earlier nodes only"),
         ({"producers": ((-2,), (0,), (1,), (2, 1), (3,), (4,), (5,))}, "model inputs or"),
         ({"nodes": (), "producers": ()}, "must have nodes"),

@@ -44,7 +44,7 @@ def leaving() -> None:
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (one_entry, "answer as the contract says: the answer must have one entry a GPU; got 1 for 3"),
+        (one_entry, "answer as the contract says: the answer must have one entry per GPU; got 1 for 3"),
         (failing, "raise nothing but a GpuUsageError; it raised KeyError: 'sample-old' (test_hooks.py:"),
         (lambda: {"v100": 1.0}, "predict_needs must be Sequence or None; got dict"),
         (lambda: [{}] * 3, "predict_needs[0] must be of type GpuNeed; got dict {}"),

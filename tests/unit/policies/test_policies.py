@@ -291,7 +291,7 @@ def reason(of: Case) -> str:
         (4.0, 0.30, 40),  # SM activity 30 % + 10 % headroom = 40 %, memory 4 / 16 = 25 %
         (4.0, 0.31, 45),  # 41 % rounded up to steps of 5 %
         (10.0, 0.30, 65),  # memory 10 / 16 = 62.5 %
-        (1.0, 0.01, 25),  # no more than 4 jobs a GPU: above 100 / 5 %
+        (1.0, 0.01, 25),  # no more than 4 jobs per GPU: above 100 / 5 %
         (4.0, 0.70, 80),  # exactly the most that a share may be; 0.7 + 0.1 is a hair off in floating point
     ],
 )
@@ -406,7 +406,7 @@ def test_the_sites_rules_decide(rules: SharingRules, expected: int | None) -> No
 
 def test_rules_that_leave_no_share_are_said() -> None:
     rules = Rules(sharing=SharingRules(maximum_partners=0))
-    assert reason(case(small(), rules=rules)) == "the site's rules allow no share (0 jobs a GPU at most)"
+    assert reason(case(small(), rules=rules)) == "the site's rules allow no share (0 jobs per GPU at most)"
 
 
 def serving(latency_s: float, rate_per_s: float | None = None, batch: int = 1) -> Workload:

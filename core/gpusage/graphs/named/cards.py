@@ -27,7 +27,7 @@ INDEX = "index.json"
 def names() -> Mapping[str, str]:
     """Return each name that a user may write with its card's key.
 
-    The card of ``timm:resnet50.a1_in1k`` is ``timm:resnet50@3x224x224``: after the ``@`` stands the default shape.
+    The card of ``timm:resnet50.a1_in1k`` is ``timm:resnet50@3x224x224``: the text after the ``@`` is the default shape.
     """
     keys: Mapping[str, str] = _index()["names"]
     return keys

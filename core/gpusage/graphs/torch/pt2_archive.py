@@ -24,7 +24,7 @@ MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
 """Python needs up to 27 times as much to hold it, which stays below half a GiB."""
 MAXIMUM_LIST_BYTES = 4 * 1024 * 1024
 MAXIMUM_DIRECTORY_BYTES = 4 * 1024 * 1024
-"""Of some 40,000 members at least, one a weight; Python needs up to 15 times as much to hold it."""
+"""Of some 40,000 members at least, one per weight; Python needs up to 15 times as much to hold it."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that are unpacked a piece at a time; bz2 and LZMA make two gigabytes of one piece."""
 _ENCRYPTED = 0x1

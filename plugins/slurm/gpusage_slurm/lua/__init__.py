@@ -1,4 +1,4 @@
-"""The Lua side: where its modules lie, and the few lines that a site's own scripts need to use them."""
+"""The Lua side: the folder of its modules, and the few lines that a site's own scripts need to use them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpusage's Prolog: as root on the node, starts an MPS control daemon for the GPU that a job shares, one daemon a GPU.
+# gpusage's Prolog: as root on the node, starts an MPS control daemon for the GPU that a job shares, one daemon per GPU.
 # Whatever goes wrong, it exits with 0, because any other status takes the node out of service: the job then shares the
 # GPU by time slices, without MPS.
 trap 'exit 0' EXIT # also where the shell itself ends us, as it does when a redirection of a special built-in fails

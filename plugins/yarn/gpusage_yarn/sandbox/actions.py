@@ -21,7 +21,7 @@ _USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
 
 
 def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_json: bool) -> None:
-    """Start a cluster: one ResourceManager, and a NodeManager a node."""
+    """Start a cluster: one ResourceManager, and one NodeManager per node."""
     plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
     if mode:
         import_module("gpusage_yarn.rest")  # what gpusaged needs of the extra [yarn]: told now, not when it is missed

@@ -71,7 +71,7 @@ def pooling(call: Call) -> list[Result]:
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "QLinearGlobalAveragePool")
 def global_pooling(call: Call) -> list[Result]:
-    """Return one number a channel."""
+    """Return one number per channel."""
     data = call.shape()
     return [Result((*data[:2], *(1 for _ in data[2:])), call.type())]
 
@@ -190,7 +190,7 @@ def recurrence(call: Call) -> list[Result]:
 
 @rule("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def attention(call: Call) -> list[Result]:
-    """Return one row a query, as wide as all heads' values together; in four dimensions heads stand apart."""
+    """Return one row per query, as wide as all heads' values together; in four dimensions heads stand apart."""
     query = call.shape()
     if (
         not call.has(2) or call.value(2).constant

@@ -164,7 +164,7 @@ def gather(call: Call) -> list[Result]:
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> list[Result]:
-    """Return one entry an index."""
+    """Return one entry per index."""
     return [Result(call.shape(1), call.type())]
 
 

@@ -9,7 +9,7 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 /**
  * Snaps each request's share to the site's steps, so that nobody bypasses them.
  *
- * <p>Only {@link #normalize} is ours. The others are called thousands of times a second, and an exception out of one ends the ResourceManager.
+ * <p>Only {@link #normalize} is ours. The others are called thousands of times per second, and an exception out of one ends the ResourceManager.
  */
 public class GpuShareResourceCalculator extends DominantResourceCalculator implements Configurable {
   private Configuration conf;

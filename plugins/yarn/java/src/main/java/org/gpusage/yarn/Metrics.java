@@ -137,7 +137,7 @@ final class Metrics implements DynamicMBean {
   }
 
   /**
-   * Count what went wrong at {@code place}, and log it, though not more than once a minute; to be called where the daemon goes on as if we were
+   * Count what went wrong at {@code place}, and log it, though not more than once per minute; to be called where the daemon goes on as if we were
    * not there.
    */
   static void contain(String place, Throwable failure) {
