@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,49 @@ def test_a_job_that_something_else_ties_to_a_node_is_never_bound_to_a_gpu_type(s
     said, job = submit(sandbox, "--gres=gpu:1", option.format(node), f"--comment={TRAINING}")
     assert "constraint h100" not in said, said
     assert job.get("Features", "(null)") == "(null)"
+
+
+def bound_job(sandbox: Sandbox) -> str:
+    """Return a held job that is bound to h100, once gpusaged has seen that there is room."""
+    for _ in range(20):
+        command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}")
+        done = sandbox.run(*command, "--wrap=true")
+        if "constraint h100" in done.stderr:
+            return done.stdout.strip()
+        sandbox.run("scancel", done.stdout.strip())
+        time.sleep(0.5)
+    pytest.fail("no job was bound")
+
+
+LOOK = """
+from gpusage_slurm.rewritten_jobs import shared_jobs
+from gpusage_slurm.turning_back import turn_back
+for job in shared_jobs(("waiting",)):
+    if job.job_id == "{job}" and job.stuck:
+        print(turn_back(job, job.stuck))
+"""
+
+
+@pytest.mark.parametrize("lost", ["State=DRAIN Reason=test", "AvailableFeatures=none ActiveFeatures=none"])
+def test_a_bound_job_whose_gpu_type_is_gone_runs_elsewhere_as_its_user_wrote_it(sandbox: Sandbox, lost: str) -> None:
+    """What gpusaged does, without its wait; slurmctld holds a job for good that asks for a lost feature."""
+    node = next(name for name in sandbox.run("sinfo", "-h", "-N", "-o", "%N").stdout.split() if "h100" in name)
+    job = bound_job(sandbox)
+    try:
+        sandbox.run("scontrol", "update", f"NodeName={node}", *lost.split())
+        sandbox.run("scontrol", "release", job)
+        deadline_s = time.monotonic() + 60
+        while "True" not in sandbox.run(sys.executable, "-c", LOOK.format(job=job)).stdout:
+            assert time.monotonic() < deadline_s, sandbox.run("squeue").stdout
+            time.sleep(0.5)
+        sandbox.wait_for_queue()
+    finally:
+        restored = ["State=RESUME"] if "DRAIN" in lost else ["AvailableFeatures=h100", "ActiveFeatures=h100"]
+        sandbox.run("scontrol", "update", f"NodeName={node}", *restored)
+        sandbox.run("scancel", "--state=PENDING", check=False)
+    shown = dict(re.findall(r"(\w+)=(\S*)", sandbox.run("scontrol", "show", "job", job).stdout))
+    assert (shown["JobState"], shown["Features"]) == ("COMPLETED", "(null)")
+    assert shown["TresPerNode"] in ("gres/gpu:1", "gres:mps:100")
 
 
 def test_a_jobs_own_constraint_is_joined_with_the_gpu_types(sandbox: Sandbox) -> None:

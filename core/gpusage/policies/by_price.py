@@ -75,6 +75,7 @@ def _reach(case: Case, draft: Decision) -> Reach:
         places=where,
         closed=not any(pool.mps_per_gpu for pool in not_understood(case)),
         usual_s=max(place.need.step_time_s.value for place in usual),
+        releases=case.cluster.releases,
     )
 
 
@@ -126,6 +127,8 @@ def _unbound(best: Offer, reach: Reach, within: Limits, case: Case) -> str:
         return f"{why}, which {'is' if len(others) == 1 else 'are'} faster"
     if not can_bind(best.place, reach):
         return f"{why}, and the job cannot be bound to {best.place.name}"
+    if not reach.releases:
+        return f"{why}, and a job that is bound to {best.place.name} could not be let go when that fills"
     return f"{why}, and {best.place.name} has no room now"
 
 

@@ -3,7 +3,8 @@
 Invariants:
 
 1. A share that does not confine the job holds on every GPU type that it may land on.
-2. A job is confined only to GPU types on one of whose nodes it could run, as far as the cluster was seen.
+2. A job is confined only to GPU types on one of whose nodes it could run, in each partition that it names, as far as
+   the cluster was seen: a manager may refuse a job that one of its partitions could never run.
 3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
 4. On any GPU type that the job may land on, its memory cap is within its share of the memory.
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusage.policies.price import Limits, Offer, holds
-from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place
+from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place, Room
 from gpusage_hooks.units import MIB
 
 
@@ -57,6 +58,7 @@ class Reach:
         places: All that may run it, those included that cannot be shared.
         closed: Whether ``places`` are all that could run a share: no GPU type that nobody knows can be shared.
         usual_s: How long a step takes on the GPU that the job would have without a share.
+        releases: As in `Cluster`.
     """
 
     request: GpuRequest
@@ -64,6 +66,7 @@ class Reach:
     places: Sequence[Place]
     closed: bool
     usual_s: float
+    releases: bool = True
 
 
 def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
@@ -73,13 +76,13 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
 
 
 def can_bind(place: Place, reach: Reach) -> bool:
-    """Tell whether a job can be confined to *place*: that has a name to ask for, and a node that could run the job.
+    """Tell whether a job can be confined to *place*: that has a name to ask for, and nodes that could run the job.
 
     Where its nodes are not known, that it is among the places of the job has to do.
     """
     kinds = place.pool.node_kinds
-    has_node = not kinds or any(_could_run(kind, reach) for kind in kinds)
-    return place.pool.exact_feature is not None and reach.request.bindable and has_node
+    everywhere = all(any(_could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
+    return place.pool.exact_feature is not None and reach.request.bindable and (not kinds or everywhere)
 
 
 def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
@@ -88,9 +91,9 @@ def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
     return step_s <= reach.usual_s * within.expected
 
 
-def may_bind(offers: Sequence[Offer], bind: Binding) -> bool:
+def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     """Tell whether the site lets a share confine a job to the places of *offers*."""
-    has_room = any(offer.place.pool.has_room(offer.share_percent) for offer in offers)
+    has_room = reach.releases and any(_has_room(offer, reach) for offer in offers)
     return bind == "always" or (bind == "room" and has_room)
 
 
@@ -103,7 +106,7 @@ def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Bindi
         bound = [offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within)]
         for units in dict.fromkeys(offer.place.pool.mps_per_gpu for offer in bound):
             counted = tuple(offer for offer in bound if offer.place.pool.mps_per_gpu == units)
-            if may_bind(counted, bind):
+            if may_bind(counted, reach, bind):
                 yield Choice(offers=counted, binding=True)
 
 
@@ -115,9 +118,30 @@ def _cap_bytes(offers: Sequence[Offer]) -> int:
     return math.ceil(max(offer.booked_bytes for offer in offers) / MIB) * MIB
 
 
-def _could_run(kind: NodeKind, reach: Reach) -> bool:
-    request = reach.request
-    reached = not kind.partitions or not reach.partitions or bool({*kind.partitions} & {*reach.partitions})
+def _has_room(offer: Offer, reach: Reach) -> bool:
+    """Tell whether the share could start now on a node that could run the job."""
+    pool, request = offer.place.pool, reach.request
+    rooms = [
+        kind.room
+        for kind in pool.node_kinds
+        if any(_could_run(kind, request, name) for name in reach.partitions or ("",))
+    ]
+    if None in rooms or not rooms:
+        return pool.has_room(offer.share_percent)
+    return any(_holds(room, offer.share_percent, request) for room in rooms if room is not None)
+
+
+def _holds(room: Room, share_percent: int, request: GpuRequest) -> bool:
+    return (
+        room.share_percent >= share_percent
+        and room.cpu_count >= request.cpu_count
+        and room.host_memory_bytes >= request.host_memory_bytes
+    )
+
+
+def _could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
+    """Tell whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
+    reached = not kind.partitions or not partition or partition in kind.partitions
     featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
     large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
     return reached and featured and large

@@ -7,7 +7,7 @@ Invariants:
 3. Unknown is ``None``, never 0 or NaN.
 """
 
-from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, NodeKind
+from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, NodeKind, Room
 from gpusage_hooks.types.decisions import STAGES, Case, Code, Decision, DecisionRecord, Place, Rendered, Stage
 from gpusage_hooks.types.figures import Interval, MemoryInterval
 from gpusage_hooks.types.gpus import Gpu
@@ -53,6 +53,7 @@ __all__ = [
     "Price",
     "Range",
     "Rendered",
+    "Room",
     "Rules",
     "Shape",
     "SharingRule",

@@ -42,18 +42,33 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What one node has free now; nothing where something keeps jobs away.
+
+    Attributes:
+        share_percent: The largest part of one of its GPUs.
+    """
+
+    share_percent: int = 0
+    cpu_count: int = 0
+    host_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
     """What the nodes of one kind have beside GPUs, as far as a job may ask for it.
 
     Attributes:
         partitions: Those that reach them; none means that all do.
         features: Every name that a job may ask of them.
+        room: Of the one of them that has most; ``None`` means not known.
     """
 
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     cpu_count: int = 0
     host_memory_bytes: int = 0
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +118,7 @@ class Cluster:
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
             place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
+        releases: Whether a waiting job that a share binds to GPU types is let go where these have no room any more.
     """
 
     manager: str
@@ -112,6 +128,7 @@ class Cluster:
     observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
+    releases: bool = True
 
     def within(
         self,

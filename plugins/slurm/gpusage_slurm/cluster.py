@@ -9,24 +9,22 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from typing import Any
 
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
-from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
+from gpusage_slurm.free import counts, free_gpus, free_share_percent, of_type
 from gpusage_slurm.request import MANAGER
 from gpusage_slurm.tres import SHARES, parse_list
 
 _log = logging.getLogger(__name__)
+_KEPT_AWAY = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
-_BRACKETS = re.compile(r"\([^)]*\)")
-_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^)]*)\))?")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SLICE = re.compile(r"\d+g\.\d+gb")
-_PARTS = re.compile(r"(\d+)/(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,8 @@ class NodeState:
         gres_used: As allocated, in the same form; Slurm adds indices in brackets.
         usable: Whether a job could start there.
         possible_features: What it has, or may have after a restart that Slurm makes for a job.
-        idle: Whether nothing runs there, and nothing keeps jobs away.
+        open: Whether a job could start there now, as far as nothing keeps jobs away.
+        idle: The same, and nothing runs there.
         planned: Whether Slurm plans a job there.
     """
 
@@ -49,10 +48,13 @@ class NodeState:
     partitions: tuple[str, ...] = ()
     usable: bool = True
     possible_features: tuple[str, ...] = ()
+    open: bool = True
     idle: bool = False
     planned: bool = False
     memory_mib: int = 0
     cpu_count: int = 0
+    used_memory_mib: int = 0
+    used_cpu_count: int = 0
 
     @property
     def has_shares(self) -> bool:
@@ -85,7 +87,7 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     nodes = tuple(nodes)
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
     for node in nodes:
-        for kind, count in _counts(node.gres, "gpu").items():
+        for kind, count in counts(node.gres, "gpu").items():
             grouped.setdefault(kind, []).append((node, count))
     pools = (_pool(kind, members, catalogue) for kind, members in grouped.items())
     return tuple(replace(pool, exact_feature=_exact(pool, nodes)) for pool in pools)
@@ -94,18 +96,22 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
 def parse_node(node: Mapping[str, Any]) -> NodeState:
     """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
     states = _states(node)
+    usable = not any(state.startswith(_OUT_OF_USE) for state in states)
     return NodeState(
         name=str(node.get("name", "")),
         gres=str(node.get("gres") or ""),
         gres_used=str(node.get("gres_used") or ""),
         features=_words(node.get("active_features") or node.get("features")),
         partitions=_words(node.get("partitions")),
-        usable=not any(state.startswith(_OUT_OF_USE) for state in states),
+        usable=usable,
         possible_features=_words(node.get("features")),
+        open=usable and not any(state.startswith(_KEPT_AWAY) for state in states),
         idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
         planned="PLANNED" in states,
         memory_mib=int(node.get("real_memory") or 0),
         cpu_count=int(node.get("cpus") or 0),
+        used_memory_mib=int(node.get("alloc_memory") or 0),
+        used_cpu_count=int(node.get("alloc_cpus") or 0),
     )
 
 
@@ -119,16 +125,12 @@ def pyslurm_version() -> tuple[int, int] | None:
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
-    free, partly = 0, [0]
-    units: set[int] = set()
+    free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
     for node, count in members:
-        shares = _of_type(_counts(node.gres, "mps"), site_type)
-        per_gpu = shares // count if count else 0
-        units.add(per_gpu)
-        if node.usable:
-            whole = _of_type(_counts(node.gres_used, "gpu"), site_type)
-            free += max(count - whole - shared_gpus(node.gres_used, site_type, per_gpu), 0)
-            partly.append(free_share_percent(node.gres_used, site_type, per_gpu))
+        shares = of_type(counts(node.gres, "mps"), site_type)
+        units.add(shares // count if count else 0)
+        free += free_gpus(node.gres, node.gres_used, site_type) if node.usable else 0
+        rooms.setdefault(_kind(node), []).append(_room(node, site_type))
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
         gpu=_catalogue_name(site_type, common, _types_beside(site_type, members), catalogue),
@@ -140,8 +142,8 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         feature=_feature(site_type, common),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
-        node_kinds=tuple(dict.fromkeys(_kind(node) for node, _ in members)),
-        free_share_percent=max(partly),
+        node_kinds=tuple(replace(kind, room=max(found, key=astuple)) for kind, found in rooms.items()),
+        free_share_percent=max((_part_free(node, site_type) for node, _ in members if node.usable), default=0),
     )
 
 
@@ -154,9 +156,31 @@ def _kind(node: NodeState) -> NodeKind:
     )
 
 
+def free_whole_gpus(node: NodeState) -> int:
+    """Return how many GPUs of *node*, of whatever type, nobody uses."""
+    return sum(free_gpus(node.gres, node.gres_used, kind) for kind in counts(node.gres, "gpu"))
+
+
+def _room(node: NodeState, site_type: str) -> Room:
+    if not node.open:
+        return Room()
+    return Room(
+        share_percent=100 if free_gpus(node.gres, node.gres_used, site_type) else _part_free(node, site_type),
+        cpu_count=max(node.cpu_count - node.used_cpu_count, 0),
+        host_memory_bytes=max(node.memory_mib - node.used_memory_mib, 0) * MIB,
+    )
+
+
+def _part_free(node: NodeState, site_type: str) -> int:
+    """Return the largest part that is free of those of *node*'s GPUs that are shared now, in percent."""
+    count = counts(node.gres, "gpu").get(site_type, 0)
+    units = of_type(counts(node.gres, "mps"), site_type) // count if count else 0
+    return free_share_percent(node.gres_used, site_type, units)
+
+
 def _types_beside(site_type: str, members: list[tuple[NodeState, int]]) -> set[str]:
     """Return the other GPU types that all nodes with *site_type* have."""
-    types = (set(_counts(node.gres, "gpu")) for node, _ in members)
+    types = (set(counts(node.gres, "gpu")) for node, _ in members)
     return set.intersection(*types) - {site_type, ""}
 
 
@@ -185,56 +209,8 @@ def _feature(site_type: str, features: Iterable[str]) -> str | None:
 def _exact(pool: GpuPool, nodes: tuple[NodeState, ...]) -> str | None:
     """Return the feature of *pool* where it holds a job to that GPU type, whatever else *nodes* are."""
     wanted = (pool.feature or "").casefold()
-    there = (_counts(node.gres, "gpu").keys() for node in nodes if wanted in map(str.casefold, node.features))
+    there = (counts(node.gres, "gpu").keys() for node in nodes if wanted in map(str.casefold, node.features))
     return pool.feature if wanted and all(kinds == {pool.site_type} for kinds in there) else None
-
-
-def _counts(gres: str, name: str) -> dict[str, int]:
-    """Return the count of each type of the resource *name* in a node's list; no type is an empty one."""
-    counts: dict[str, int] = {}
-    for resource in parse_list(_without_brackets(gres)):
-        if resource.name == name:
-            counts[resource.kind or ""] = counts.get(resource.kind or "", 0) + (resource.count or 0)
-    return counts
-
-
-def _of_type(counts: Mapping[str, int], site_type: str) -> int:
-    """Return the count of *site_type*; what has no type is of the node's only one."""
-    return counts.get(site_type, 0) or counts.get("", 0)
-
-
-def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
-    """Return how many of a node's GPUs are shared.
-
-    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
-    """
-    total = 0
-    for kind, count, inside in _SHARED.findall(gres_used):
-        if kind in ("", site_type):
-            used = _RANGE.findall(inside) if "IDX:" in inside else ()
-            total += sum(int(last or first) - int(first) + 1 for first, last in used)
-            total += sum(used != "0" for used, _ in _PARTS.findall(inside))
-            total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
-    return total
-
-
-def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> int:
-    """Return the largest part that is free of those of a node's GPUs that are shared now, in percent; 0 for none.
-
-    Where Slurm tells no more than their sum, one of them has at least the mean free.
-    """
-    free = [0]
-    for kind, count, inside in _SHARED.findall(gres_used):
-        if kind in ("", site_type) and units_per_gpu:
-            gpus = shared_gpus(f"mps:{count}({inside})", "", units_per_gpu)
-            free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
-            free += [100 - 100 * int(count) // (gpus * units_per_gpu)] if gpus and not _PARTS.search(inside) else []
-    return max(free)
-
-
-def _without_brackets(text: str) -> str:
-    """Return ``gpu:v100:1`` of ``gpu:v100:1(IDX:0-1,3)``."""
-    return _BRACKETS.sub("", text)
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -267,4 +243,11 @@ def _as_slurm_has_it(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a node of PySlurm's table by the names of Slurm's JSON."""
     gres, used = (",".join(_words(node.get(name))) for name in ("gres", "gres_used"))
     state = str(node.get("state", "")).split("+")
-    return {**node, "gres": gres, "gres_used": used, "state": state, "active_features": node.get("features_active")}
+    return {
+        **node,
+        "gres": gres,
+        "gres_used": used,
+        "state": state,
+        "active_features": node.get("features_active"),
+        "alloc_memory": node.get("alloc_mem"),
+    }

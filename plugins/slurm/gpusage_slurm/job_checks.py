@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from gpusage.cli.findings import Finding, passed, warned
 from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.rights import may_change_jobs
 
 _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
 
@@ -22,7 +21,8 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
         return warned(name, "; ".join(aftercare["stuck"]), f"{todo}; {_RUN_AS}" if helpless else todo)
     if helpless:
         observation = (
-            f"gpusaged runs as uid {evidence.daemon_uid}: unless that is an operator, it can turn no stuck job back"
+            f"gpusaged runs as uid {evidence.daemon_uid}: no share binds a job to GPU types, and unless that is an "
+            "operator, it can turn no stuck job back"
         )
         return warned(name, observation, _RUN_AS)
     return passed(name, f"none waits in vain; {aftercare.get('turned_back', 0)} turned back")
@@ -30,5 +30,5 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
 
 def _may_change_no_job(evidence: Evidence) -> bool:
     """Tell whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
-    slurm_user = re.search(r"\((\d+)\)$", evidence.settings.get("slurmuser", ""))
-    return slurm_user is not None and evidence.daemon_uid not in (None, 0, int(slurm_user[1]))
+    uid = evidence.daemon_uid
+    return "slurmuser" in evidence.settings and uid is not None and not may_change_jobs(uid, evidence.settings)

@@ -7,10 +7,16 @@ from dataclasses import replace
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import node_side, scontrol
+from gpusage_slurm.address import local_sockets
 from gpusage_slurm.cluster import read_cluster
 from gpusage_slurm.per_gpu_defaults import losses
 from gpusage_slurm.preference import without_demands
+from gpusage_slurm.rights import gpusaged_may_change_jobs
 from gpusage_slurm.unshared import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
+
+_NO_RELEASE = (
+    "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
+)
 
 
 def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
@@ -23,8 +29,11 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
     cluster = without_demands(read_cluster(partitions, catalogue), settings)
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
     limiting = limiting_qos(scontrol.quality_of_service(settings), units)
+    releases = gpusaged_may_change_jobs(settings, local_sockets())
     return replace(
         cluster,
+        releases=releases,
+        notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
         unshared=joined(
             node_side.unshared(settings, partitions),
             whole_node_partitions(partitions),

@@ -1,19 +1,22 @@
 """Jobs whose whole GPU became a share, and which of those that wait seem unable to start.
 
-A waiting job is stuck where a limit on its own share stops it, or where a whole node that it may use is idle and
-planned for nobody else. That may be wrong for a while, so whoever acts on it first sees it hold for some time; a job
-that is then turned back has what its user asked for, so an error costs a share and no job.
+A waiting job is stuck where a limit on its own share stops it, where a whole node that it may use is idle and planned
+for nobody else, or where its share binds it to GPU types while another GPU, which its user's request could have, is
+free; each such GPU counts for one job. That may be wrong for a while, so whoever acts on it first sees it hold for some
+time; a job that is then turned back has what its user asked for, so an error costs a share and no job.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpusage.mark import parse_mark
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster import NodeState, parse_node
+from gpusage_slurm.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint
+from gpusage_slurm.cluster import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs import STATES, Row, base_id, marked_job, rows
 from gpusage_slurm.tres import is_share, parse_list
 
@@ -25,8 +28,6 @@ _COLUMNS = (
 _MOST_AT_ONCE = 500
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
-_UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  # MiB
-_AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[MGTP]?)")
 
 
 def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
@@ -63,18 +64,77 @@ def stuck(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
     return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
 
 
+def waits_bound(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> NodeState | None:
+    """Return the node with a GPU for the job in *row* as its user wrote it, where its share binds it elsewhere.
+
+    Args:
+        row: By the columns of `squeue`.
+        nodes: Those with a GPU that nobody uses.
+        job: What `scontrol show job` says of it.
+    """
+    mark = parse_mark(row["admin_comment"])
+    own = own_constraint(mark, job.get("Features", "")) if mark else None
+    return None if own is None else next((node for node in nodes if could_run_whole(node, job, own)), None)
+
+
+class _Nodes:
+    """The nodes, asked for only where the judgement of a job depends on them."""
+
+    def __init__(self) -> None:
+        self._known: tuple[NodeState, ...] | None = None
+        self._free: Counter[str] = Counter()
+
+    @property
+    def idle(self) -> tuple[NodeState, ...]:
+        """Those that are idle as a whole, and have shares."""
+        return tuple(node for node in self._all() if node.idle and node.has_shares)
+
+    @property
+    def free(self) -> tuple[NodeState, ...]:
+        """Those with a GPU that nobody uses, and that no job was found for."""
+        return tuple(node for node in self._all() if self._free[node.name] > 0)
+
+    def take(self, node: NodeState) -> None:
+        """Count one of the GPUs of *node* as found for a job."""
+        self._free[node.name] -= 1
+
+    def _all(self) -> tuple[NodeState, ...]:
+        if self._known is None:
+            nodes = tuple(map(parse_node, scontrol.nodes()))
+            self._free = Counter({node.name: free_whole_gpus(node) for node in nodes if node.open})
+            self._known = tuple(node for node in nodes if node.idle or self._free[node.name])
+        return self._known
+
+
 def _judged(job_rows: Sequence[Row]) -> Iterator[MarkedJob]:
-    """Yield each job, with why it is stuck; the nodes are asked for only where that depends on them."""
-    nodes: tuple[NodeState, ...] | None = None
+    """Yield each job, with why it is stuck."""
+    nodes, idle = _Nodes(), None
     for row in job_rows:
         reason = ""
         if row["StateCompact"] == "PD":
-            if nodes is None and row["Reason"] in _QUEUED:
-                nodes = tuple(node for node in map(parse_node, scontrol.nodes()) if node.idle and node.has_shares)
-            reason = stuck(row, nodes or (), {})
-            if reason and row["Reason"] in _QUEUED:
-                reason = stuck(row, nodes or (), scontrol.job(base_id(row["JobArrayID"])))
+            if idle is None and row["Reason"] in _QUEUED:
+                idle = nodes.idle
+            reason = _judgement(row, idle or ()) or _released(row, nodes)
         yield marked_job(row, reason)
+
+
+def _judgement(row: Row, idle: Sequence[NodeState]) -> str:
+    reason = stuck(row, idle, {})
+    if reason and row["Reason"] in _QUEUED:
+        return stuck(row, idle, scontrol.job(base_id(row["JobArrayID"])))
+    return reason
+
+
+def _released(row: Row, nodes: _Nodes) -> str:
+    """Return why the job in *row* waits in vain for the GPU types of its share; empty where it does not."""
+    if not row["Reason"].startswith(WAITS_FOR_NODES) or not is_bound(parse_mark(row["admin_comment"])):
+        return ""
+    free = nodes.free
+    node = waits_bound(row, free, scontrol.job(base_id(row["JobArrayID"]))) if free else None
+    if node is None:
+        return ""
+    nodes.take(node)
+    return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
 
 
 def _has_share(resources: str) -> bool:
@@ -96,13 +156,8 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     return (
         bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
-        and _mib(asked.get("mem", "0")) <= node.memory_mib
+        and mib(asked.get("mem", "0")) <= node.memory_mib
         and int(asked.get("cpu", "1")) <= node.cpu_count
         and all(wish == "(null)" for wish in wishes)
         and (features == "(null)" or {*features.split("&")} <= {*node.features})
     )
-
-
-def _mib(text: str) -> float:
-    match = _AMOUNT.fullmatch(text)
-    return float(match["number"]) * _UNITS[match["unit"]] if match else 0.0

@@ -1,8 +1,9 @@
 """A waiting job that gets its user's request again, by `scontrol update`.
 
-Slurm 24.11 and 26.05 change a waiting job's shares into GPUs; 22.05 refuses ("Invalid generic resource"). What stood
-beside the share stays. A job that was turned back carries the mark BACK, and is left alone from then on; one that
-could not be carries STUCK.
+Slurm 24.11 and 26.05 change a waiting job's shares into GPUs; 22.05 refuses ("Invalid generic resource"; emptied first,
+the job would run without any). There a job that is bound to GPU types gets all shares of one GPU, wherever that is, and
+any other stays as it is. What stood beside the share stays. A job that was turned back carries the mark BACK, and is
+left alone from then on; one that could not be carries STUCK.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from gpusage.mark import Mark, parse_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.constraint import unbound_constraint
-from gpusage_slurm.jobs import base_id, rows
+from gpusage_slurm.bound import own_constraint
+from gpusage_slurm.cluster import parse_node
+from gpusage_slurm.free import counts, of_type
+from gpusage_slurm.jobs import Row, base_id, rows
 from gpusage_slurm.tres import is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
-_UNTYPED = re.compile(r"gres/gpu(?::1)?")
-_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512))
+_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
 _MAXIMUM_BYTES = 1024
 _REFUSED = "generic resource"
 _CURE = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
@@ -38,14 +40,12 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     if mark is None or asked is None or not mark.of_share:
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
-    gres = _restored(job, asked[1])
-    back = replace(mark, code="BACK", before=mark.after, after=mark.before, reasons=reason)
-    try:
-        _update(job, f"Gres={gres}", *_freed(mark), _comment(job, mark, back))
-    except RequestError as error:
-        if _REFUSED not in str(error):
-            raise
-    else:
+    row = _waiting(job)
+    freed = tuple(_freed(mark, row["Feature"]))
+    if _changed(job, mark, row, asked[1], freed, reason):
+        return True
+    units = _whole_units() if any(setting.startswith("Features=") for setting in freed) else None
+    if units and _changed(job, mark, row, f"mps:{units}", freed, reason):
         return True
     if mark.code != "STUCK":
         advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
@@ -53,23 +53,51 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     return False
 
 
-def _freed(mark: Mark) -> Iterator[str]:
+def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, ...], reason: str) -> bool:
+    """Tell whether slurmctld lets the job have *gpu* in the place of its share."""
+    back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
+    try:
+        _update(job, f"Gres={_restored(row, gpu)}", *freed, _comment(job, mark, back))
+    except RequestError as error:
+        if _REFUSED not in str(error):
+            raise
+        return False
+    return True
+
+
+def _whole_units() -> int | None:
+    """Return how many shares every GPU of the cluster counts, ``None`` where they differ."""
+    units = {
+        of_type(counts(node.gres, "mps"), kind) // count
+        for node in map(parse_node, scontrol.nodes())
+        for kind, count in counts(node.gres, "gpu").items()
+        if count
+    }
+    return units.pop() or None if len(units) == 1 else None
+
+
+def _freed(mark: Mark, features: str) -> Iterator[str]:
     """Yield the settings that take back where the share was to run; a GPU type that the user named stays held."""
-    place = mark.after.partition(", ")[2]
-    if place.startswith("prefer "):
+    if mark.after.partition(", ")[2].startswith("prefer "):
         yield "Prefer="
-    if place.startswith("constraint ") and _UNTYPED.fullmatch(mark.before):
-        yield f"Features={unbound_constraint(place.removeprefix('constraint '))}"
+    own = own_constraint(mark, features)
+    if own is not None:
+        yield f"Features={own}"
 
 
-def _restored(job: MarkedJob, gpu: str) -> str:
-    """Return what the waiting job asks for now, *gpu* in the place of its share."""
+def _waiting(job: MarkedJob) -> Row:
+    """Return what the job asks for now; it waits for a share."""
     which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
-    resources_by_job = {row["JobArrayID"]: row["tres-per-node"] for row in rows(*which, columns=_COLUMNS)}
-    resources = parse_list(resources_by_job.get(job.job_id, ""))
-    if not any(is_share(resource) for resource in resources):
+    waiting = {row["JobArrayID"]: row for row in rows(*which, columns=_COLUMNS)}.get(job.job_id)
+    if waiting is None or not any(is_share(resource) for resource in parse_list(waiting["tres-per-node"])):
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
+    return waiting
+
+
+def _restored(row: Row, gpu: str) -> str:
+    """Return what the job in *row* asks for, *gpu* in the place of its share."""
+    resources = parse_list(row["tres-per-node"])
     others = [re.sub(r"^gres[:/]", "", resource.text) for resource in resources if not is_share(resource)]
     return ",".join((gpu, *others))
 

@@ -10,7 +10,7 @@ from gpusage.policies.choice import Choice, Reach, choose
 from gpusage.policies.price import Limits, Offer, holds, limits, offers, partners_of, sizes, trouble
 from gpusage.predictors.beside import beside
 from gpusage_hooks import samples
-from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Place, Price, SharingRules
+from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Place, Price, Room, SharingRules
 from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
@@ -36,10 +36,14 @@ def offer(gpu: Gpu = FAST, percent: int = 50, value: float = 1.1, spread: float 
     return found
 
 
-def taken(*where: Place, bind: Binding = "room", closed: bool = True, **request: object) -> Choice | None:
+def taken(
+    *where: Place, bind: Binding = "room", closed: bool = True, releases: bool = True, **request: object
+) -> Choice | None:
     asked = replace(GpuRequest(gpu_count=1), **request)  # type: ignore[arg-type]
     usual_s = max(one.need.step_time_s.value for one in where)
-    reach = Reach(request=asked, partitions=asked.partitions, places=where, closed=closed, usual_s=usual_s)
+    reach = Reach(
+        request=asked, partitions=asked.partitions, places=where, closed=closed, usual_s=usual_s, releases=releases
+    )
     return choose([*offers(where, SharingRules())], reach, SITE, bind)
 
 
@@ -183,6 +187,36 @@ def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(asked: dict[s
     cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(kind, other))
     asked = {"cpu_count": 2, **asked}
     assert (taken(dear, cheap, **asked) is not None) is bound
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound"),
+    [
+        ({}, True),
+        ({"cpu_count": 5}, False),
+        ({"host_memory_bytes": 9 * GIB}, False),
+        ({"partitions": ("free",)}, True),
+        ({"partitions": ("full",)}, False),
+        ({"partitions": ("free", "full")}, True),
+        ({"partitions": ("free", "elsewhere")}, False),
+        ({"node_features": (("ib",),)}, False),
+    ],
+)
+def test_room_counts_only_on_nodes_that_could_run_the_job(asked: dict[str, object], *, bound: bool) -> None:
+    """A type may be free in one partition and full in another; bound to it there, the job would wait."""
+    large = {"cpu_count": 16, "host_memory_bytes": 64 * GIB}
+    room = Room(share_percent=100, cpu_count=4, host_memory_bytes=8 * GIB)
+    free = NodeKind(partitions=("free",), room=room, **large)  # type: ignore[arg-type] - counts
+    full = NodeKind(partitions=("full",), features=("ib",), room=Room(), **large)  # type: ignore[arg-type] - counts
+    dear = place(OLD, on_share(OLD, 50, 1.4))
+    cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(free, full))
+    assert (taken(dear, cheap, **asked) is not None) is bound
+
+
+def test_a_job_is_confined_only_where_it_is_let_go_again_unless_the_site_says_so() -> None:
+    dear, cheap = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1))
+    assert taken(dear, cheap, releases=False) is None
+    assert taken(dear, cheap, releases=False, bind="always") is not None
 
 
 def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_accepts() -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from gpusage.api import advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Cluster, NodeKind
+from gpusage_hooks.types import Cluster, NodeKind, Room
 from gpusage_hooks.units import GIB
 from gpusage_slurm import cluster, scontrol
-from gpusage_slurm.cluster import NodeState, free_share_percent, parse_node, pools_of, read_cluster
+from gpusage_slurm.cluster import NodeState, parse_node, pools_of, read_cluster
+from gpusage_slurm.free import free_share_percent
 from gpusage_slurm.request import read_request
 
 
@@ -86,7 +87,31 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
     (pool,) = pools_of(nodes, advisor().catalogue)
     small, large = pool.node_kinds
     assert (small.cpu_count, small.host_memory_bytes) == (0, 0)
-    assert large == NodeKind(partitions=("long",), features=small.features, cpu_count=8, host_memory_bytes=64 * GIB)
+    assert large == NodeKind(
+        partitions=("long",),
+        features=small.features,
+        cpu_count=8,
+        host_memory_bytes=64 * GIB,
+        room=Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB),
+    )
+
+
+def test_the_room_of_a_kind_is_that_of_one_node_on_which_a_job_could_start_now() -> None:
+    def at(name: str, used: str, **fields: object) -> NodeState:
+        values = {"cpu_count": 8, "memory_mib": 1024, "partitions": ("gpu",)} | fields
+        return node(name, "gpu:v100:2,mps:200", used, **values)
+
+    full = at("n1", "gpu:v100:2", used_cpu_count=2)
+    shared = at("n2", "gpu:v100:1,mps:v100:40(IDX:1)", used_cpu_count=6, used_memory_mib=512)
+    kept = at("n3", "", open=False)
+    rooms = [pools_of(nodes, advisor().catalogue)[0].node_kinds[0].room for nodes in ((full, shared, kept), (kept,))]
+    assert rooms == [Room(share_percent=60, cpu_count=2, host_memory_bytes=GIB // 2), Room()]
+
+
+@pytest.mark.parametrize("state", ["MAINT", "MAINTENANCE", "RESERVED", "PLANNED", "DRAIN", "DOWN", "REBOOT_ISSUED"])
+def test_a_node_from_which_something_keeps_jobs_away_has_no_room(state: str) -> None:
+    assert not parse_node({"name": "n1", "state": ["IDLE", state]}).open
+    assert parse_node({"name": "n1", "state": ["MIXED"]}).open
 
 
 def test_gpus_of_a_node_that_is_down_count_but_are_not_free() -> None:

@@ -1,0 +1,129 @@
+"""Jobs that a share binds to GPU types: when one is let go, and what of its constraint is its user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.mark import Mark, parse_mark
+from gpusage_slurm import rewritten_jobs, scontrol
+from gpusage_slurm.bound import is_bound, own_constraint
+from gpusage_slurm.cluster import parse_node
+from gpusage_slurm.rewritten_jobs import waits_bound
+from gpusage_slurm.rights import gpusaged_may_change_jobs, may_change_jobs
+
+MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:50, constraint h100 | why"
+ROW = {
+    "JobArrayID": "7",
+    "UserName": "ada",
+    "StateCompact": "PD",
+    "Reason": "Resources",
+    "Partition": "gpu",
+    "tres-alloc": "cpu=4,mem=128G,node=1",
+    "SchedNodes": "",
+    "admin_comment": MARK,
+}
+JOB = {"Features": "h100", "NumCPUs": "4", "MinMemoryNode": "16G", "Partition": "gpu,other"}
+NODE = {
+    "name": "a100-1",
+    "state": ["MIXED"],
+    "partitions": ["gpu"],
+    "gres": "gpu:a100:2,mps:200",
+    "gres_used": "gpu:a100:1(IDX:0)",
+    "active_features": ["a100", "ib"],
+    "cpus": 32,
+    "alloc_cpus": 28,
+    "real_memory": 65536,
+    "alloc_memory": 49152,
+}
+
+
+def mark(text: str) -> Mark:
+    found = parse_mark(text)
+    assert found is not None
+    return found
+
+
+def test_a_bound_job_waits_in_vain_while_another_gpu_is_free_for_its_users_request() -> None:
+    """No node is idle as a whole, so that nothing else would find it."""
+    node = parse_node(NODE)
+    assert waits_bound(ROW, [node], JOB) == node
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": ["MIXED", "DRAIN"]},
+        {"state": ["MIXED", "RESERVED"]},
+        {"state": ["MIXED", "PLANNED"]},
+        {"partitions": ["cpu"]},
+        {"gres_used": "gpu:a100:1(IDX:0),mps:a100:40(IDX:1)"},
+        {"alloc_cpus": 29},
+        {"alloc_memory": 49153},
+    ],
+)
+def test_a_node_that_could_not_run_the_users_request_now_frees_nobody(change: dict[str, Any]) -> None:
+    assert waits_bound(ROW, [parse_node(NODE | change)], JOB) is None
+
+
+@pytest.mark.parametrize(
+    ("mark_text", "features", "own"),
+    [
+        (MARK, "h100", ""),
+        (MARK, "h200", None),  # its user changed it
+        (MARK, "", None),
+        (MARK.replace("h100", "h100&ib"), "h100&ib", "ib"),
+        (MARK.replace("h100", "(h100|a100)&(ib|opa)"), "(h100|a100)&(ib|opa)", "ib|opa"),
+        (MARK.replace("h100 | why", "h100&very_lo..."), "h100&very_long", "very_long"),
+        (MARK.replace("gpu:1", "gpu:h100:1"), "h100", None),  # its user named the type
+        (MARK.replace("constraint", "prefer"), "h100", None),
+    ],
+)
+def test_the_users_own_constraint_is_known_as_long_as_nobody_changed_it(
+    mark_text: str, features: str, own: str | None
+) -> None:
+    assert own_constraint(mark(mark_text), features) == own
+
+
+def test_a_job_that_its_user_bound_is_not_let_go() -> None:
+    assert not is_bound(mark(MARK.replace("gpu:1", "gpu:h100:1")))
+    assert waits_bound(ROW, [parse_node(NODE)], JOB | {"Features": "h200"}) is None
+    own = JOB | {"Features": "h100&opa"}
+    assert waits_bound(ROW | {"admin_comment": MARK.replace("h100", "h100&opa")}, [parse_node(NODE)], own) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "count"),
+    [
+        ("Resources", 1),
+        ("ReqNodeNotAvail, May be reserved for other job", 1),
+        ("BadConstraints", 1),  # slurmctld holds it for good
+        ("JobHeldUser", 0),
+        ("Dependency", 0),
+        ("QOSGrpGRES", 0),
+    ],
+)
+def test_a_free_gpu_is_a_reason_for_one_job(monkeypatch: pytest.MonkeyPatch, reason: str, count: int) -> None:
+    rows = [ROW | {"JobArrayID": str(number), "Reason": reason, "tres-per-node": "gres/mps:50"} for number in (7, 8)]
+    monkeypatch.setattr(rewritten_jobs, "rows", lambda *_, **__: iter(rows))
+    monkeypatch.setattr(scontrol, "nodes", lambda: [NODE])
+    monkeypatch.setattr(scontrol, "job", lambda _: JOB)
+    jobs = rewritten_jobs.shared_jobs(("waiting",))
+    assert [job.job_id for job in jobs if "a100-1 has a GPU free" in job.stuck] == ["7"][:count]
+
+
+def test_who_may_change_jobs() -> None:
+    settings = {"slurmuser": "slurm(64030)"}
+    assert [uid for uid in (0, 64030, 1000) if may_change_jobs(uid, settings)] == [0, 64030]
+    assert not may_change_jobs(1000, {})
+
+
+def test_gpusaged_is_whoever_owns_its_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    socket = tmp_path / "gpusaged.sock"
+    socket.touch()
+    owner = socket.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: 64031)
+    assert gpusaged_may_change_jobs({"slurmuser": f"slurm({owner})"}, [str(socket), "/nonexistent"])
+    assert not gpusaged_may_change_jobs({"slurmuser": "slurm(64030)"}, ["/nonexistent"])
