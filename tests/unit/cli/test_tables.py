@@ -1,11 +1,16 @@
-"""Tables fit the terminal, and fold before they lose anything."""
+"""Tables fit the terminal, fold before they lose anything, and act on no terminal."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from gpusage.cli.tables import Column, show, show_rows
+from gpusage.cli.failure import tell
+from gpusage.cli.tables import Column, print_json, show, show_rows, show_title
+from gpusage.plain_text import visible_lines
 
+EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
 COLUMNS = (Column("GPU", is_left=True), Column("step time"), Column("GPU busy", is_optional=True))
 ROWS = [["v100-sxm2-16gb", "197 ms (170-231)", "97 % (90-100)"]]
 
@@ -63,3 +68,25 @@ def test_colours_are_for_terminals_that_want_them(
     monkeypatch.delenv("FORCE_COLOR")
     show_rows(COLUMNS, ROWS)
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_escapes_bells_and_turned_writing_become_question_marks(capsys: pytest.CaptureFixture[str]) -> None:
+    """In text, titles, cells and errors; line breaks stay where they are ours."""
+    assert visible_lines(f"one\n{EVIL}") == "one\n?]0;owned??fdp.?31m"
+    show(EVIL)
+    show_title(EVIL)
+    show_rows([Column("model", is_left=True)], [[EVIL]])
+    tell("input", EVIL, 1, ())
+    seen = capsys.readouterr()
+    assert "owned" in seen.out
+    for text in (seen.out, seen.err):
+        assert not {*text} & {*"\x1b\x07\u202e\x9b"}
+
+
+def test_json_escapes_what_a_terminal_would_act_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program reads the very same text."""
+    print_json({"model": EVIL})
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert "\x1b" not in printed
+    assert json.loads(printed) == {"model": EVIL}

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 from gpusage.graphs.onnx.reader import read_model
 from gpusage_hooks.errors import GraphError
 
+EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
+
 LIMIT_S = 5.0
 LIMIT_BYTES = 512 * 1024**2
 
@@ -405,3 +407,18 @@ def test_a_bomb_is_refused_or_read_in_bounded_time_and_memory(path: Path, write:
     assert said == "accepted" or said.endswith(".")
     assert float(time_s) <= LIMIT_S
     assert int(memory_bytes) <= LIMIT_BYTES
+
+
+def test_an_operator_with_a_hostile_name_is_read_as_harmless(tmp_path: Path) -> None:
+    """Operator and domain stand in a file as free text, and are shown where no rule knows them."""
+    node = helper.make_node(EVIL, ["x"], ["y"], domain=EVIL)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
+    model = helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    graph = read_model(str(path), {})
+    assert graph is not None
+    assert all(each.op_type.isprintable() for each in graph.nodes)
+    assert all(text.isprintable() for text, _ in graph.unknown_op_types)
+    assert all(note.isprintable() for note in graph.notes)
+    assert graph.unknown_op_types
