@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
@@ -156,11 +162,44 @@ def test_what_is_pure_imports_nothing_impure(part: str) -> None:
 
 
 def test_the_contract_needs_the_standard_library_and_pluggy_only() -> None:
-    import sys  # noqa: PLC0415 - the list of the standard library's modules is used here only
-
     known = {*sys.stdlib_module_names, "pluggy", "gpusage_hooks"}
     found = {module.partition(".")[0] for path in files("gpusage_hooks") for module in imports(path, "gpusage_hooks")}
     assert found - known == set()
+
+
+NOT_DECLARED = {"pyslurm", "threadpoolctl", "urllib3"}
+"""PySlurm is the site's own; the other two come with scikit-learn and requests."""
+
+NAMES_OF_PACKAGES = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn"}
+
+
+def imports_at_run_time(path: Path) -> Iterator[str]:
+    """Yield the outermost package of each absolute import, those for type checkers left out."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0]
+        is_for_types = isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        waiting.extend(node.orelse if isinstance(node, ast.If) and is_for_types else ast.iter_child_nodes(node))
+
+
+def test_each_package_that_we_import_is_one_that_users_get() -> None:
+    """The extras for tests and releases do not count: users do not install them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in ("torch", "slurm", "yarn", "postgresql", "train")]
+    declared = {re.split(r"[^\w-]", line)[0] for line in sum(extras, project["dependencies"])}
+    known = {*sys.stdlib_module_names, *LAYERS, *declared, *NOT_DECLARED}
+    strays = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for package in LAYERS
+        for path in files(package)
+        for module in imports_at_run_time(path)
+        if NAMES_OF_PACKAGES.get(module, module) not in known
+    ]
+    assert strays == []
 
 
 @pytest.mark.parametrize(

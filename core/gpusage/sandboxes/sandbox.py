@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, ClassVar
 
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.guard import dismiss, start_guard
@@ -29,6 +27,9 @@ from gpusage.sandboxes.inside import Inside
 from gpusage.sandboxes.layout import Layout
 from gpusage.sandboxes.progress import Report
 from gpusage_hooks.errors import RequestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # mypy brings it; at run time nothing needs it
 
 START_LIMIT_S = 90.0
 _POLL_S = 0.05
