@@ -4,7 +4,6 @@ Invariants:
 
 1. Whoever answers reads one `Snapshot` and waits for nobody: files and managers are asked in threads of their own.
 2. Ages are measured on the monotonic clock; setting the clock back changes nothing.
-3. A configuration that cannot be used changes nothing but `status`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ import msgspec
 
 from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration
-from gpusage.configuration_file import Managers, configuration_path, load_configuration
+from gpusage.configuration_file import Managers
 from gpusage.error_text import sentence
+from gpusage.service.configuration_watch import ConfigurationWatch
 from gpusage.service.kill_switch import kill_reason
-from gpusage.service.peer import allowed_uids
 from gpusage.service.precedents import Precedents
 from gpusage.service.warm_up import warm
 from gpusage.verdict import Premises
-from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 
 TICK_S = 0.5
@@ -88,19 +86,14 @@ class State:
         managers: Managers,
         path: Path | None = None,
     ) -> None:
-        self._configuration = configuration
+        self._watched = ConfigurationWatch(configuration, managers, path)
         self._advisor = advisor
-        self._path = path
         self._managers = managers
         self._sightings: dict[str, Sighting] = {}
         self._errors: dict[str, str] = {}
         self._killed: str | None = None
-        self._broken: str | None = None
-        self._signature: object = None
-        self._glimpsed: object = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._trusted_uids = self._resolved()
         self._snapshot = self._made()
 
     @property
@@ -110,7 +103,7 @@ class State:
 
     def start(self) -> None:
         """Look at files and managers from now on."""
-        self._signature = _signature(self._path or configuration_path())
+        self._watched.start()
         self.look()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         for manager in self._managers:
@@ -122,8 +115,8 @@ class State:
 
     def look(self) -> None:
         """Read again what has changed on disk, and publish a new snapshot where that changes anything."""
-        self._reload()
-        self._killed = kill_reason(self._configuration.kill_switch)
+        self._watched.look()
+        self._killed = kill_reason(self._watched.configuration.kill_switch)
         self._publish()
 
     def status(self) -> dict[str, Any]:
@@ -132,7 +125,7 @@ class State:
         return {
             "mode": snapshot.configuration.mode,
             "kill_switch": {"path": snapshot.configuration.kill_switch, "on": snapshot.killed is not None},
-            "configuration": {"path": str(self._path or configuration_path()), "error": self._broken},
+            "configuration": {"path": str(self._watched.path), "error": self._watched.trouble},
             "clusters": {
                 manager: {"age_s": round(now_s - sighting.seen_at_s, 1), **msgspec.to_builtins(sighting.cluster)}
                 for manager, sighting in dict(self._sightings).items()
@@ -147,7 +140,7 @@ class State:
     def _observe(self, manager: str) -> None:
         while True:
             _guarded(lambda: self._ask(manager))
-            if self._stop.wait(max(SHORTEST_REFRESH_S, self._configuration.daemon.refresh_s)):
+            if self._stop.wait(max(SHORTEST_REFRESH_S, self._watched.configuration.daemon.refresh_s)):
                 return
 
     def _ask(self, manager: str) -> None:
@@ -171,31 +164,6 @@ class State:
             _log.warning("%s: %s", manager, trouble)
         self._errors[manager] = trouble
 
-    def _reload(self) -> None:
-        signature = _signature(self._path or configuration_path())
-        if signature == self._signature:
-            return
-        if signature != self._glimpsed:
-            self._glimpsed = signature  # somebody may be writing still: it is read when the next look finds it so
-            return
-        self._signature = signature
-        try:
-            self._configuration = load_configuration(self._path, self._managers)
-        except GpuUsageError as error:
-            self._broken = str(error)
-            _log.warning("configuration unchanged: %s", error)
-        else:
-            self._broken = None
-            self._trusted_uids = self._resolved()
-            _log.info("configuration read again: mode %s", self._configuration.mode)
-
-    def _resolved(self) -> frozenset[int]:
-        """Return who may ask; only when a configuration is new, because a directory service may take its time."""
-        uids, unknown = allowed_uids(self._configuration.daemon.allowed_users)
-        if unknown:
-            _log.warning("daemon.allowed_users names users whom this host does not know: %s", ", ".join(unknown))
-        return uids
-
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
             snapshot = self._made()
@@ -203,14 +171,14 @@ class State:
                 self._snapshot = snapshot
 
     def _made(self) -> Snapshot:
-        configuration = self._configuration
+        configuration = self._watched.configuration
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
         sightings = dict(self._sightings)
         fresh = {manager: sighting.cluster for manager, sighting in sightings.items() if sighting.seen_at_s >= oldest_s}
         return Snapshot(
             configuration=configuration,
             advisor=self._advisor.configured(configuration),
-            trusted_uids=self._trusted_uids,
+            trusted_uids=self._watched.trusted_uids,
             clusters=fresh,
             troubles={
                 manager: self._errors.get(manager) or f"{manager} has not been seen for too long"
@@ -219,15 +187,6 @@ class State:
             },
             killed=self._killed,
         )
-
-
-def _signature(path: Path) -> object:
-    """Return something that changes when the file does; files may be replaced within one tick of the clock."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        return error.errno
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
 
 def _guarded(action: Callable[[], None]) -> None:
