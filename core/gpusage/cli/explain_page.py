@@ -1,4 +1,4 @@
-"""The page of `gpusage predict --explain -o`: where time and memory go, drawn."""
+"""The page of `gpusage predict -o`: what shares of each GPU cost, and where time and memory go, drawn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from gpusage.cli import explain, figures
-from gpusage.pages import bars, html
+from gpusage.pages import bars, curves, html
 from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
+from gpusage_hooks.types import Price
 
 COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), strict=True))
 MEMORY_COLOUR = {"memory": "#4b8b6f"}
@@ -22,6 +23,7 @@ class Model:
         words: What it is, and how it is run.
         columns: Of the table of its needs, one row per GPU, with their intervals.
         notes: What a reader should know of the figures, one sentence each.
+        prices: What shares cost, for each GPU that can be shared by rising share, as `curves.PERCENTS` has them.
     """
 
     title: str
@@ -30,6 +32,7 @@ class Model:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     explanations: Sequence[Explanation]
+    prices: Sequence[Sequence[Price]] = ()
 
 
 def page(models: Sequence[Model], legend: str) -> str:
@@ -37,10 +40,15 @@ def page(models: Sequence[Model], legend: str) -> str:
     body = "".join(
         f"<h2>{escape(model.title)}</h2><p>{escape(model.words)}</p>{html.table(model.columns, model.rows)}"
         f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}"
-        f"{''.join(_section(explanation) for explanation in model.explanations)}"
+        f"{_prices(model.prices)}{''.join(_section(explanation) for explanation in model.explanations)}"
         for model in models
     )
     return html.page("gpusage predict", body)
+
+
+def _prices(prices: Sequence[Sequence[Price]]) -> str:
+    """Return slowdown against share for each GPU; nothing where none can be shared."""
+    return html.figure(curves.plots(prices), curves.CAPTION) if prices else ""
 
 
 def _section(explanation: Explanation) -> str:

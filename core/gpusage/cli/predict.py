@@ -11,8 +11,10 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, explain, explain_page, figures, options, shares, tables
 from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage.pages import curves
+from gpusage.policies.place import LIMITING
 from gpusage.predictors.explanation import Explanation, explanation_of
-from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
 
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
@@ -44,13 +46,14 @@ def predict(
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
-    predictions = _predictions(options.read_requests(models, run), gpus, shares.read_shares(run))
+    asked = shares.read_shares(run)
+    predictions = _predictions(options.read_requests(models, run), gpus, asked)
     explanations = [
         _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
         for graph, run, needs in predictions
     ]
     if output is not None:
-        _write_page(output, predictions, explanations)
+        _write_page(output, predictions, explanations, asked)
     pairs = list(zip(predictions, explanations if explains else [()] * len(predictions), strict=True))
     if as_json:
         entries = [_document(*prediction, explained) for prediction, explained in pairs]
@@ -83,7 +86,12 @@ def _show_explanations(explanations: Sequence[Explanation]) -> None:
         explain.show(explanation)
 
 
-def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Sequence[Sequence[Explanation]]) -> None:
+def _write_page(
+    path: Path,
+    predictions: Sequence[Prediction],
+    explanations: Sequence[Sequence[Explanation]],
+    asked: shares.Shares,
+) -> None:
     models = [
         explain_page.Model(
             title=graph.name,
@@ -92,6 +100,7 @@ def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Seq
             rows=[list(_cells(need, needs, run.steps)) for need in needs],
             notes=_notes(needs),
             explanations=explained,
+            prices=_prices(graph, run, needs, asked),
         )
         for (graph, run, needs), explained in zip(predictions, explanations, strict=True)
     ]
@@ -100,6 +109,15 @@ def _write_page(path: Path, predictions: Sequence[Prediction], explanations: Seq
     except OSError as error:
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error
+
+
+def _prices(
+    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], asked: shares.Shares
+) -> tuple[tuple[Price, ...], ...]:
+    """Return what shares cost, by rising share, on each GPU of *needs* that can be shared."""
+    gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
+    shared = [gpu for gpu in gpus if gpu.compute_capability >= LIMITING and not gpu.cut_from]
+    return asked.prices(advisor(), graph, run, shared, curves.PERCENTS)
 
 
 def _document(

@@ -10,7 +10,7 @@ import click
 
 from gpusage_hooks.comment import parse_duration_s
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Price, Workload
 
 if TYPE_CHECKING:
     from gpusage.advisor import Advisor
@@ -37,9 +37,13 @@ class Shares(NamedTuple):
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
         if not self.percents:
             return advisor.predict(graph, run, gpus)
-        alone = self._alone(advisor.catalogue)
-        run = run if alone == Alone() else replace(run, alone=alone)
-        return advisor.predict_shares(graph, run, gpus, self.percents)
+        return advisor.predict_shares(graph, self._known(run, advisor.catalogue), gpus, self.percents)
+
+    def prices(
+        self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[tuple[Price, ...], ...]:
+        """Return what *percents* of each of *gpus* cost, in their order."""
+        return advisor.price(graph, self._known(run, advisor.catalogue), gpus, percents)
 
     def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
         """See that what is known is of a GPU that is predicted for.
@@ -54,6 +58,11 @@ class Shares(NamedTuple):
                 f"Add --gpu {self.step_time.gpu}."
             )
             raise RequestError(message)
+
+    def _known(self, run: Workload, catalogue: Catalogue) -> Workload:
+        """Return *run* with what is known of the job."""
+        alone = self._alone(catalogue)
+        return run if alone == Alone() else replace(run, alone=alone)
 
     def _alone(self, catalogue: Catalogue) -> Alone:
         """Return what is known of the job; a step time holds on the GPU that it names alone."""
