@@ -37,10 +37,10 @@ _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "util
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the widths on every row, and what partners add."""
     zoo = load_zoo()
-    columns = _columns(data, zoo)
+    columns = columns_of(data, zoo)
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
     partners = cautious(fitted_partners(partners_rows(data, zoo, fitted)))
-    return [_artifact(columns, fitted, partners, _held_out(columns))]
+    return [_artifact(columns, fitted, partners, held_out(columns))]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -50,14 +50,21 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 
 def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     """Do as `evaluate` with the cards of *zoo*."""
-    columns = _columns(data, zoo)
-    predicted = _held_out(columns)
+    columns = columns_of(data, zoo)
+    return tables_of(columns, held_out(columns), data, zoo)
+
+
+def tables_of(
+    columns: SlowdownColumns, predicted: Mapping[ToldFrom, FloatArray], data: DataFolder, zoo: Zoo
+) -> Sequence[ScoreTable]:
+    """Score what is *predicted* of *columns*, one table a source, and what partners add."""
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
     beside = partners_table(partners_rows(data, zoo, fitted))
     return [*(_table(columns, source, predicted) for source in FILES), beside]
 
 
-def _columns(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
+def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
+    """Return every measurement of *data* whose model *zoo* has, with what is predicted of it."""
     rows = slowdown_rows(data, zoo)
     check_enough([row.family for row in rows], "families")
     return with_predictions(rows, zoo)
@@ -116,7 +123,7 @@ def _predicted(columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviat
     return slowdowns(working, columns.growth[which], deviations)
 
 
-def _held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:
+def held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:
     """Return low end, point and high end of each row by what is known, the widths of other families; else NaN."""
     predicted = {told_from: np.full((3, len(columns.rows)), np.nan) for told_from in TOLD_FROM}
     for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
@@ -126,7 +133,8 @@ def _held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:
     return predicted
 
 
-def _baselines(columns: SlowdownColumns) -> Iterator[tuple[str, FloatArray]]:
+def baselines(columns: SlowdownColumns) -> Iterator[tuple[str, FloatArray]]:
+    """Yield plainer rules by name, and what each says of every row."""
     part = np.array([row.part for row in columns.rows])
     yield "no slowdown", np.ones(len(part))
     yield "in proportion to the SMs", 1.0 / part
@@ -148,7 +156,7 @@ def _table(columns: SlowdownColumns, source: str, predicted: Mapping[ToldFrom, F
             lines.append(
                 (f"gpusage, {_WORDS[told_from]}", scored.row_count, *(100 * cell for cell in cells), scored.width)
             )
-    for name, point in _baselines(columns):
+    for name, point in baselines(columns):
         scored = score(measured[of_source], point[of_source])
         errors = (scored.mape, scored.median, scored.bias)
         lines.append((name, scored.row_count, *(100 * error for error in errors), None, None))
