@@ -59,8 +59,9 @@ def tables_of(
 ) -> Sequence[ScoreTable]:
     """Score what is *predicted* of *columns*, one table a source, and what partners add."""
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
-    beside = partners_table(partners_rows(data, zoo, fitted))
-    return [*(_table(columns, source, predicted) for source in FILES), beside]
+    tables = [_table(columns, source, predicted) for source in FILES]
+    beside = partners_rows(data, zoo, fitted)
+    return [*tables, partners_table(beside)] if beside else tables
 
 
 def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:

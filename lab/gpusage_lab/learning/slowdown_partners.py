@@ -55,7 +55,12 @@ def partners_rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> tuple[P
 
 
 def fitted_partners(rows: Sequence[PartnersRow]) -> Partners:
-    """Return the power that errs least, and the one that leaves 5 % of the rows that the GPU decides above."""
+    """Return the power that errs least, and the one that leaves 5 % of the rows that the GPU decides above.
+
+    Without rows nothing is learned: partners add nothing.
+    """
+    if not rows:
+        return Partners(average=0.0, bad=0.0)
     measured = np.array([row.slowdown for row in rows])
     average = min(POWERS, key=lambda power: score(measured, _points(rows, float(power))).mape)
     decided = [row for row in rows if row.price.value >= BOUND * row.jobs] or rows

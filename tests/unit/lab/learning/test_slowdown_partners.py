@@ -32,3 +32,8 @@ def test_the_table_has_a_line_for_each_number_of_jobs_and_for_each_plainer_rule(
         "in proportion to the jobs",
     ]
     assert table.rows[0][2] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_without_rows_partners_add_nothing() -> None:
+    """A site that trains on its own data may have no processes side by side among it."""
+    assert fitted_partners(()) == Partners(average=0.0, bad=0.0)
