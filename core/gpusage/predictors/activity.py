@@ -108,7 +108,7 @@ def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval
         values: Of any two dimensions, as are the factors and the result.
         factors: At least 1.
     """
-    values = np.clip(values, LEAST_SHARE, GREATEST_SHARE)
+    values = np.maximum(np.minimum(values, GREATEST_SHARE), LEAST_SHARE)
     lows = values / (values + (1.0 - values) * factors)
     highs = values * factors / (values * factors + 1.0 - values)
     return [
@@ -124,7 +124,7 @@ def deviations_of(regions: Regions, far: FloatArray, rows: FloatArray) -> FloatA
     """
     away = rows - regions.means[:, np.newaxis]
     distances = (np.matmul(away, regions.precisions) * away).sum(axis=2) / regions.reaches[:, np.newaxis]
-    share = np.clip(distances.min(axis=0) - 1.0, 0.0, 1.0)[:, np.newaxis]
+    share = np.maximum(np.minimum(distances.min(axis=0) - 1.0, 1.0), 0.0)[:, np.newaxis]
     near = regions.deviations[distances.argmin(axis=0)]
     deviations: FloatArray = near + share * np.maximum(far - near, 0.0)
     return deviations
@@ -137,7 +137,7 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
         trees: What they say is the logarithm of 1 + percent.
         rows: As `features_of` returns them.
     """
-    parts = np.clip(np.expm1(trees.predict(rows)) / 100.0, 0.0, 1.0)
+    parts = np.maximum(np.minimum(np.expm1(trees.predict(rows)) / 100.0, 1.0), 0.0)
     parts[:, 1] = np.minimum(parts[:, 0], parts[:, 1])
     return parts
 

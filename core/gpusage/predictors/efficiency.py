@@ -93,8 +93,8 @@ class Efficiency:
                 the network's.
         """
         first, second = self._layers[features.dtype]
-        hidden = np.matmul(first[operator_class], features.transpose(1, 0, 2))
-        outputs: FloatArray = np.matmul(second[operator_class], np.tanh(hidden, out=hidden))
+        hidden = np.matmul(first.take(operator_class, axis=0), features.transpose(1, 0, 2))
+        outputs: FloatArray = np.matmul(second.take(operator_class, axis=0), np.tanh(hidden, out=hidden))
         return outputs
 
     def gpu_factors(self, gpus: Sequence[str]) -> FloatArray:

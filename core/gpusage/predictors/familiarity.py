@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -40,9 +40,10 @@ def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload:
     return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits))
 
 
-def gpu_doubts(card: Card, gpu: Gpu) -> tuple[str, ...]:
-    """Return one sentence for each reason not to trust figures on *gpu* as usual."""
-    return tuple(_gpu_doubts(gpu, _limits(card)))
+def gpu_doubts(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    """Return, for each of *gpus*, one sentence for each reason not to trust figures on it as usual."""
+    limits = _limits(card)
+    return [tuple(_gpu_doubts(gpu, limits)) for gpu in gpus]
 
 
 def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 
@@ -78,23 +77,30 @@ _VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
 _NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
 
 
-class _Row(IntEnum):
-    """The rows of the table that kernels are written to, one column per kernel; `Kernels` says what they are."""
+class _Row:
+    """The rows of the table that kernels are written to, one column per kernel; `Kernels` says what they are.
+
+    Plain numbers: an array is asked for a member of an enumeration three times as slowly.
+    """
 
     OPERATOR_CLASS = 0
     FLOP = 1
     TRAFFIC_BYTES = 2
-    ELEMENTS = 3
+    LAUNCHES = 3
+    ELEMENTS = 4
     """Of the outputs: blocks are counted by them."""
-    LAUNCHES = 4
     COUNTS = 5
     MATRIX_UNITS = 6
     INNER = 7
     WIDTH = 8
     BACKWARD = 9
     KIND = 10
+    COUNT = 11
+    """Of the rows."""
 
 
+_WORK = slice(_Row.FLOP, _Row.LAUNCHES + 1)
+"""FLOP, traffic and launches."""
 _Single = tuple[float, ...]
 """One kernel's entry of each `_Row`."""
 
@@ -134,7 +140,7 @@ def kernels_of(lowering: Lowering, precision: Precision, optimizer: Optimizer) -
     """Return the kernels of one step."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     others = _others(lowering, precision, optimizer)
-    table = np.empty((len(_Row), passes * count + len(others)))
+    table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
     host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
@@ -205,7 +211,7 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
     works = _NEVER_PASSES_ON[operator_class] | lowering.keeps_inputs | lowering.keeps_output
     works |= lowering.kept_bytes != 0
     backward[:] = forward
-    backward[[_Row.FLOP, _Row.TRAFFIC_BYTES, _Row.LAUNCHES]] *= _BACKWARD_COLUMNS[:, operator_class] * works
+    backward[_WORK] *= _BACKWARD_COLUMNS.take(operator_class, axis=1) * works
     backward[_Row.BACKWARD] = 1.0
 
 
@@ -255,4 +261,4 @@ def _loss(lowering: Lowering) -> _Single:
 
 def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
     """Return one kernel without matrix units and of no node, in the order of `_Row`."""
-    return float(operator_class), flop, traffic_bytes, elements, 1.0, count, 0.0, 1.0, 1.0, 0.0, -1.0
+    return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0

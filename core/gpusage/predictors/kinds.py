@@ -122,13 +122,14 @@ _CLASS_OF_ROLE = np.array(
 def kinds_of(structure: Structure, batch_size: int) -> Kinds:
     """Return the columns of *structure* at *batch_size*."""
     sizes = Sizes(batch_size)
+    count = sizes.__getitem__
     nodes, operators, roles = structure.kinds, structure.operators, structure.roles
     classes = _classes(nodes, operators, roles)
     works, gathers = _WORKS[classes], _GATHERS[classes]
     keeps = _keeps(nodes, operators, roles, classes)
-    outputs = _column([sum(map(sizes.__getitem__, node.outputs)) for node in nodes]) * works
+    outputs = _column([sum(map(count, node.outputs)) for node in nodes]) * works
     inputs, wide_inputs = _inputs(structure, classes, sizes)
-    weights = _column([sum(map(sizes.__getitem__, node.parameters)) for node in nodes])
+    weights = _column([sum(map(count, node.parameters)) for node in nodes])
     return Kinds(
         operator_class=classes,
         flop=_flop(nodes, operators, outputs, sizes) * works,
@@ -190,15 +191,15 @@ def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes
 
 def _inputs(structure: Structure, classes: IntArray, sizes: Sizes) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
-    nodes, wide = structure.kinds, structure.wide_inputs
-    input_sizes = _column([sum(map(sizes.__getitem__, node.inputs)) for node in nodes])
+    nodes, wide, count = structure.kinds, structure.wide_inputs, sizes.__getitem__
+    input_sizes = _column([sum(map(count, node.inputs)) for node in nodes])
     found_wide = np.zeros(len(nodes))
     if wide:
         pairs = zip(nodes, wide, strict=True)
-        found_wide[:] = [sum(compress(map(sizes.__getitem__, node.inputs), flags)) for node, flags in pairs]
+        found_wide[:] = [sum(compress(map(count, node.inputs), flags)) for node, flags in pairs]
     for index in (structure.roles == _VALUES).nonzero()[0].tolist():
         last = nodes[index].inputs[-1:]
-        input_sizes[index] = sum(map(sizes.__getitem__, last))
+        input_sizes[index] = sum(map(count, last))
         found_wide[index] = input_sizes[index] * (bool(wide) and any(wide[index][-1:]))
     reads = _READS[classes] * (structure.roles != _INSIDE)
     return input_sizes * reads, found_wide * reads

@@ -198,5 +198,8 @@ def _workspace(lowering: Lowering) -> FloatArray:
     return workspace[lowering.structure.kind_of_node]
 
 
+_LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
+
+
 def _has_convolutions(lowering: Lowering) -> bool:
-    return bool(lowering.operator_class.min(initial=len(OperatorClass)) <= OperatorClass.GROUPED_CONVOLUTION)
+    return bool((lowering.operator_class <= _LAST_CONVOLUTION).any())

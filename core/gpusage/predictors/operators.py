@@ -9,13 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 
 import numpy as np
 
+from gpusage.predictors.arrays import IntArray
 from gpusage_hooks.types import Node, Shape
 
 
@@ -220,6 +221,11 @@ CLASS_OF_NUMBER = np.array([rule.operator_class for rule in RULE_OF_NUMBER], dty
 def operator_number(op_type: str) -> int:
     """Return the index into `RULE_OF_NUMBER`, and into every column that is made from it."""
     return _NUMBERS.get(op_type, _UNKNOWN)
+
+
+def operator_numbers(nodes: Sequence[Node]) -> IntArray:
+    """Return the same of each of *nodes*."""
+    return np.array([_NUMBERS.get(node.op_type, _UNKNOWN) for node in nodes], dtype=np.int64)
 
 
 def rule_of(node: Node) -> Rule:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
 from gpusage.predictors.activity import Activity, activities
@@ -26,6 +25,7 @@ from gpusage.predictors.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
 from gpusage.predictors.identity import Newest
 from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
 from gpusage.predictors.memory import tensor_bytes, with_context
 from gpusage.predictors.step_time import step_times_s
@@ -57,30 +57,30 @@ class OnGpus:
         self.efficiency = question.efficiency
         self.pretrained = question.pretrained
 
-    @cached_property
+    @lazy
     def timing(self) -> Timing:
         """Seconds of one step, and what they are made of."""
         return timing_with(self.efficiency, self.kernels, self.gpus, self.precision)
 
-    @cached_property
+    @lazy
     def kernels_s(self) -> FloatArray:
         """`Timing.kernels_s` to six digits: of many GPUs in little time."""
         return kernels_on(self.efficiency, self.kernels, self.gpus, self.precision)
 
-    @cached_property
+    @lazy
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
         return step_times_s(self.efficiency, self.graph, self.gpus, self.timing)
 
-    @cached_property
+    @lazy
     def activity(self) -> list[Activity]:
         """How busy the workload keeps each GPU when alone there."""
         return activities(self.pretrained.activity, self.graph, self.work, self.timing)
 
-    @cached_property
+    @lazy
     def doubts(self) -> list[tuple[str, ...]]:
         """One sentence for each reason not to trust figures on this GPU as usual."""
-        return [gpu_doubts(self.pretrained.step_time_card, gpu) for gpu in self.gpus]
+        return gpu_doubts(self.pretrained.step_time_card, self.gpus)
 
 
 class Question:
@@ -99,34 +99,34 @@ class Question:
         self.pretrained = pretrained()
         self._on_gpus: Newest[tuple[int, ...], OnGpus] = Newest(KEPT_GPU_LISTS)
 
-    @cached_property
+    @lazy
     def efficiency(self) -> Efficiency:
         """How much of its peak each class of operator reaches."""
         return efficiency_of(self.pretrained.step_time)
 
-    @cached_property
+    @lazy
     def lowering(self) -> Lowering:
         """The work of each kind of node; no GPU changes it."""
         is_wide = FLOAT_BYTES[self.workload.precision] == WIDE_BYTES
         structure = self._structures.plain if is_wide else self._structures.widened
         return lower(self.graph, structure, self.workload)
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
         return kernels_of(self.lowering, self.workload.precision, self.workload.optimizer)
 
-    @cached_property
+    @lazy
     def work(self) -> Work:
         """What tells the activity and no GPU changes."""
         return work_of(self.graph, self.lowering, self.workload.batch_size)
 
-    @cached_property
+    @lazy
     def tensor_bytes(self) -> MemoryInterval:
         """Peak bytes beside the CUDA context."""
         return tensor_bytes(self.pretrained.memory, self.graph, self.lowering, self.workload)
 
-    @cached_property
+    @lazy
     def _doubts(self) -> tuple[str, ...]:
         return workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
 
@@ -170,12 +170,12 @@ class Structures:
     def __init__(self, graph: ModelGraph) -> None:
         self.graph = replace(graph)
 
-    @cached_property
+    @lazy
     def plain(self) -> Structure:
         """The structure where every float has 4 bytes."""
         return structure_of(self.graph)
 
-    @cached_property
+    @lazy
     def widened(self) -> Structure:
         """The structure under automatic mixed precision."""
         return widened(self.graph, self.plain)

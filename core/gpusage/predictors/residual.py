@@ -93,19 +93,23 @@ class Residual:
             return np.zeros(len(gpus))
         familiar = np.maximum(np.minimum(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 1.0), 0.0)
         heights = self._heights(gpus)
-        near = bells(standard(rows, self.means, self.scales), self.anchors)
+        near = _bells(standard(rows, self.means, self.scales), self.anchors, self._anchor_squares)
         near *= heights[:, :-1]
         factors: FloatArray = (near.sum(axis=1) + heights[:, -1]) * familiar
         return factors
 
     def _heights(self, gpus: Sequence[str]) -> FloatArray:
         """Return the bells' heights and the constant, one row per GPU."""
-        return self._table[[self._row_of_gpu.get(name, -1) for name in gpus]]
+        return self._table.take([self._row_of_gpu.get(name, -1) for name in gpus], axis=0)
 
     @cached_property
     def _table(self) -> FloatArray:
         """The same, one row for each of *by_gpu*, and zeros as the last one."""
         return np.array([*self.by_gpu.values(), np.zeros(len(self.anchors) + 1)])
+
+    @cached_property
+    def _anchor_squares(self) -> FloatArray:
+        return _squares(self.anchors)
 
     @cached_property
     def _row_of_gpu(self) -> Mapping[str, int]:
@@ -130,10 +134,21 @@ def standard(rows: FloatArray, means: FloatArray, scales: FloatArray) -> FloatAr
 
 def bells(rows: FloatArray, anchors: FloatArray) -> FloatArray:
     """Return the bell around each anchor at each row, both in standard deviations."""
-    squares = np.square(rows).sum(axis=1)[:, np.newaxis] + np.square(anchors).sum(axis=1)
+    return _bells(rows, anchors, _squares(anchors))
+
+
+def _bells(rows: FloatArray, anchors: FloatArray, anchor_squares: FloatArray) -> FloatArray:
+    """Return `bells` where the squared lengths of the anchors are at hand: they stay the same from step to step."""
+    squares = _squares(rows)[:, np.newaxis] + anchor_squares
     squares -= 2.0 * (rows @ anchors.T)
     values: FloatArray = np.exp(-NARROWNESS * np.maximum(squares, 0.0))
     return values
+
+
+def _squares(rows: FloatArray) -> FloatArray:
+    """Return the squared length of each row."""
+    squares: FloatArray = np.square(rows).sum(axis=1)
+    return squares
 
 
 def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> FloatArray:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Literal, get_args
 
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.artifacts import SlowdownParameters, pretrained
 from gpusage.predictors.question import question_of
 from gpusage.predictors.timing import Timing
 from gpusage_hooks import hookimpl
@@ -53,7 +54,7 @@ def predict_slowdown(
     known: Sequence[Known],
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
-    question, deviations = question_of(graph, workload), _shipped()
+    question, deviations = question_of(graph, workload), _deviations(pretrained().slowdown)
     timing = question.timing(gpus)
     kernels_s = question.kernels_s([part for of_gpu in parts for part in of_gpu])
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
@@ -61,7 +62,10 @@ def predict_slowdown(
     ends = slowdowns(working[:, gpu_of], kernels_s / timing.kernels_s[gpu_of], deviations)
     rows = iter(ends.T.tolist())
     return [
-        [_interval(row, is_whole=part is gpu) for part, row in zip(of_gpu, islice(rows, len(of_gpu)), strict=True)]
+        [
+            _NONE if part is gpu else Interval(value=value, low=low, high=high)
+            for part, (low, value, high) in zip(of_gpu, islice(rows, len(of_gpu)), strict=True)
+        ]
         for gpu, of_gpu in zip(gpus, parts, strict=True)
     ]
 
@@ -106,11 +110,6 @@ def _ends(figure: Figure) -> FloatArray:
     return np.array([[figure.interval.low], [figure.interval.value], [figure.interval.high]])
 
 
-def _interval(ends: Sequence[float], *, is_whole: bool) -> Interval:
-    low, value, high = ends
-    return _NONE if is_whole else Interval(value=value, low=low, high=high)
-
-
 def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
     """Return the step's time against before, the GPU's own time being *growth* times as long."""
     before = np.minimum(working, 1.0)
@@ -118,9 +117,9 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
     return joined
 
 
-def _shipped() -> Deviations:
-    """Return the deviations of the artifact in use."""
-    parameters = pretrained().slowdown
+@lru_cache(maxsize=4)
+def _deviations(parameters: SlowdownParameters) -> Deviations:
+    """Return the deviations of an artifact's *parameters*."""
     working = {told_from: parameters.working[told_from] for told_from in get_args(ToldFrom)}
     ends = {told_from: (float(down), float(up)) for told_from, (down, up) in working.items()}
     return Deviations(growth=parameters.growth, noise=parameters.noise, working=ends)

@@ -13,14 +13,15 @@ from gpusage_hooks.types import Gpu, Interval, ModelGraph
 
 def step_times_s(efficiency: Efficiency, graph: ModelGraph, gpus: Sequence[Gpu], timing: Timing) -> list[Interval]:
     """Return the seconds of one step of *graph* on each of *gpus*, whose points are *timing*'s."""
+    unknown = 2.0 * unknown_share(graph)
     return [
-        around(step_s, exp(_distance(efficiency, graph, gpu, short_share)))
+        around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))
         for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True)
     ]
 
 
-def _distance(efficiency: Efficiency, graph: ModelGraph, gpu: Gpu, short_share: float) -> float:
-    """Return how far 90 % of the truths lie from the point, on the logarithmic scale."""
+def _distance(efficiency: Efficiency, gpu: Gpu, short_share: float, unknown: float) -> float:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale; *unknown* operators add to it."""
     deviations = efficiency.deviations
     unseen = 0.0 if gpu.board in efficiency.gpu_log_factors else deviations.unseen_gpu
-    return hypot(deviations.known, unseen, deviations.short * short_share, 2.0 * unknown_share(graph))
+    return hypot(deviations.known, unseen, deviations.short * short_share, unknown)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, IntArray
-from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
+from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_numbers
 from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
@@ -87,7 +87,7 @@ def structure_of(graph: ModelGraph) -> Structure:
     makers, destinations = producers[inside], destinations[inside]
     read_count = np.bincount(makers, minlength=node_count)
     kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, read_count))
-    operators = np.array([operator_number(node.op_type) for node in kinds], dtype=np.int64)
+    operators = operator_numbers(kinds)
     roots = _roots(graph, _views(operators, roles)[kind_of_node])
     sources = roots[makers]
     stored = sources >= 0
@@ -122,15 +122,13 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node,
     kinds = dict(zip(keys, nodes, strict=True))
     numbers = dict(zip(kinds, range(len(kinds)), strict=True))
     kind_of_node = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
-    kind_roles = np.zeros(len(kinds), dtype=np.int64)
-    for number, node in enumerate(kinds.values()):
-        if node.element_type in _HOST_TYPES and _is_shape(node):
-            kind_roles[number] = Role.HOST
+    kind_roles = [_HOST if node.element_type in _HOST_TYPES and _is_shape(node) else 0 for node in kinds.values()]
     for index, role in roles.items():
-        kind_roles[numbers[keys[index]]] = role
-    return tuple(kinds.values()), kind_roles, kind_of_node
+        kind_roles[numbers[keys[index]]] = int(role)
+    return tuple(kinds.values()), np.array(kind_roles, dtype=np.int64), kind_of_node
 
 
+_HOST = int(Role.HOST)
 _HOST_TYPES = ("int64", "int32", "bool")
 
 

@@ -150,7 +150,7 @@ def ideal_times(
     """Return the times of *kernels* at the peaks of *gpus*, with their features; these may be of fewer digits."""
     rates = _rates(tuple(map(Identity, gpus)), precision)
     path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
-    compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s[path]
+    compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s.take(path, axis=0)
     traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
     waves = kernels.blocks[:, np.newaxis] / rates.sm_count
     features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
@@ -163,7 +163,7 @@ def ideal_times(
     columns.traffic_us[:] = traffic_s * 1e6 + _SMALL_US
     columns.waves[:] = waves + _SMALL_SHARE
     columns.traffic_per_l2[:] = kernels.traffic_bytes[:, np.newaxis] / rates.l2_bytes + _SMALL_SHARE
-    columns.matrix_path[:] = rates.matrix_path[path]
+    columns.matrix_path[:] = rates.matrix_path.take(path, axis=0)
     columns.before_volta[:] = rates.before_volta
     columns.ridge[:] = rates.ridge
     features[-1] = 1.0
