@@ -12,12 +12,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.metadata import requires
 from typing import Any
 
 import click
@@ -26,7 +23,6 @@ from gpusage.plain_text import one_line
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
-_OF_AN_EXTRA = re.compile(r"([\w.-]+)[^;]*;\s*extra == ['\"]([\w-]+)['\"]")
 REPORT = "This is a bug of gpusage; please report it with the lines above, as CONTRIBUTING.md says"
 
 
@@ -58,23 +54,17 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
-        missing = library_of(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-        extra = extra_with(missing)
-        return lacking(missing, extra, arguments) if extra else bug(error, arguments)
+        return missing(error, arguments) if isinstance(error, ModuleNotFoundError) else bug(error, arguments)
     return status if isinstance(status, int) else 0
 
 
-def library_of(module: str) -> str:
-    """Return the library that brings *module*, by the name that it is installed by."""
-    package = module.partition(".")[0]
-    return {"sklearn": "scikit-learn"}.get(package, package)
+def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
+    """Tell of a module that is not there: one of an extra of ours, or else our own bug."""
+    from gpusage.cli.extras import extra_with, library_of  # noqa: PLC0415 - importlib.metadata takes as long as click
 
-
-def extra_with(library: str) -> str | None:
-    """Return the smallest extra of ours that brings *library*, ``None`` where none does."""
-    pairs = [each.groups() for line in requires("gpusage") or () if (each := _OF_AN_EXTRA.match(line))]
-    sizes = Counter(extra for _, extra in pairs)
-    return min((extra for name, extra in pairs if name == library), key=sizes.__getitem__, default=None)
+    library = library_of(error.name or "")
+    extra = extra_with(library)
+    return lacking(library, extra, arguments) if extra else bug(error, arguments)
 
 
 def lacking(library: str, extra: str, arguments: Sequence[str]) -> int:
