@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COUNT = int(os.environ.get("GPUSAGE_FORGED_CARDS", "20"))
 """Of each kind; CONTRIBUTING.md says how to try 1,000."""
+BATCH_SIZES = 10 * COUNT
 LIMIT_BYTES = 150e6
 
 
@@ -69,6 +70,18 @@ def test_memory_stays_below_150_mb_whatever_is_forged(daemon: Daemon, forgery: s
     assert highest <= LIMIT_BYTES
     assert daemon.status()["asks"]["failed"] == 0
     assert daemon.ask()["code"] == "REWRITE"
+
+
+def test_memory_stays_below_150_mb_whatever_batch_sizes_one_card_is_asked_for(daemon: Daemon) -> None:
+    """What is worked out for a batch size is kept with the card's graph, which keeps the newest few."""
+    text = FORGERIES["one KiB below what is remembered"](0)
+    for number in range(BATCH_SIZES):
+        fields = {"user_id": str(number), "comment": f"model=m0,batch={number + 1}"}  # one user's time would be spent
+        assert daemon.ask(daemon.question(text, **fields))["code"] in ("KEEP", "REWRITE")
+    highest = daemon.highest_memory_bytes()
+    print(f"batch sizes: {highest / 1e6:.0f} MB after {BATCH_SIZES}")  # noqa: T201 - seen with -s
+    assert highest <= LIMIT_BYTES
+    assert daemon.status()["asks"]["failed"] == 0
 
 
 def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> None:
