@@ -10,11 +10,18 @@ from gpusage_hooks.errors import GpuUsageError
 
 def sentence(error: BaseException) -> str:
     """Return what *error* says: one of ours its own sentence, any other as `described` has it."""
-    return str(error) if isinstance(error, GpuUsageError) else described(error)
+    return _words(error) if isinstance(error, GpuUsageError) else described(error)
 
 
 def described(error: BaseException) -> str:
     """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    words = " ".join(str(error).split())
+    words = " ".join(_words(error).split())
     return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a plugin's own kind of error may say nothing at all
+        return ""

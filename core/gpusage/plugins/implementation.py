@@ -5,17 +5,31 @@ Invariants:
 1. What comes with gpusage is called as it is: tests check its answers, and its faults are our own bugs.
 2. What anyone else wrote answers as the contract says or raises a `GpuUsageError`; anything else becomes a
    `PluginError` that names plugin and hook.
+3. What it prints goes to standard error: a command's own output is read by others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from gpusage.error_text import described
 from gpusage_hooks.answers import check_answer
 from gpusage_hooks.errors import GpuUsageError, PluginError
+
+
+def output_aside() -> contextlib.redirect_stdout[TextIO]:
+    """Return the context in which what others' code prints goes to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether *error* is the user's Ctrl-C, which only the main thread gets."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +60,13 @@ class Implementation:
 
     def _checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:  # noqa: ANN401 - as above
         try:
-            answer = self.function(*arguments)
+            with output_aside():
+                answer = self.function(*arguments)
         except GpuUsageError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             rule = f"raise nothing but a GpuUsageError; it raised {described(error)}"
             raise self._fault(rule) from error
         try:

@@ -3,7 +3,7 @@
 Invariants:
 
 1. A package's plugin that cannot be used is set aside with one sentence; the others, and gpusage itself, go on.
-2. Of two packages that announce one name the first is heard.
+2. Of two packages that announce one name the first is heard; no other takes the name of what comes with gpusage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pluggy
 from gpusage.error_text import described
 from gpusage.plugins.built_in import BUILT_IN, built_in_plugin
 from gpusage.plugins.hooks import Hooks, warn
-from gpusage.plugins.implementation import Implementation
+from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
 from gpusage.plugins.plugin import Plugin
 from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.declared import check_api, implemented
@@ -47,10 +47,14 @@ def make_hooks(points: Sequence[EntryPoint] = ()) -> Hooks:
     manager.add_hookspecs(specs)
     our_version = installed_version(PACKAGE)
     plugins = [_registered_built_in(manager, name, our_version) for name in BUILT_IN]
-    plugins += [_registered(manager, point) for point in points]
+    plugins += [_registered(manager, point) for point in sorted(points, key=_is_foreign)]
     ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE and plugin.trouble is None}
     implementations = {name: tuple(_implementations(manager, name, ours)) for name in vars(manager.hook)}
     return Hooks(plugins, implementations)
+
+
+def _is_foreign(point: EntryPoint) -> bool:
+    return point.dist is None or point.dist.name != PACKAGE
 
 
 def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:
@@ -82,8 +86,11 @@ def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
         message = "have a name of its own; another plugin has that name"
         raise UnusableError(message)
     try:
-        plugin = point.load()
-    except (Exception, SystemExit) as error:
+        with output_aside():
+            plugin = point.load()
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         message = f"be imported without an error; it raised {described(error)}"
         raise UnusableError(message) from error
     try:
@@ -91,7 +98,7 @@ def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
         hooks = tuple(sorted(implemented(plugin)))
         manager.register(plugin, point.name)
     except Exception as error:
-        message = f"keep to API {API_VERSION}: {str(error).removesuffix('.')}"
+        message = f"keep to API {API_VERSION}: {str(error).splitlines()[0].removesuffix('.')}"
         raise UnusableError(message) from error
     return hooks
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpusage.error_text import described
+from gpusage.error_text import described, sentence
 from gpusage.graphs.card.text import graph_of, unpacked
 from gpusage.mark import mark_of
 from gpusage.service.budget import SPENT, Budget
@@ -80,10 +80,10 @@ class Judge:
             understood(job)
             return self._ruled(job, snapshot)
         except PluginError as error:
-            _log.warning("%s: kept, because of a plugin: %s", submission.origin, error)
-            return replace(silence(leave_alone(submission, premises, str(error), job)), failed=True)
+            _log.warning("%s: kept, because of a plugin: %s", submission.origin, sentence(error))
+            return replace(silence(leave_alone(submission, premises, sentence(error), job)), failed=True)
         except GpuUsageError as error:
-            return refusal(leave_alone(submission, premises, str(error), job))
+            return refusal(leave_alone(submission, premises, sentence(error), job))
         except Exception as error:  # noqa: BLE001 - nothing may cost a job
             reason = described(error)
             _log.error("%s: kept, because of a fault: %s", submission.origin, reason)

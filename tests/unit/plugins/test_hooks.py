@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +43,21 @@ def leaving() -> None:
     raise SystemExit(1)
 
 
+def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+class WordlessError(Exception):
+    """Cannot even be told of."""
+
+    def __str__(self) -> str:
+        raise TypeError
+
+
+def wordless() -> None:
+    raise WordlessError
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
@@ -50,6 +67,8 @@ def leaving() -> None:
         (lambda: [{}] * 3, "predict_needs[0] must be of type GpuNeed; got dict {}"),
         (lambda: [samples.need(gpu, memory_gib=-1.0) for gpu in GPUS], "memory_bytes must be ordered low, value, high"),
         (leaving, "raise nothing but a GpuUsageError; it raised SystemExit: 1"),
+        (cancelled, "raise nothing but a GpuUsageError; it raised CancelledError (test_hooks.py:"),
+        (wordless, "raise nothing but a GpuUsageError; it raised WordlessError (test_hooks.py:"),
     ],
 )
 def test_who_breaks_the_contract_is_named(function: Callable[..., Any], sentence: str) -> None:
@@ -61,6 +80,35 @@ def test_who_breaks_the_contract_is_named(function: Callable[..., Any], sentence
     assert message.startswith("Plugin 'site', hook 'predict_needs', must ")
     assert (caught.value.plugin, caught.value.hook) == ("site", "predict_needs")
     assert hooks.troubles() == {"site": message}
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_a_plugins_fault_but_in_the_main_thread() -> None:
+    """It ended gpusaged's judge, and no job was ever judged again."""
+    hooks = make_hooks([announced(predict_needs=interrupted)])
+    with pytest.raises(KeyboardInterrupt):
+        predicting(hooks)
+    faults = []
+
+    def elsewhere() -> None:
+        with pytest.raises(PluginError) as caught:
+            predicting(hooks)
+        faults.append(str(caught.value))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "it raised KeyboardInterrupt" in faults[0]
+
+
+def test_what_a_plugin_prints_is_not_the_commands_output(capsys: pytest.CaptureFixture[str]) -> None:
+    hooks = make_hooks([announced(describe_gpus=lambda: print("noise"))])  # noqa: T201
+    hooks.describe_gpus()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "noise\n")
 
 
 def test_a_policy_that_answers_with_a_dict_is_named() -> None:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_built_in_and_installed_plugins_load() -> None:
         ("x = 1\n1 / 0", "it raised ZeroDivisionError: division by zero (broken_plugin.py:2)"),
         ("raise SystemExit(3)", "it raised SystemExit: 3 (broken_plugin.py:1)"),
         ("def f(:", "it raised SyntaxError: "),
+        ("import asyncio\nraise asyncio.CancelledError", "it raised CancelledError (broken_plugin.py:2)"),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_is_set_aside(
@@ -58,6 +60,22 @@ def test_a_plugin_that_cannot_be_imported_is_set_aside(
     trouble = trouble_of(make_hooks([written(tmp_path, monkeypatch, text)]))
     assert trouble.startswith(f"Plugin 'broken' must be imported without an error; {sentence}")
     assert trouble.endswith(" It is set aside; update or uninstall it.")
+    assert "\n" not in trouble
+
+
+def test_nobody_takes_the_name_of_what_comes_with_gpusage() -> None:
+    """Entry points come in the order of the path, where a stranger's may be first."""
+    (ours,) = [point for point in installed_entry_points(group=ENTRY_POINT_GROUP) if point.name == "slurm"]
+    stranger = EntryPoint("slurm", "json", ENTRY_POINT_GROUP)
+    plugins = {plugin.package: plugin for plugin in make_hooks([stranger, ours]).plugins if plugin.name == "slurm"}
+    assert "have a name of its own" in (plugins[""].trouble or "")
+    assert plugins["gpusage"].trouble is None
+
+
+def test_one_module_under_two_names_is_told_of_in_one_sentence() -> None:
+    one = announced("one")
+    trouble = make_hooks([one, EntryPoint("two", one.value, ENTRY_POINT_GROUP)]).troubles()["two"]
+    assert "already registered" in trouble
     assert "\n" not in trouble
 
 
