@@ -1,0 +1,165 @@
+"""What a workload needs on GPUs, and what shares of them cost: plugins are asked, and their answers put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
+
+from gpusage.devices.catalogue import Catalogue
+from gpusage.devices.shares import WHOLE_PERCENT, shares_of
+from gpusage.plugins.hooks import Hooks
+from gpusage.predictors.intervals import product
+from gpusage.predictors.known import NOTHING_KNOWN, first_known, throughput
+from gpusage_hooks.errors import GraphError, PluginError
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Workload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """Answers what a workload needs.
+
+    Attributes:
+        hooks: By which every plugin is asked.
+        catalogue: The GPUs that gpusage knows.
+    """
+
+    hooks: Hooks
+    catalogue: Catalogue
+
+    def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each of *gpus*, in their order.
+
+        Args:
+            graph: The model.
+            workload: How it is run, and what its user knows of a run alone on a whole GPU.
+            gpus: Whole GPUs, and slices, each of which also has what it costs against the GPU that it is cut from.
+
+        Raises:
+            GraphError: The model has a fixed batch size, and the workload another.
+            DeviceError: The user's step time is of a GPU that the catalogue does not have.
+        """
+        return self._needs(graph, workload, gpus, self.known(graph, workload, gpus))
+
+    def known(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[Known, ...]:
+        """Return what plugins, or its user, know of *workload* alone on each of *gpus*, whole ones.
+
+        Raises:
+            DeviceError: The user's step time is of a GPU that the catalogue does not have.
+        """
+        return first_known(self.hooks.known_figures(graph, self._named(workload), gpus), gpus)
+
+    def _needs(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+    ) -> tuple[GpuNeed, ...]:
+        if graph.fixed_batch_size not in (None, workload.batch_size):
+            message = (
+                f"Model {graph.name!r} must be run at the batch size it was exported for, {graph.fixed_batch_size}; "
+                f"got batch={workload.batch_size}. Export it with a dynamic batch axis."
+            )
+            raise GraphError(message)
+        needs = tuple(answered("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
+        slices = [gpu for gpu in gpus if gpu.cut_from]
+        return self._with_slowdowns(graph, workload, needs, slices) if slices else needs
+
+    def _with_slowdowns(
+        self, graph: ModelGraph, workload: Workload, needs: Sequence[GpuNeed], slices: Sequence[Gpu]
+    ) -> tuple[GpuNeed, ...]:
+        """Return *needs*, those of *slices* with what these cost against the GPUs that they are cut from."""
+        boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [[gpu] for gpu in slices]
+        known = self.known(graph, workload, boards)
+        answer = answered("predict_slowdown", self.hooks.predict_slowdown(graph, workload, boards, parts, known))
+        costs = {gpu.name: cost for gpu, (cost,) in zip(slices, answer, strict=True)}
+        return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
+
+    def price(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[tuple[Price, ...], ...]:
+        """Return what each share of each of *gpus* costs *workload*, in their order: all are priced at once.
+
+        Args:
+            graph: The model.
+            workload: How it is run, and what its user knows of a run alone on a whole GPU.
+            gpus: Whole GPUs.
+            percents: Shares, each 1 to 100.
+
+        Raises:
+            DeviceError: A share is not from 1 to 100 percent.
+        """
+        return self._prices(graph, workload, gpus, percents, self.known(graph, workload, gpus))
+
+    def predict_shares(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[GpuNeed, ...]:
+        """Return what *workload* needs on each share of the first of *gpus*, then of the next, with what it costs.
+
+        Arguments and errors are those of `price`.
+        """
+        pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
+        known = dict(zip(map(id, gpus), self.known(graph, workload, gpus), strict=True))
+        asked = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
+        of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in asked]
+        needs = dict(zip(map(id, asked), self._needs(graph, workload, asked, of_each), strict=True))
+        prices = self._prices(graph, workload, gpus, percents, [known[id(gpu)] for gpu in gpus])
+        return tuple(
+            _on_share(needs[id(part)], workload, gpu, price, needs[id(gpu)].step_time_s)
+            for (gpu, part), price in zip(pairs, chain.from_iterable(prices), strict=True)
+        )
+
+    def _prices(
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        gpus: Sequence[Gpu],
+        percents: Sequence[int],
+        known: Sequence[Known],
+    ) -> tuple[tuple[Price, ...], ...]:
+        parts = [shares_of(gpu, percents) for gpu in gpus]
+        answer = self.hooks.predict_slowdown(graph, workload, gpus, parts, known)
+        rows = zip(gpus, answered("predict_slowdown", answer), strict=True)
+        return tuple(
+            tuple(
+                Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)
+                for percent, slowdown in zip(percents, slowdowns, strict=True)
+            )
+            for gpu, slowdowns in rows
+        )
+
+    def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
+        """Return what jobs, each given by its need on *gpu*, do to each other there."""
+        return answered("predict_colocation", self.hooks.predict_colocation(needs, gpu))
+
+    def _named(self, workload: Workload) -> Workload:
+        """Return *workload*, the GPU that its user's step time is of by its name of the catalogue."""
+        alone = workload.alone
+        if alone.gpu is None:
+            return workload
+        return replace(workload, alone=replace(alone, gpu=self.catalogue.find(alone.gpu).name))
+
+
+def answered(hook: str, answer: T | None) -> T:
+    """Return *answer* to *hook*, which somebody must give.
+
+    Raises:
+        PluginError: Nobody did.
+    """
+    if answer is None:
+        message = f"Hook {hook!r} must be answered by a plugin; got no answer. 'gpusage plugins' lists them."
+        raise PluginError(message, plugin="none", hook=hook)
+    return answer
+
+
+def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
+    step_time_s = product(alone_s, price.slowdown)
+    booked_bytes = need.memory_bytes.high if price.share_percent == WHOLE_PERCENT else need.share_memory_bytes
+    return replace(
+        need,
+        step_time_s=step_time_s,
+        throughput_samples_per_s=throughput(workload, step_time_s),
+        fits=booked_bytes <= gpu.memory_bytes * price.share_percent / WHOLE_PERCENT,
+        share_percent=price.share_percent,
+        slowdown=need.slowdown if price.share_percent == WHOLE_PERCENT else price.slowdown,
+    )
