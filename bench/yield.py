@@ -1,8 +1,9 @@
 """How many jobs get a share, of what size, and how often its promise would be broken on measured prices.
 
 The 96 submissions of the example models are decided as `gpusage validate` does it on the example cluster, models of
-the zoo on one GPU type at a time. For measured prices of inference on a V100 (RaPP) each rule sees what a user could
-tell it, and the measurement says whether its promise was kept. An oracle and constants stand beside. Lucid's pairs,
+the zoo, batch 1 to 128, on one GPU type at a time. For measured prices of inference (RaPP on a V100, ParvaGPU's slices
+of an A100) each rule sees what a user could tell it, and the measurement says whether its promise was kept. An oracle
+and constants stand beside; the intervals' widths were fitted on these prices too, the points on none. Lucid's pairs,
 which nothing here was fitted on, say how often packing by known utilizations is broken.
 
 Example: python bench/yield.py --data ../shared/data
@@ -14,8 +15,8 @@ import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -25,20 +26,29 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
-from gpusage.policies.price import Limits, Offer, holds, limits
-from gpusage.policies.sharing import granted_percent
+from gpusage.policies.price import limits
 from gpusage.verdict import Premises
-from gpusage_hooks.types import Alone, GpuPool, Mode, ModelGraph, Place, Rules, SharingRules, Workload
+from gpusage_hooks.types import Gpu, Mode, ModelGraph, Place, Rules, SharingRules, Workload
+from gpusage_lab.learning.promises import (
+    RAPP_SIZES,
+    Measured,
+    cheapest,
+    kept,
+    parvagpu,
+    place_of,
+    rapp,
+    rules_at,
+)
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
-RAPP, LUCID, LUCID_ALONE = "rapp_mps_percent.csv.gz", "lucid_pairs.csv", "lucid_solo.csv"
-SIZES = (25, 35, 50, 75)
-"""Percentages that RaPP measured; 35 stands for a third."""
-WHOLE = 100
-MOST_ACTIVITY = 80
+LUCID, LUCID_ALONE = "lucid_pairs.csv", "lucid_solo.csv"
+SLICES = (14, 29, 43, 57)
+"""Of ParvaGPU, in percent of the SMs."""
+PROMISED = "price, step time known"
 GOAL_KEPT = 90
+NO_GAVEL = "Gavel's pairs had no percentages: nothing bounds what a partner takes, so nothing is promised of them."
 LUCID_KEPT = 0.8
 """Of the speed alone: a step takes a quarter longer."""
 RUNS: tuple[tuple[Mode, int], ...] = (
@@ -57,18 +67,12 @@ CASES = (
     ("by price, utilization=60", SharingRules(), ",utilization=60", 80),
     ("by price, binding never", SharingRules(bind="never"), "", None),
 )
-LIMITS = (1.1, 1.25, 1.5, 2.0)
+ZOO_RUNS = tuple(
+    Workload(mode=mode, batch_size=batch, precision="fp16") for mode in ("infer", "train") for batch in (1, 8, 32, 128)
+)
+LIMITS = (1.1, 1.25, 1.5)
 GPUS = ("v100", "a100", "h100")
 console = Console(highlight=False, width=max(Console().width, 110))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One model and batch size of RaPP: the measured slowdown at each percentage, and what is predicted."""
-
-    place: Place
-    activity_percent: int
-    slowdowns: dict[int, float]
 
 
 def main() -> int:
@@ -84,7 +88,10 @@ def main() -> int:
     show_zoo(advisor, options.models)
     if options.data:
         data = DataFolder(options.data)
-        met &= show_promises(advisor, data)
+        zoo = load_zoo()
+        met &= show_promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
+        met &= show_promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
+        console.print(NO_GAVEL)
         show_packing(data)
     return 0 if met else 1
 
@@ -120,22 +127,11 @@ def example_shares(advisor: Advisor, folder: Path, wish: str) -> Iterator[tuple[
 
 def show_zoo(advisor: Advisor, count: int) -> None:
     """Show which part of the zoo's jobs has a share at each limit, and the GPU time that is saved by it."""
-    zoo, table = (
-        load_zoo(),
-        Table("limit", *GPUS, title=f"{count} models of the zoo, share of jobs / GPU time saved, %"),
-    )
+    zoo, gpus = load_zoo(), [advisor.catalogue.find(name) for name in GPUS]
+    table = Table("limit", *GPUS, title=f"{count} models of the zoo, share of jobs / GPU time saved, %")
     keys = random.Random(7).sample(sorted(zoo), count)  # noqa: S311 - the same each time
-    priced = {
-        gpu: [
-            place
-            for key in keys
-            for mode, batch in RUNS
-            for place in [
-                place_of(advisor, zoo.graph(key), Workload(mode=mode, batch_size=batch, precision="fp16"), gpu)
-            ]
-        ]
-        for gpu in GPUS
-    }
+    jobs = [places(advisor, zoo.graph(key), run, gpus) for key in keys for run in ZOO_RUNS]
+    priced = dict(zip(GPUS, zip(*jobs, strict=True), strict=True))
     for limit in LIMITS:
         within = limits(SharingRules(), limit)
         cells = []
@@ -147,94 +143,28 @@ def show_zoo(advisor: Advisor, count: int) -> None:
     console.print(table)
 
 
-def place_of(
-    advisor: Advisor,
-    graph: ModelGraph,
-    workload: Workload,
-    name: str,
-    sizes: Sequence[int] = (25, 33, 50, 75),
-) -> Place:
-    """Return what a job needs on one GPU, with the price of each size."""
-    gpu = advisor.catalogue.find(name)
-    pool = GpuPool(gpu=gpu.name, site_type=name, gpu_count=1, free_gpu_count=1, mps_per_gpu=WHOLE)
-    (need,), (shares,) = advisor.predict(graph, workload, [gpu]), advisor.price(graph, workload, [gpu], sizes)
-    return Place(pool=pool, gpu=gpu, need=need, shares=shares)
+def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Place]:
+    """Return what a job needs on each of *gpus*, with the price of each size."""
+    priced = zip(
+        gpus, advisor.predict(graph, run, gpus), advisor.price(graph, run, gpus, SharingRules().sizes), strict=True
+    )
+    return [place_of(gpu, need, prices) for gpu, need, prices in priced]
 
 
-def cheapest(place: Place, within: Limits) -> Offer | None:
-    """Return the share that the rule takes at *place*."""
-    offers = (Offer(place=place, price=price) for price in place.shares)
-    return min((offer for offer in offers if holds(offer, within)), key=lambda offer: offer.gpu_time, default=None)
-
-
-def show_promises(advisor: Advisor, data: DataFolder) -> bool:
-    """Show how often each rule's promise is kept on RaPP; return whether the price's is broken in 10 % at most."""
-    known, unknown = list(measured(advisor, data, known=True)), list(measured(advisor, data, known=False))
+def show_promises(source: str, jobs: Sequence[Measured], constants: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Show how often each rule's promise is kept on measured prices; return whether that of the price is."""
     met = True
-    for limit in LIMITS[:3]:
-        within = limits(SharingRules(), limit)
+    for limit in LIMITS:
         table = Table(
             "rule", "shares %", "mean share %", "kept %", "kept of the shares %",
-            title=f"RaPP, {len(known)} models and batch sizes on a V100: at most {100 * (limit - 1):.0f} % slower",
+            title=f"{source}, {len(jobs)} models and batch sizes: at most {100 * (limit - 1):.0f} % slower",
         )  # fmt: skip
-        rules: dict[str, tuple[list[Measured], Callable[[Measured], int]]] = {
-            "price, step time known": (known, lambda job, within=within: by_price(job, within)),  # type: ignore[misc]
-            "price, nothing known": (unknown, lambda job, within=within: by_price(job, within)),  # type: ignore[misc]
-            "SM activity, as before": (
-                unknown,
-                lambda job: job.activity_percent if job.activity_percent <= MOST_ACTIVITY else WHOLE,
-            ),
-            "always 50 %": (known, lambda _: 50),
-            "always 75 %": (known, lambda _: 75),
-            "oracle": (known, lambda job, limit=limit: oracle(job, limit)),  # type: ignore[misc]
-        }
-        for name, (jobs, rule) in rules.items():
-            chosen = [(job, rule(job)) for job in jobs]
-            shares = [(job, size) for job, size in chosen if size < WHOLE]
-            kept = [slowdown_at(job, size) <= limit for job, size in shares]
-            of_shares = 100 * sum(kept) / max(len(kept), 1)
-            all_kept = 100 * (len(chosen) - len(kept) + sum(kept)) / len(chosen)
-            mean = sum(size for _, size in chosen) / len(chosen)
-            table.add_row(
-                name, f"{100 * len(shares) / len(chosen):.0f}", f"{mean:.0f}", f"{all_kept:.0f}", f"{of_shares:.0f}"
-            )
-            met &= name != "price, step time known" or all_kept >= GOAL_KEPT
+        for line in kept(jobs, rules_at(limit, constants, sizes), limit):
+            cells = (line.shares_percent, line.mean_share_percent, line.kept_percent, line.of_shares_percent)
+            table.add_row(line.rule, *(f"{cell:.0f}" for cell in cells))
+            met &= line.rule != PROMISED or line.kept_percent >= GOAL_KEPT
         console.print(table)
     return met
-
-
-def measured(advisor: Advisor, data: DataFolder, *, known: bool) -> Iterator[Measured]:
-    """Yield RaPP's jobs whose model the zoo has; *known* tells their step time alone, as a user may."""
-    table, zoo = data.read(RAPP), load_zoo()
-    table = table[table["time_quota_percent"] == WHOLE]
-    for (model, batch), group in table.groupby(["model", "batch_size"]):
-        key = f"torchvision:{model}@224"
-        if key not in zoo:
-            continue
-        latency_ms = group.set_index("mps_percent")["latency_ms"]
-        whole_ms = float(latency_ms[latency_ms.index >= 85].median())  # noqa: PLR2004 - as the fits do
-        alone = Alone(step_time_s=whole_ms / 1e3) if known else Alone()
-        workload = Workload(mode="infer", batch_size=int(batch), alone=alone)
-        place = place_of(advisor, zoo.graph(key), workload, "v100", SIZES)
-        activity = granted_percent(round(100 * place.need.sm_activity.high + 10), SharingRules(rule="activity"))
-        slowdowns = {int(percent): max(float(ms) / whole_ms, 1.0) for percent, ms in latency_ms.items()}
-        yield Measured(place=place, activity_percent=activity, slowdowns=slowdowns)
-
-
-def by_price(job: Measured, within: Limits) -> int:
-    """Return the share of the price's rule."""
-    offer = cheapest(job.place, within)
-    return offer.share_percent if offer else WHOLE
-
-
-def oracle(job: Measured, limit: float) -> int:
-    """Return the smallest share that keeps the limit."""
-    return min((size for size in SIZES if slowdown_at(job, size) <= limit), default=WHOLE)
-
-
-def slowdown_at(job: Measured, size: int) -> float:
-    """Return the measured slowdown at the nearest percentage that was measured, in steps of 5."""
-    return job.slowdowns.get(5 * round(size / 5), 1.0)
 
 
 def show_packing(data: DataFolder) -> None:

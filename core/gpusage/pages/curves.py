@@ -40,18 +40,25 @@ def top_of(curves: Iterable[Sequence[Price]]) -> int:
 
 
 def plot(curve: Sequence[Price], top: int) -> str:
-    """Return the plot of one GPU's prices; what lies above *top* is drawn there."""
+    """Return the plot of one GPU's prices as a picture; what lies above *top* is drawn there."""
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img'>"
+        f"{panel(curve, top)}</svg>"
+    )
+
+
+def panel(curve: Sequence[Price], top: int) -> str:
+    """Return what `plot` draws, to be a part of a picture."""
     title = escape(curve[0].gpu)
     low = [_point(price.share_percent, price.slowdown.low, top) for price in curve]
     high = [_point(price.share_percent, price.slowdown.high, top) for price in reversed(curve)]
     value = [_point(price.share_percent, price.slowdown.value, top) for price in curve]
     marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in _marked(curve))
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img' "
-        f"font-family='system-ui,sans-serif'><title>{title}: slowdown against share</title>"
+        f"<g font-family='system-ui,sans-serif'><title>{title}: slowdown against share</title>"
         f"<text x='{LEFT}' y='16' font-size='14' font-weight='bold'>{title}</text>{_axes(top)}"
         f"<path d='M{'L'.join([*low, *high])}Z' fill='{BAND}' fill-opacity='.7'/>{_proportion(top)}"
-        f"<path d='M{'L'.join(value)}' stroke='{COLOUR}' stroke-width='2' fill='none'/>{marks}</svg>"
+        f"<path d='M{'L'.join(value)}' stroke='{COLOUR}' stroke-width='2' fill='none'/>{marks}</g>"
     )
 
 

@@ -1,0 +1,165 @@
+"""How often the promise of a share would be kept on measured prices, by the rule that gives the shares.
+
+Each rule sees what a user could tell it; the measurement says whether the step stayed within the limit. The prices are
+of jobs alone on their share: RaPP's percentages of a V100, ParvaGPU's slices of an A100, inference both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from gpusage.advisor import Advisor
+from gpusage.policies.price import Limits, Offer, holds, limits
+from gpusage.policies.sharing import granted_percent
+from gpusage.predictors.slowdown import predict_slowdown
+from gpusage_hooks.types import Alone, Gpu, GpuNeed, GpuPool, Place, Price, SharingRules, Workload
+from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import Zoo
+
+WHOLE = 100
+MOST_ACTIVITY = 80
+ACTIVITY_RESERVE = 10
+RAPP_SIZES = (25, 35, 50, 75)
+"""Percentages that RaPP measured; 35 stands for a third."""
+RAPP_STEP = 5
+"""RaPP measured every fifth percentage."""
+
+Rule = Callable[["Measured"], int]
+"""Returns which share a job gets, `WHOLE` for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One model and batch size: what is predicted, and the measured slowdown on each part that was measured.
+
+    Attributes:
+        place: With its step time on the whole GPU known.
+        unknown: The same with nothing known.
+        activity_percent: What the rule of SM activity gives.
+    """
+
+    place: Place
+    unknown: Place
+    activity_percent: int
+    slowdowns: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What came of one rule, in percent of all jobs, save *of_shares_percent*, which is of the jobs with a share."""
+
+    rule: str
+    shares_percent: float
+    mean_share_percent: float
+    kept_percent: float
+    of_shares_percent: float
+
+
+def kept(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: float) -> Iterator[Kept]:
+    """Yield what comes of each rule where a step may take *limit* times as long as on the whole GPU."""
+    for name, rule in rules.items():
+        chosen = [rule(job) for job in jobs]
+        within = [job.slowdowns[size] <= limit for job, size in zip(jobs, chosen, strict=True) if size < WHOLE]
+        broken = len(within) - sum(within)
+        yield Kept(
+            rule=name,
+            shares_percent=100 * len(within) / len(jobs),
+            mean_share_percent=sum(chosen) / len(jobs),
+            kept_percent=100 - 100 * broken / len(jobs),
+            of_shares_percent=100 - 100 * broken / max(len(within), 1),
+        )
+
+
+def rules_at(limit: float, constants: Sequence[int], sizes: Sequence[int]) -> dict[str, Rule]:
+    """Return every rule by name: the price, the activity, the same size for all, and one that knows the measurement."""
+    within = limits(SharingRules(), limit)
+    same = {f"always {size} %": _always(size) for size in constants}
+    return {
+        "price, step time known": lambda job: _by_price(job.place, within),
+        "price, nothing known": lambda job: _by_price(job.unknown, within),
+        "SM activity, as before": lambda job: job.activity_percent,
+        **same,
+        "oracle": lambda job: min(
+            (size for size in sizes if job.slowdowns.get(size, limit + 1) <= limit), default=WHOLE
+        ),
+    }
+
+
+def _always(size: int) -> Rule:
+    return lambda job: size if size in job.slowdowns else WHOLE
+
+
+def _by_price(place: Place, within: Limits) -> int:
+    offer = cheapest(place, within)
+    return offer.share_percent if offer else WHOLE
+
+
+def cheapest(place: Place, within: Limits) -> Offer | None:
+    """Return the share that the price's rule takes at *place*."""
+    offers = (Offer(place=place, price=price) for price in place.shares)
+    return min((offer for offer in offers if holds(offer, within)), key=lambda offer: offer.gpu_time, default=None)
+
+
+def place_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Place:
+    """Return a free GPU with what a job needs there and what its shares cost."""
+    pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1, mps_per_gpu=WHOLE)
+    return Place(pool=pool, gpu=gpu, need=need, shares=prices)
+
+
+def rapp(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
+    """Yield RaPP's jobs whose model the zoo has."""
+    table, gpu = data.read(RAPP), advisor.catalogue.find("v100")
+    table = table[table["time_quota_percent"] == WHOLE]
+    for (model, batch), group in table.groupby(["model", "batch_size"]):
+        key = f"torchvision:{model}@224"
+        if key not in zoo:
+            continue
+        latency_ms = group.set_index("mps_percent")["latency_ms"]
+        whole_ms = float(latency_ms[latency_ms.index >= WHOLE_FROM_PERCENT].median())
+        run, graph = Workload(mode="infer", batch_size=int(batch)), zoo.graph(key)
+        need = advisor.predict(graph, run, [gpu])[0]
+        known = replace(run, alone=Alone(step_time_s=whole_ms / 1e3))
+        place, unknown = (
+            place_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0]) for each in (known, run)
+        )
+        activity = RAPP_STEP * round(_activity_percent(need) / RAPP_STEP)
+        slowdowns = {int(percent): max(float(ms) / whole_ms, 1.0) for percent, ms in latency_ms.items()}
+        yield Measured(place=place, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+
+
+def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
+    """Yield ParvaGPU's jobs whose model the zoo has; a slice counts as the percentage of SMs that it is."""
+    rows = [row for row in slowdown_rows(data, zoo) if row.source == PARVAGPU]
+    for _, group in groupby(rows, key=lambda row: (row.key, row.workload)):
+        slices = list(group)
+        run, alone = slices[0].workload, Alone(step_time_s=slices[0].alone_s)
+        need = advisor.predict(zoo.graph(slices[0].key), run, [slices[0].gpu])[0]
+        known, unknown = (_slices_of(advisor, zoo, slices, need, each) for each in (replace(run, alone=alone), run))
+        slowdowns = {_percent(row): row.slowdown for row in slices}
+        wanted = _activity_percent(need)
+        activity = min((size for size in slowdowns if size >= wanted), default=WHOLE)
+        yield Measured(place=known, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+
+
+def _slices_of(advisor: Advisor, zoo: Zoo, slices: Sequence[SlowdownRow], need: GpuNeed, run: Workload) -> Place:
+    """Return the whole of seven slices with the prices of those that were measured."""
+    gpu, graph = slices[0].gpu, zoo.graph(slices[0].key)
+    parts = [[row.share for row in slices]]
+    (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.known(graph, run, [gpu]))
+    prices = tuple(
+        Price(gpu=gpu.name, share_percent=_percent(row), slowdown=cost) for row, cost in zip(slices, costs, strict=True)
+    )
+    return place_of(gpu, need, prices)
+
+
+def _percent(row: SlowdownRow) -> int:
+    return round(100 * row.part)
+
+
+def _activity_percent(need: GpuNeed) -> int:
+    """Return the share that the rule of SM activity gives; above 80 % it keeps the GPU whole."""
+    wanted = granted_percent(round(100 * need.sm_activity.high + ACTIVITY_RESERVE), SharingRules(rule="activity"))
+    return wanted if wanted <= MOST_ACTIVITY else WHOLE
