@@ -99,7 +99,7 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
     }
 
 
-class Merged(NamedTuple):
+class MergedLayer(NamedTuple):
     """Layers whose main nodes are alike, as one: how many, the first of them, and what they take together."""
 
     times: int
@@ -108,13 +108,15 @@ class Merged(NamedTuple):
     kept_bytes: float
 
 
-def merged(layers: Sequence[Layer]) -> list[Merged]:
+def merged(layers: Sequence[Layer]) -> list[MergedLayer]:
     """Return layers with those alike put together, what takes longest first."""
     alike: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         alike.setdefault((layer.operator, layer.weight, layer.output), []).append(layer)
     rows = [
-        Merged(len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.kept_bytes for layer in group))
+        MergedLayer(
+            len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.kept_bytes for layer in group)
+        )
         for group in alike.values()
     ]
     return sorted(rows, key=lambda one: -one.seconds.total_s)
@@ -137,7 +139,7 @@ def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     yield WAITING, "", "", "", _time(explanation.waiting_s), _share(explanation.waiting_s, explanation.step_time_s), ""
 
 
-def layer_row(layer: Merged, step_s: float) -> tuple[str, ...]:
+def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
     words = described(layer.first), str(layer.times), str(layer.first.first_node)
     kept_text = figures.size(layer.kept_bytes) if layer.kept_bytes else ""

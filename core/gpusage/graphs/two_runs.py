@@ -20,7 +20,7 @@ Batches = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ModelRun:
     """What a model does: at one batch size, or at any once two runs are merged.
 
     Attributes:
@@ -48,18 +48,18 @@ class Merged:
         squared: Operators with tensors that grow with the square of the batch.
     """
 
-    run: Run
+    run: ModelRun
     uneven: Counter[str]
     squared: Counter[str]
 
 
-def play_twice(play: Callable[[int], Run], batches: Batches) -> Merged | None:
+def play_twice(play: Callable[[int], ModelRun], batches: Batches) -> Merged | None:
     """Return the runs that *play* gives at *batches* as one, `None` where they differ in more than sizes."""
     first, second = map(play, batches)
     return merge(first, second, batches)
 
 
-def merge(first: Run, second: Run, batches: Batches) -> Merged | None:
+def merge(first: ModelRun, second: ModelRun, batches: Batches) -> Merged | None:
     """Return the runs at *batches* as one, `None` where they differ in more than sizes."""
     if _outline(first) != _outline(second):
         return None
@@ -80,7 +80,7 @@ def merge(first: Run, second: Run, batches: Batches) -> Merged | None:
     return Merged(run=replace(first, nodes=tuple(nodes), inputs=inputs), uneven=uneven, squared=squared)
 
 
-def live(run: Run) -> Run:
+def live(run: ModelRun) -> ModelRun:
     """Return only the nodes that the results need; all of them where there are no results."""
     if not run.results:
         return run
@@ -100,7 +100,7 @@ def live(run: Run) -> Run:
 
 
 def graph_of(
-    run: Run,
+    run: ModelRun,
     *,
     name: str,
     source: str,
@@ -129,7 +129,7 @@ def graph_of(
     )
 
 
-def _outline(run: Run) -> object:
+def _outline(run: ModelRun) -> object:
     """Return all of *run* that must not depend on the batch."""
     ranks = [(tuple(map(len, node.inputs)), tuple(map(len, node.outputs))) for node in run.nodes]
     return (

@@ -57,7 +57,7 @@ class Regions(NamedTuple):
     deviations: FloatArray
 
 
-class Learned(NamedTuple):
+class LearnedActivity(NamedTuple):
     """What the artifact holds.
 
     Attributes:
@@ -143,8 +143,8 @@ def shares(trees: Trees, rows: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _learned(parameters: ActivityParameters) -> Learned:
-    return Learned(
+def _learned(parameters: ActivityParameters) -> LearnedActivity:
+    return LearnedActivity(
         shares=read_trees(parameters.gpu_utilization, parameters.sm_activity),
         regions=regions_of(parameters.regions),
         far=shaped("far", parameters.far, _FIGURES),

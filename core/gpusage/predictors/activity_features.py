@@ -19,7 +19,7 @@ _LEAST = 1e-12
 _IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
 
 
-class Features(NamedTuple):
+class ActivityFeatures(NamedTuple):
     """The columns, one entry per GPU."""
 
     log_busy_s: FloatArray
@@ -50,11 +50,11 @@ NAMES = (
     "log outputs",
     "log FLOP a kernel",
 )
-"""Of the fields of `Features`, in the artifact and for people."""
+"""Of the fields of `ActivityFeatures`, in the artifact and for people."""
 
 
 class Work(NamedTuple):
-    """Those of `Features` that no GPU changes."""
+    """Those of `ActivityFeatures` that no GPU changes."""
 
     log_kernels: float
     log_inputs: float
@@ -65,14 +65,14 @@ class Work(NamedTuple):
     log_flop_per_kernel: float
 
 
-_OF_WORK = [Features._fields.index(name) for name in Work._fields]
+_OF_WORK = [ActivityFeatures._fields.index(name) for name in Work._fields]
 
 
 def features_of(work: Work, timing: Timing) -> FloatArray:
-    """Return one row per GPU of *timing*, with a column for each of `Features`."""
+    """Return one row per GPU of *timing*, with a column for each of `ActivityFeatures`."""
     rows = np.empty((len(timing.busy_s), len(NAMES)))
     rows[:, _OF_WORK] = work
-    columns = Features(*rows.T)
+    columns = ActivityFeatures(*rows.T)
     busy_s = np.maximum(timing.busy_s, _LEAST)
     log_busy_s = np.log(busy_s)
     columns.log_busy_s[:] = log_busy_s

@@ -165,7 +165,7 @@ class MemoryParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColocationParameters:
-    """See `gpusage.predictors.colocation.Learned`, whose fields have these names; *features* names the columns."""
+    """The fields of `gpusage.predictors.colocation.LearnedColocation`; *features* names the columns."""
 
     features: Sequence[str]
     mean: Vector
@@ -182,7 +182,7 @@ class ColocationParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowdownParameters:
-    """See `gpusage.predictors.slowdown.Deviations` and `gpusage.predictors.beside.Partners`.
+    """See `gpusage.predictors.slowdown.SlowdownDeviations` and `gpusage.predictors.beside.Partners`.
 
     Their fields have these names; *partners* are the latter's.
     """

@@ -36,14 +36,14 @@ KNOWN = 0.5
 """A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
 
 
-class Deviations(NamedTuple):
+class ColocationDeviations(NamedTuple):
     """Of the logarithm of truth over prediction: one job's throughput, and the sum."""
 
     one: float
     total: float
 
 
-class Learned(NamedTuple):
+class LearnedColocation(NamedTuple):
     """What was measured of which jobs; a row of *jobs* is scaled features as `features_of` gives them.
 
     Attributes:
@@ -63,9 +63,9 @@ class Learned(NamedTuple):
     pressure: FloatArray
     average: float
     near: float
-    known: Deviations
-    partly: Deviations
-    unknown: Deviations
+    known: ColocationDeviations
+    partly: ColocationDeviations
+    unknown: ColocationDeviations
 
 
 @hookimpl(trylast=True)
@@ -92,7 +92,7 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     )
 
 
-class Features(NamedTuple):
+class JobFeatures(NamedTuple):
     """What is known of jobs, one entry per job; activities are 0 to 1."""
 
     log_step_s: FloatArray
@@ -104,7 +104,7 @@ class Features(NamedTuple):
 
 
 def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
-    """Return one row per job, with a column for each of `Features`."""
+    """Return one row per job, with a column for each of `JobFeatures`."""
     rows = [
         (
             log(max(need.step_time_s.value, 1e-9)),
@@ -116,11 +116,11 @@ def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
         )
         for need in needs
     ]
-    return np.array(rows).reshape(-1, len(Features._fields))
+    return np.array(rows).reshape(-1, len(JobFeatures._fields))
 
 
 def throughputs(
-    learned: Learned, rows: FloatArray, models: Sequence[int | None], percents: Sequence[int] | None = None
+    learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None], percents: Sequence[int] | None = None
 ) -> list[float]:
     """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
 
@@ -135,13 +135,13 @@ def throughputs(
     granted = (
         np.ones(len(rows))
         if percents is None
-        else np.array(percents) / 100.0 / np.maximum(Features(*rows.T).sm_activity, 1e-6)
+        else np.array(percents) / 100.0 / np.maximum(JobFeatures(*rows.T).sm_activity, 1e-6)
     )
     result: list[float] = np.clip(np.minimum(throughput, granted), LEAST, 1.0).tolist()
     return result
 
 
-def beside(learned: Learned, rows: FloatArray, models: Sequence[int | None]) -> tuple[FloatArray, FloatArray]:
+def beside(learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None]) -> tuple[FloatArray, FloatArray]:
     """Return each row's throughput beside each column's job, and how known each job is, 0 to 1.
 
     Two jobs of one unknown model contend for the same things: they are promised no more than the average.
@@ -160,7 +160,7 @@ def beside(learned: Learned, rows: FloatArray, models: Sequence[int | None]) -> 
 
 def rule(rows: FloatArray) -> FloatArray:
     """Return the throughputs of all jobs together that the activities alone say."""
-    _, busy, sm, dram, _, _ = Features(*rows.T)
+    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
     slowdown = 1.0 + INTERFERENCE * dram * (dram.sum() - dram) + CONTENTION * busy * (busy.sum() - busy)
     crowding = max(1.0, float(sm.sum()), float(dram.sum()))
     return np.asarray(1.0 / crowding / slowdown)
@@ -168,19 +168,19 @@ def rule(rows: FloatArray) -> FloatArray:
 
 def _rule_of_pairs(rows: FloatArray) -> FloatArray:
     """Return what `rule` says of each row's job beside each column's."""
-    _, busy, sm, dram, _, _ = Features(*rows.T)
+    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
     slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
     crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
     return np.asarray(1.0 / np.maximum(1.0, crowding) / slowdown)
 
 
-def likeness_of(learned: Learned, rows: FloatArray) -> FloatArray:
+def likeness_of(learned: LearnedColocation, rows: FloatArray) -> FloatArray:
     """Return how like each of *rows* is to each measured job, 0 to 1."""
     away = ((rows - learned.mean) / learned.scale)[:, np.newaxis] - learned.jobs
     return np.asarray(np.exp(-0.5 * (away**2).sum(axis=-1) / learned.near**2))
 
 
-def deviations_of(learned: Learned, rows: FloatArray) -> Deviations:
+def deviations_of(learned: LearnedColocation, rows: FloatArray) -> ColocationDeviations:
     """Return how far off predictions are where all, some or none of the jobs are like measured ones."""
     are_known = likeness_of(learned, rows).max(axis=1, initial=0.0) >= KNOWN
     if are_known.all():
@@ -201,10 +201,10 @@ def _interval(value: float, highest: float, deviation: float) -> Interval:
 
 
 @lru_cache(maxsize=4)
-def learned_from(parameters: ColocationParameters) -> Learned:
+def learned_from(parameters: ColocationParameters) -> LearnedColocation:
     """Return the arrays of the artifact ``colocation``, made once for each."""
     jobs, features = len(parameters.jobs), len(parameters.mean)
-    return Learned(
+    return LearnedColocation(
         mean=shaped("mean", parameters.mean, features),
         scale=shaped("scale", parameters.scale, features),
         jobs=shaped("jobs", parameters.jobs, jobs, features),
@@ -212,7 +212,7 @@ def learned_from(parameters: ColocationParameters) -> Learned:
         pressure=shaped("pressure", parameters.pressure, jobs),
         average=float(parameters.average),
         near=float(parameters.near),
-        known=Deviations(*parameters.known),
-        partly=Deviations(*parameters.partly),
-        unknown=Deviations(*parameters.unknown),
+        known=ColocationDeviations(*parameters.known),
+        partly=ColocationDeviations(*parameters.partly),
+        unknown=ColocationDeviations(*parameters.unknown),
     )

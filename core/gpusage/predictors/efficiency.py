@@ -21,7 +21,7 @@ from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
 
 
-class Features(NamedTuple):
+class KernelFeatures(NamedTuple):
     """What a network reads, shape (kernels, GPUs) each; lengths and ratios as logarithms.
 
     Attributes:
@@ -51,7 +51,7 @@ class Features(NamedTuple):
     ridge: FloatArray
 
 
-FEATURES = Features._fields
+FEATURES = KernelFeatures._fields
 HOST_TERMS = 4
 """What the host does: see `gpusage.predictors.kernels.Kernels.host_counts`."""
 OVERLAP = 4.0

@@ -22,7 +22,7 @@ from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 
 
-class Features(NamedTuple):
+class StepFeatures(NamedTuple):
     """What is known of a step on each GPU: means over its kernels, weighted by their time, some as logarithms.
 
     Attributes:
@@ -48,8 +48,8 @@ class Features(NamedTuple):
     half: FloatArray
 
 
-FEATURES = (*Features._fields, *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass))
-"""The columns: `Features`, and each class's share of the time."""
+FEATURES = (*StepFeatures._fields, *(f"share_{operator_class.name.lower()}" for operator_class in OperatorClass))
+"""The columns: `StepFeatures`, and each class's share of the time."""
 NARROWNESS = 0.01
 """Width of the bells: a bell falls to 1 / e where this times the squared standard deviations is 1."""
 FARTHEST = 2.5
@@ -159,14 +159,14 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
     count = max(float(kernels.counts.sum()), 1.0)
     flop, traffic_bytes = float(kernels.counts @ kernels.flop), float(kernels.counts @ kernels.traffic_bytes)
     rows = np.empty((len(totals), len(FEATURES)))
-    columns = Features(*rows.T[: len(Features._fields)])
+    columns = StepFeatures(*rows.T[: len(StepFeatures._fields)])
     columns.compute_bound[:] = (times * (seconds.compute_s > seconds.traffic_s)).sum(axis=0) / totals
     columns.mean_kernel_s[:] = np.log(totals / count)
     columns.kernel_count[:] = log(count)
     columns.inner[:], columns.width[:], columns.blocks[:], columns.backward[:] = means.T[: len(_Weighted._fields)]
     columns.intensity[:] = log(max(flop, 1.0) / max(traffic_bytes, 1.0))
     columns.half[:] = is_half
-    rows[:, len(Features._fields) :] = means[:, len(_Weighted._fields) :]
+    rows[:, len(StepFeatures._fields) :] = means[:, len(_Weighted._fields) :]
     return rows
 
 

@@ -31,7 +31,7 @@ _ENDS = np.array([[-1.0], [0.0], [1.0]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deviations:
+class SlowdownDeviations:
     """How far 90 % of the truths lie from the point, each on a logarithmic scale.
 
     Attributes:
@@ -70,7 +70,7 @@ def predict_slowdown(
     ]
 
 
-def slowdowns(working: FloatArray, growth: FloatArray, deviations: Deviations) -> FloatArray:
+def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDeviations) -> FloatArray:
     """Return the low ends, the points and the high ends of slowdowns, each at least 1, as three rows.
 
     Args:
@@ -82,7 +82,7 @@ def slowdowns(working: FloatArray, growth: FloatArray, deviations: Deviations) -
     return np.maximum(_joined(working, np.maximum(growth, 1.0) ** powers) * noises, 1.0)
 
 
-def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> FloatArray:
+def around(working: FloatArray, told_from: ToldFrom, deviations: SlowdownDeviations) -> FloatArray:
     """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
 
     Args:
@@ -94,7 +94,7 @@ def around(working: FloatArray, told_from: ToldFrom, deviations: Deviations) -> 
     return working * np.exp([[-less], [0.0], [more]])
 
 
-def _working(timing: Timing, known: Sequence[Known], deviations: Deviations) -> FloatArray:
+def _working(timing: Timing, known: Sequence[Known], deviations: SlowdownDeviations) -> FloatArray:
     """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
     working = around(timing.busy_s / timing.step_s, "graph", deviations)
     for index, (of_gpu, busy_s) in enumerate(zip(known, timing.busy_s.tolist(), strict=True)):
@@ -118,8 +118,8 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _deviations(parameters: SlowdownParameters) -> Deviations:
+def _deviations(parameters: SlowdownParameters) -> SlowdownDeviations:
     """Return the deviations of an artifact's *parameters*."""
     working = {told_from: parameters.working[told_from] for told_from in get_args(ToldFrom)}
     ends = {told_from: (float(down), float(up)) for told_from, (down, up) in working.items()}
-    return Deviations(growth=parameters.growth, noise=parameters.noise, working=ends)
+    return SlowdownDeviations(growth=parameters.growth, noise=parameters.noise, working=ends)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, Features
+from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, KernelFeatures
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
@@ -154,7 +154,7 @@ def ideal_times(
     traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
     waves = kernels.blocks[:, np.newaxis] / rates.sm_count
     features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
-    columns = Features(*features[:-1])
+    columns = KernelFeatures(*features[:-1])
     columns.inner[:] = (0.25 * np.log(kernels.inner) - 1.0)[:, np.newaxis]
     columns.width[:] = (0.25 * np.log(kernels.width) - 1.0)[:, np.newaxis]
     columns.backward[:] = kernels.backward[:, np.newaxis]

@@ -12,7 +12,7 @@ _GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]{0,23}|\d+[a-z
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SandboxNode:
     """One node of a sandbox; its name begins with its GPU type, by which the manager's users ask for it."""
 
     name: str
@@ -20,7 +20,7 @@ class Node:
     gpu_count: int
 
 
-def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) -> tuple[Node, ...]:
+def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) -> tuple[SandboxNode, ...]:
     """Return the nodes that *text* describes, numbered by type.
 
     Args:
@@ -32,7 +32,7 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
     Raises:
         RequestError: *text* is not of this form, or describes more than a sandbox can hold.
     """
-    nodes: list[Node] = []
+    nodes: list[SandboxNode] = []
     numbers: dict[str, int] = {}
     for group in text.split(","):
         match = _GROUP.fullmatch(group.strip())
@@ -46,7 +46,7 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
         gpu_type = match["type"]
         for _ in range(count):
             numbers[gpu_type] = numbers.get(gpu_type, 0) + 1
-            nodes.append(Node(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
+            nodes.append(SandboxNode(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
     if len(nodes) > most_nodes:
         message = f"A sandbox must have at most {most_nodes} nodes; got {len(nodes)}. Ask for fewer."
         raise RequestError(message)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.progress import Report, silent
-from gpusage.sandboxes.sources import Source, render_deb822
+from gpusage.sandboxes.sources import PackageSource, render_deb822
 from gpusage_hooks.errors import RequestError
 
 _POLL_S = 0.1
@@ -33,7 +33,7 @@ def require_apt() -> None:
         raise RequestError(message)
 
 
-def download(packages: Sequence[str], source: Source, folder: Path, report: Report = silent) -> tuple[Path, ...]:
+def download(packages: Sequence[str], source: PackageSource, folder: Path, report: Report = silent) -> tuple[Path, ...]:
     """Fetch *packages* and all that they depend on from *source* into *folder*, and return the archives.
 
     What an interrupted run had fetched is used again.
@@ -76,7 +76,7 @@ def unpack(archives: Sequence[Path], root: Path, report: Report = silent) -> Non
     report("unpack", len(archives), len(archives))
 
 
-def _prepare(source: Source, folder: Path) -> list[str]:
+def _prepare(source: PackageSource, folder: Path) -> list[str]:
     """Make the folders that apt expects and return the options that keep it inside them."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources.d", "preferences.d"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _prepare(source: Source, folder: Path) -> list[str]:
     return ["--quiet=2", *(f"--option={name}={value}" for name, value in settings.items())]
 
 
-def _apt(arguments: Sequence[str], source: Source) -> str:
+def _apt(arguments: Sequence[str], source: PackageSource) -> str:
     command = ["apt-get", *arguments]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=_environment()
@@ -110,7 +110,7 @@ def _apt(arguments: Sequence[str], source: Source) -> str:
     return done.stdout
 
 
-def _apt_error(source: Source, output: str) -> RequestError:
+def _apt_error(source: PackageSource, output: str) -> RequestError:
     """Return what apt said, as one sentence with its first complaint in it."""
     complaints = re.findall(r"^[EW]: *(.+?)\.?$", output, flags=re.MULTILINE)
     complaint = complaints[0] if complaints else "no word from apt-get"

@@ -14,7 +14,7 @@ _ONE_LINE = re.compile(r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PackageSource:
     """One archive that apt fetches binary packages from.
 
     Attributes:
@@ -27,13 +27,13 @@ class Source:
     verification: tuple[tuple[str, str], ...] = ()
 
 
-def parse_one_line(text: str) -> Iterator[Source]:
+def parse_one_line(text: str) -> Iterator[PackageSource]:
     """Yield the archives of a ``sources.list``, in which each line is one."""
     for line in text.splitlines():
         match = _ONE_LINE.match(line.strip())
         if match:
             options = dict(word.split("=", 1) for word in (match["options"] or "").split() if "=" in word)
-            yield Source(
+            yield PackageSource(
                 uri=match["uri"],
                 suite=match["suite"],
                 components=tuple(match["components"].split()),
@@ -41,7 +41,7 @@ def parse_one_line(text: str) -> Iterator[Source]:
             )
 
 
-def parse_deb822(text: str) -> Iterator[Source]:
+def parse_deb822(text: str) -> Iterator[PackageSource]:
     """Yield the archives of a ``.sources`` file, in which a paragraph may name several."""
     for paragraph in re.split(r"\n(?:[ \t]*\n)+", text):
         fields = _fields(paragraph)
@@ -50,16 +50,16 @@ def parse_deb822(text: str) -> Iterator[Source]:
         for uri in fields.get("Uris", "").split():
             for suite in fields.get("Suites", "").split():
                 components = tuple(fields.get("Components", "").split())
-                yield Source(uri=uri, suite=suite, components=components, verification=_verification(fields))
+                yield PackageSource(uri=uri, suite=suite, components=components, verification=_verification(fields))
 
 
-def render_deb822(source: Source) -> str:
+def render_deb822(source: PackageSource) -> str:
     """Return *source* as a paragraph of a ``.sources`` file."""
     head = f"Types: deb\nURIs: {source.uri}\nSuites: {source.suite}\nComponents: {' '.join(source.components)}\n"
     return head + "".join(f"{name}: {value}\n" for name, value in source.verification)
 
 
-def read_host_sources(folder: Path = Path("/etc/apt")) -> tuple[Source, ...]:
+def read_host_sources(folder: Path = Path("/etc/apt")) -> tuple[PackageSource, ...]:
     """Return every archive that the host's apt is told of, in the order in which apt reads them."""
     lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
     sources = [source for path in lists if path.is_file() for source in parse_one_line(_text(path))]
@@ -76,7 +76,9 @@ def read_os_release(path: Path = Path("/etc/os-release")) -> Mapping[str, str]:
     return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
 
 
-def choose_source(sources: Sequence[Source], os_release: Mapping[str, str], release: str | None) -> Source:
+def choose_source(
+    sources: Sequence[PackageSource], os_release: Mapping[str, str], release: str | None
+) -> PackageSource:
     """Return the archive to take *release*, or the host's own release, from: the host's mirror.
 
     Raises:
@@ -92,7 +94,7 @@ def choose_source(sources: Sequence[Source], os_release: Mapping[str, str], rele
         )
         raise RequestError(message)
     families = f"{os_release.get('ID', '')} {os_release.get('ID_LIKE', '')}".split()
-    return Source(
+    return PackageSource(
         uri=own[0].uri,
         suite=release or own[0].suite,
         components=("main", "universe") if "ubuntu" in families else ("main",),
@@ -100,7 +102,7 @@ def choose_source(sources: Sequence[Source], os_release: Mapping[str, str], rele
     )
 
 
-def _is_distribution(source: Source) -> bool:
+def _is_distribution(source: PackageSource) -> bool:
     """Say whether *source* is a release's main archive: not its updates, not a third party's, not a disc."""
     return "main" in source.components and not re.search(r"[-/]", source.suite) and not source.uri.startswith("cdrom")
 

@@ -14,7 +14,7 @@ from gpusage.predictors.activity_features import features_of
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import activity_tests, random_networks
-from gpusage_lab.learning.profiled import Run, profiled
+from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.measurements.tables import DataFolder
 
 FloatArray = npt.NDArray[np.float64]
@@ -68,7 +68,7 @@ def own_sources(data: DataFolder) -> Counter[str]:
     return Counter(run.source for run in profiled(data).runs if _has_activity(run))
 
 
-def _has_activity(run: Run) -> bool:
+def _has_activity(run: ProfiledRun) -> bool:
     return run.is_alone and {"gpu_utilization", "sm_activity"} <= run.figures.keys()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.artifacts import Card, ColocationParameters
-from gpusage.predictors.colocation import WORTHWHILE_SUM, Learned, beside, learned_from, predict_colocation
+from gpusage.predictors.colocation import WORTHWHILE_SUM, LearnedColocation, beside, learned_from, predict_colocation
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, scores
@@ -154,12 +154,12 @@ def shipped(source: Pairs) -> Policy:
     return policy
 
 
-def _sums(learned: Learned, pairs: Pairs) -> FloatArray:
+def _sums(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
     parts = _beside(learned, pairs)
     return np.asarray(parts + parts.T)
 
 
-def _beside(learned: Learned, pairs: Pairs) -> FloatArray:
+def _beside(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
     return beside(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
 
 

@@ -17,7 +17,7 @@ from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
-from gpusage_lab.learning.profiled import Run, profiled
+from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
 
@@ -103,7 +103,7 @@ class OwnPeaks(NamedTuple):
     label: tuple[str, ...]
 
 
-def is_described(run: Run) -> bool:
+def is_described(run: ProfiledRun) -> bool:
     """Tell whether the learned weights describe the run's peak: training in fp32 with momentum."""
     workload = run.workload
     return (workload.mode, workload.optimizer) == ("train", "momentum") and workload.precision in ("fp32", "tf32")

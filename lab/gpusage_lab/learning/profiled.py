@@ -34,7 +34,7 @@ _FIGURES = (
 )
 
 
-class Run(NamedTuple):
+class ProfiledRun(NamedTuple):
     """One side of a measurement that went well.
 
     Attributes:
@@ -75,7 +75,7 @@ class Run(NamedTuple):
 class Profiled(NamedTuple):
     """The runs in the order of the files, and how many rows were left out, by reason."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ProfiledRun, ...]
     left_out: Mapping[str, int]
 
     @property
@@ -92,7 +92,7 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
         RequestError: A file is not a table of `gpusage profile`.
     """
     zoo = zoo or load_zoo()
-    runs: list[Run] = []
+    runs: list[ProfiledRun] = []
     left_out: Counter[str] = Counter()
     for path in _tables(data.folder / FOLDER):
         of_table, reasons = _judged(path, zoo)
@@ -101,7 +101,7 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
     return Profiled(tuple(runs), MappingProxyType(dict(left_out)))
 
 
-def _judged(path: Path, zoo: Zoo) -> tuple[list[Run], list[str]]:
+def _judged(path: Path, zoo: Zoo) -> tuple[list[ProfiledRun], list[str]]:
     """Return the runs of one table, and why each of the other rows is left out."""
     try:
         rows = [(row, _objection(row, zoo)) for row in _rows(path)]
@@ -143,7 +143,7 @@ def _objection(row: Mapping[str, str | None], zoo: Zoo) -> str:
     return "" if key_of_profiled(row["model"] or "", row["shape"] or "") in zoo else NO_CARD
 
 
-def _run(row: Mapping[str, str], campaign: str) -> Run:
+def _run(row: Mapping[str, str], campaign: str) -> ProfiledRun:
     model = row["model"]
     workload = Workload(
         batch_size=int(row["batch_size"]),
@@ -152,7 +152,7 @@ def _run(row: Mapping[str, str], campaign: str) -> Run:
         optimizer=cast("Optimizer", row["optimizer"] or "none"),
     )
     parts = (model, f"batch={workload.batch_size}", f"mode={workload.mode}", f"precision={workload.precision}")
-    return Run(
+    return ProfiledRun(
         item=row["item"],
         kind=row["kind"],
         sharing=row["sharing"],

@@ -11,11 +11,11 @@ from gpusage.advisor import make_advisor
 from gpusage.predictors.colocation import features_of
 from gpusage_hooks.types import GpuNeed
 from gpusage_lab.learning.pairs import Pairs
-from gpusage_lab.learning.profiled import Run, profiled
+from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.measurements.tables import DataFolder
 
 WHOLE_PERCENT = 100.0
-Together = tuple[Run, Run]
+Together = tuple[ProfiledRun, ProfiledRun]
 
 
 def profiled_pairs(data: DataFolder) -> dict[str, Pairs]:
@@ -50,7 +50,7 @@ def joined(sources: Sequence[Pairs]) -> Pairs:
     )
 
 
-def _pairs(runs: Sequence[Run]) -> Pairs | None:
+def _pairs(runs: Sequence[ProfiledRun]) -> Pairs | None:
     alone = {
         run.job: run.figures["steps_per_s"]
         for run in runs
@@ -80,7 +80,7 @@ def _pairs(runs: Sequence[Run]) -> Pairs | None:
     )
 
 
-def _together(runs: Iterable[Run]) -> Iterator[Together]:
+def _together(runs: Iterable[ProfiledRun]) -> Iterator[Together]:
     """Yield both sides of each pair that went well on both."""
     for _, sides in groupby((run for run in runs if run.kind == "pair"), key=lambda run: run.item):
         pair = tuple(sides)
@@ -88,7 +88,7 @@ def _together(runs: Iterable[Run]) -> Iterator[Together]:
             yield pair[0], pair[1]
 
 
-def _needs(runs: Sequence[Run]) -> Iterator[GpuNeed]:
+def _needs(runs: Sequence[ProfiledRun]) -> Iterator[GpuNeed]:
     advisor = make_advisor()
     for run in runs:
         yield advisor.predict(run.graph, run.workload, [run.gpu])[0]

@@ -40,7 +40,7 @@ _MAXIMUM_HALVINGS = 8
 _KERNEL = 9
 
 
-class Layer(NamedTuple):
+class NetworkLayer(NamedTuple):
     """One layer as the data has it."""
 
     kind: str
@@ -111,7 +111,7 @@ def _network(row: Table, kind: str) -> Network:
 
 def row_graph(row: Table, kind: str) -> ModelGraph:
     """Return the graph of a row's network, ``mlp`` or ``cnn``."""
-    layers = [Layer(*layer) for layer in ast.literal_eval(row["layers_type_activations_params"])]
+    layers = [NetworkLayer(*layer) for layer in ast.literal_eval(row["layers_type_activations_params"])]
     config = str(row["config"])
     first: Shape = (-1, _number(config, "input"))
     if kind == "cnn":
@@ -125,7 +125,7 @@ def _number(config: str, name: str) -> int:
     return int(match[1]) if match else 1
 
 
-def network_graph(layers: Sequence[Layer], first: Shape, name: str) -> ModelGraph:
+def network_graph(layers: Sequence[NetworkLayer], first: Shape, name: str) -> ModelGraph:
     """Return the graph of *layers*, one after the other, that reads an input of shape *first*."""
     nodes: list[Node] = []
     shape = first
@@ -144,7 +144,7 @@ def network_graph(layers: Sequence[Layer], first: Shape, name: str) -> ModelGrap
     )
 
 
-def _node(layer: Layer, shape: Shape, following: Layer | None, first: Shape) -> Node | None:
+def _node(layer: NetworkLayer, shape: Shape, following: NetworkLayer | None, first: Shape) -> Node | None:
     if layer.kind == "linear":
         width = layer.weights // layer.outputs - 1
         return _made("Gemm", (-1, width), (-1, layer.outputs), ((width, layer.outputs), (layer.outputs,)))
@@ -163,7 +163,7 @@ def _made(op_type: str, before: Shape, after: Shape, parameters: tuple[Shape, ..
     return Node(op_type=op_type, inputs=(before,), outputs=(after,), parameters=parameters)
 
 
-def _convolution(layer: Layer, shape: Shape, following: Layer | None, first: Shape) -> Node | None:
+def _convolution(layer: NetworkLayer, shape: Shape, following: NetworkLayer | None, first: Shape) -> Node | None:
     """Return a convolution of 3 x 3 or 1 x 1: image sides are the input's, halved so often that the counts come out."""
     best: tuple[tuple[bool, ...], int, int, int] | None = None
     for halvings in range(_MAXIMUM_HALVINGS):

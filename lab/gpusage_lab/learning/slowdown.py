@@ -15,7 +15,7 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Card, SlowdownParameters
 from gpusage.predictors.beside import Partners
-from gpusage.predictors.slowdown import Deviations, ToldFrom, around, slowdowns
+from gpusage.predictors.slowdown import SlowdownDeviations, ToldFrom, around, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_partners import cautious, fitted_partners, partners_rows, partners_table
@@ -71,7 +71,7 @@ def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
     return with_predictions(rows, zoo)
 
 
-def fitted_on(columns: SlowdownColumns, train: IntArray) -> Deviations:
+def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
     """Return the narrowest widths at which 90 % of the rows *train* lie inside, whatever is known of the job.
 
     What a share does to the GPU's own time, and noise, are fitted where the step time is known; then, for each kind of
@@ -88,7 +88,9 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> Deviations:
     return replace(common, working=working)
 
 
-def _around(columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, common: Deviations) -> tuple[float, float]:
+def _around(
+    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, common: SlowdownDeviations
+) -> tuple[float, float]:
     """Return how far the part of the step that the GPU works may lie from what *told_from* says."""
     return min(
         product(WORKINGS, WORKINGS),
@@ -96,12 +98,12 @@ def _around(columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, comm
     )
 
 
-def _common(growth: float, noise: float, around: float) -> Deviations:
-    return Deviations(growth=growth, noise=noise, working={"step_time": (around, around)})
+def _common(growth: float, noise: float, around: float) -> SlowdownDeviations:
+    return SlowdownDeviations(growth=growth, noise=noise, working={"step_time": (around, around)})
 
 
 def _loss(
-    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, deviations: Deviations
+    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, deviations: SlowdownDeviations
 ) -> tuple[float, float]:
     """Return by how much the worst source's coverage misses 90 %, then the mean width; the least is best."""
     sources = [train[columns.source[train] == source] for source in FILES]
@@ -112,14 +114,16 @@ def _loss(
 
 
 def _covered(
-    columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, rows: IntArray
+    columns: SlowdownColumns, told_from: ToldFrom, deviations: SlowdownDeviations, rows: IntArray
 ) -> tuple[float, float]:
     low, _, high = _predicted(columns, told_from, deviations, rows)
     measured = columns.measured[rows]
     return float(((low <= measured) & (measured <= high)).mean()), float(np.log(high / low).mean())
 
 
-def _predicted(columns: SlowdownColumns, told_from: ToldFrom, deviations: Deviations, which: IntArray) -> FloatArray:
+def _predicted(
+    columns: SlowdownColumns, told_from: ToldFrom, deviations: SlowdownDeviations, which: IntArray
+) -> FloatArray:
     working = around(columns.working(told_from)[which], told_from, deviations)
     return slowdowns(working, columns.growth[which], deviations)
 
@@ -194,7 +198,7 @@ def _label(row: SlowdownRow) -> str:
 
 
 def _artifact(
-    columns: SlowdownColumns, fitted: Deviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
+    columns: SlowdownColumns, fitted: SlowdownDeviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
 ) -> Artifact:
     measured = columns.measured
     errors = {}

@@ -16,7 +16,7 @@ from gpusage.devices.shares import part_of
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.beside import Partners, with_partners
 from gpusage.predictors.question import Question
-from gpusage.predictors.slowdown import Deviations, around, slowdowns
+from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
@@ -49,7 +49,7 @@ class PartnersRow:
     slowdown: float
 
 
-def partners_rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> tuple[PartnersRow, ...]:
+def partners_rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> tuple[PartnersRow, ...]:
     """Return the rows of more than one process whose model the zoo has, priced with *deviations*."""
     return tuple(_rows(data, zoo, deviations))
 
@@ -96,7 +96,7 @@ def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
     )
 
 
-def _rows(data: DataFolder, zoo: Zoo, deviations: Deviations) -> Iterator[PartnersRow]:
+def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterator[PartnersRow]:
     gpu = builtin_catalogue().find("a100-sxm4-80gb")
     table = data.read(PARVAGPU)
     table = table[table["throughput_samples_per_s"] > 0]

@@ -26,7 +26,7 @@ LEFT_OUT = "torchvision"
 KINDS = ("two GPUs with parts of their own", "two measured GPUs", "one GPU unseen")
 
 
-class Pairs(NamedTuple):
+class StepPairs(NamedTuple):
     """Pairs of rows: their numbers, which of `KINDS` they are, and how far both intervals reach.
 
     Attributes:
@@ -46,7 +46,9 @@ class Pairs(NamedTuple):
         return inside
 
 
-def pairs_of(measurements: Measurements, unseen_family: Array, unseen_gpu: Array, known: StepTimeDeviations) -> Pairs:
+def pairs_of(
+    measurements: Measurements, unseen_family: Array, unseen_gpu: Array, known: StepTimeDeviations
+) -> StepPairs:
     """Return the pairs of rows, as predicted where their family was unseen; once more where one GPU was as well."""
     measured = np.log(measurements.measured_s)
     same_gpu, unseen = np.log(unseen_family[:, 0]) - measured, np.log(unseen_gpu[:, 0]) - measured
@@ -58,7 +60,7 @@ def pairs_of(measurements: Measurements, unseen_family: Array, unseen_gpu: Array
     has_part = np.isin(gpus, own_parts(gpus))
     parts = [(both, np.where(has_part[first] & has_part[second], 0, 1), same_gpu[second], reach_seen[second])]
     parts.append((both, np.full(len(both), 2), unseen[second], reach_unseen[second]))
-    return Pairs(
+    return StepPairs(
         rows=np.concatenate([part[0] for part in parts]),
         kind=np.concatenate([part[1] for part in parts]),
         reach=np.concatenate([np.column_stack([reach_seen[first], part[3]]) for part in parts]),
@@ -66,13 +68,13 @@ def pairs_of(measurements: Measurements, unseen_family: Array, unseen_gpu: Array
     )
 
 
-def ratio_table(measurements: Measurements, pairs: Pairs) -> ScoreTable:
+def ratio_table(measurements: Measurements, pairs: StepPairs) -> ScoreTable:
     """Return how well the intervals of speed-ups cover, their width learned from the other families."""
     inside = np.zeros(len(pairs.kind), dtype=bool)
     for fold in family_folds(measurements):
         tests = np.isin(pairs.rows[:, 0], fold.test)
-        teaching = Pairs(*(column[~tests] for column in pairs))
-        inside[tests] = Pairs(*(column[tests] for column in pairs)).covered(shared_shares(teaching))
+        teaching = StepPairs(*(column[~tests] for column in pairs))
+        inside[tests] = StepPairs(*(column[tests] for column in pairs)).covered(shared_shares(teaching))
     rows: list[tuple[Cell, ...]] = []
     for kind, name in enumerate(KINDS):
         chosen = (pairs.kind == kind) & ~np.isnan(pairs.missed)
@@ -89,7 +91,7 @@ def ratio_table(measurements: Measurements, pairs: Pairs) -> ScoreTable:
     )
 
 
-def shared_shares(pairs: Pairs) -> dict[str, float]:
+def shared_shares(pairs: StepPairs) -> dict[str, float]:
     """Return the share of the smaller error's square that leaves 90 % of the ratios inside, by kind of pair."""
     least = np.square(pairs.reach.min(axis=1))
     most = (np.square(pairs.reach).sum(axis=1) - np.square(pairs.missed)) / (2.0 * least)

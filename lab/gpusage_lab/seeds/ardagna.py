@@ -17,7 +17,7 @@ from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import ardagna_layers, regression
-from gpusage_lab.seeds.ardagna_runs import Run, runs
+from gpusage_lab.seeds.ardagna_runs import MeasuredRun, runs
 
 FloatArray = npt.NDArray[np.float64]
 FILES = ("gavel_solo.csv", "sia_step_times.csv", "torchvision_gpu_bench.csv", "timm_benchmark.csv")
@@ -34,7 +34,7 @@ class Extrapolation(NamedTuple):
     """
 
     title: str
-    together: Callable[[Run], tuple[object, ...]]
+    together: Callable[[MeasuredRun], tuple[object, ...]]
     known: tuple[str, ...]
     power: float
 
@@ -117,7 +117,7 @@ EXTRAPOLATIONS = (
 class Extrapolated(NamedTuple):
     """A run that tested, and the seconds that each way says of it."""
 
-    run: Run
+    run: MeasuredRun
     regression: float
     rule: float
     ours: float
@@ -131,7 +131,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     return [ardagna_layers.table(data), *shown] if ardagna_layers.FILE in data else shown
 
 
-def table(question: Extrapolation, measured: Sequence[Run]) -> ScoreTable:
+def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTable:
     """Return one question's table: a row a source and network, the mean, and the paper's figures."""
     answers = [one for teach, test in splits(question, measured) for one in answer(question, teach, test)]
     rows: list[tuple[str | float | None, ...]] = []
@@ -163,13 +163,15 @@ _SPLITS = {
 _RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
 
 
-def splits(question: Extrapolation, measured: Sequence[Run]) -> Iterator[tuple[list[Run], list[Run]]]:
+def splits(
+    question: Extrapolation, measured: Sequence[MeasuredRun]
+) -> Iterator[tuple[list[MeasuredRun], list[MeasuredRun]]]:
     """Yield the runs that teach and those that test, for each group in which both are enough.
 
     Only one setting is extrapolated: in the others a run that tests lies within those that teach.
     """
     first, *others = question.known
-    groups: dict[tuple[object, ...], list[Run]] = {}
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in measured:
         if getattr(run, first) is not None:
             groups.setdefault(question.together(run), []).append(run)
@@ -183,12 +185,12 @@ def splits(question: Extrapolation, measured: Sequence[Run]) -> Iterator[tuple[l
             yield teach, test
 
 
-def _within(run: Run, teach: Sequence[Run], name: str) -> bool:
+def _within(run: MeasuredRun, teach: Sequence[MeasuredRun], name: str) -> bool:
     known = [getattr(other, name) for other in teach]
     return bool(known) and min(known) <= getattr(run, name) <= max(known)
 
 
-def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -> list[Extrapolated]:
+def answer(question: Extrapolation, teach: Sequence[MeasuredRun], test: Sequence[MeasuredRun]) -> list[Extrapolated]:
     """Return what each way says of the runs *test*, knowing the runs *teach*."""
     line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
     predictions = regression.predicted(line, _terms(question, test)).tolist()
@@ -198,7 +200,7 @@ def answer(question: Extrapolation, teach: Sequence[Run], test: Sequence[Run]) -
     ]
 
 
-def _with_line(teach: Sequence[Run], run: Run) -> float:
+def _with_line(teach: Sequence[MeasuredRun], run: MeasuredRun) -> float:
     """Return ours put on the line of the runs with as many GPUs, or of all where these are too few for one."""
     alike = [other for other in teach if other.gpu_count == run.gpu_count]
     by = alike if len(alike) > 1 else teach
@@ -213,15 +215,15 @@ def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> Float
     return np.asarray(start + slope * asked)
 
 
-def _terms(question: Extrapolation, measured: Sequence[Run]) -> FloatArray:
+def _terms(question: Extrapolation, measured: Sequence[MeasuredRun]) -> FloatArray:
     return regression.augmented(np.array([[float(getattr(run, name)) for name in question.known] for run in measured]))
 
 
-def _rule(question: Extrapolation, teach: Sequence[Run], run: Run) -> float:
+def _rule(question: Extrapolation, teach: Sequence[MeasuredRun], run: MeasuredRun) -> float:
     """Return the nearest known run's time, scaled by the setting that is extrapolated."""
     first, *others = question.known
 
-    def distance(other: Run) -> tuple[float, float]:
+    def distance(other: MeasuredRun) -> tuple[float, float]:
         apart = sum(abs(np.log(getattr(other, name) / getattr(run, name))) for name in others)
         return float(apart), -float(getattr(other, first))
 
@@ -229,7 +231,7 @@ def _rule(question: Extrapolation, teach: Sequence[Run], run: Run) -> float:
     return float(nearest.step_s * (getattr(run, first) / getattr(nearest, first)) ** question.power)
 
 
-def _name(question: Extrapolation, run: Run) -> str:
+def _name(question: Extrapolation, run: MeasuredRun) -> str:
     if not run.source.startswith("torchvision"):
         return f"{run.source}: {run.network}"
     if question.title != "inner modules":

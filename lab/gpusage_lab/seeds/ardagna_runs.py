@@ -69,7 +69,7 @@ INNER_MODULES = {
 """Residual blocks, and layers of the dense blocks; the networks of one kind differ in nothing else."""
 
 
-class Run(NamedTuple):
+class MeasuredRun(NamedTuple):
     """One measured configuration; *batch_size* is that of one GPU, *modules* None where the network is of no series.
 
     *ours_s* comes of a predictor that was never taught what is asked: see the module.
@@ -86,7 +86,7 @@ class Run(NamedTuple):
     modules: int | None = None
 
 
-def runs(data: DataFolder) -> list[Run]:
+def runs(data: DataFolder) -> list[MeasuredRun]:
     """Return the runs of all sources whose file is there."""
     sources = {
         "gavel_solo.csv": _gavel,
@@ -97,7 +97,7 @@ def runs(data: DataFolder) -> list[Run]:
     return [run for file, load in sources.items() if file in data for run in load(data)]
 
 
-def _gavel(data: DataFolder) -> Iterator[Run]:
+def _gavel(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Gavel's runs of 2020 on one host; a job on several GPUs counts each one's steps."""
     rows = data.read("gavel_solo.csv")
     rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["consolidated"] == "yes")]
@@ -107,7 +107,7 @@ def _gavel(data: DataFolder) -> Iterator[Run]:
         yield _run("Gavel", (row["model"], GAVEL[row["model"]]), gpu, (count, int(row["batch_size"])), step_s)
 
 
-def _sia(data: DataFolder) -> Iterator[Run]:
+def _sia(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Sia's placements on one host."""
     rows = data.read("sia_step_times.csv")
     rows = rows[(rows["kind"] == "placements") & rows["app"].isin(SIA_APPS) & rows["gpu"].isin(SIA_GPUS)]
@@ -116,7 +116,7 @@ def _sia(data: DataFolder) -> Iterator[Run]:
         yield _run("Sia", (row["app"], SIA_APPS[row["app"]]), SIA_GPUS[row["gpu"]], asked, row["step_time_s"])
 
 
-def _zeus(data: DataFolder) -> Iterator[Run]:
+def _zeus(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Zeus's runs at the full power limit, the mean over optimizers."""
     rows = data.read("zeus_power_time.csv")
     rows = rows[rows["power_limit_W"] == rows.groupby("gpu")["power_limit_W"].transform("max")]
@@ -128,10 +128,10 @@ def _zeus(data: DataFolder) -> Iterator[Run]:
             yield _run("Zeus", (row["network"], known[0]), ZEUS_GPUS[row["gpu"]], (1, int(row["batch_size"])), step_s)
 
 
-def _run(source: str, network: tuple[str, NamedJob], gpu: str, asked: tuple[int, int], step_s: float) -> Run:
+def _run(source: str, network: tuple[str, NamedJob], gpu: str, asked: tuple[int, int], step_s: float) -> MeasuredRun:
     name, job = network
     peak = builtin_catalogue().find(gpu).peak_flop_per_s["fp32"] / TERA
-    return Run(source, name, gpu, *asked, peak, float(step_s), ours(job, gpu, *asked))
+    return MeasuredRun(source, name, gpu, *asked, peak, float(step_s), ours(job, gpu, *asked))
 
 
 def ours(job: NamedJob, gpu: str, gpu_count: int, batch_size: int) -> float:
@@ -162,7 +162,7 @@ def _teaches(key: str) -> bool:
     return key.startswith(("neusight:", "torchvision:")) and not key.startswith(DEEPEST)
 
 
-def _torchvision(data: DataFolder) -> Iterator[Run]:
+def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield the campaign of 2021: training, 12 images a GPU, which the host copies in every step."""
     rows = data.read("torchvision_gpu_bench.csv")
     chosen = (rows["num_iterations"] == TORCHVISION_ITERATIONS) & (rows["mode"] == "train")
@@ -174,7 +174,7 @@ def _torchvision(data: DataFolder) -> Iterator[Run]:
         work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="sgd")
         alone_s = float(timing_with(efficiency, Question(graph, work).kernels, [gpu], precision).step_s[0])
         copy_s = count * TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[precision] / COPY_BYTES_PER_S
-        yield Run(
+        yield MeasuredRun(
             source=f"torchvision {precision}",
             network=row["model"],
             gpu=gpu.name,

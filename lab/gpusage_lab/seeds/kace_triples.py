@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpusage.advisor import make_advisor
 from gpusage.predictors.colocation import features_of, predict_colocation
 from gpusage_hooks.types import Gpu, GpuNeed
-from gpusage_lab.learning.profiled import Run, profiled
+from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.learning.profiled_pairs import WHOLE_PERCENT
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -50,7 +50,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     return [_table(name, triples) for name, triples in triples_by_campaign.items() if triples is not None]
 
 
-def triples_of(runs: Sequence[Run]) -> Triples | None:
+def triples_of(runs: Sequence[ProfiledRun]) -> Triples | None:
     """Return the triples of *runs* whose three jobs differ and were measured alone under MPS as well."""
     alone = {
         run.job: run.figures["steps_per_s"]

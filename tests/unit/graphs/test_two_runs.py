@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.graphs.two_runs import Run, graph_of, live, merge, play_twice
+from gpusage.graphs.two_runs import ModelRun, graph_of, live, merge, play_twice
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Attribute, Node, Shape
 
 BATCHES = (8, 12)
 
 
-def run_of(*outputs: Shape, given: Shape = (1,), attributes: tuple[tuple[str, Attribute], ...] = ()) -> Run:
+def run_of(*outputs: Shape, given: Shape = (1,), attributes: tuple[tuple[str, Attribute], ...] = ()) -> ModelRun:
     """Return a run of nodes one after another, each with one of *outputs*, on an input of the shape *given*."""
     inputs = (given, *outputs[:-1])
     nodes = tuple(
@@ -22,7 +22,7 @@ def run_of(*outputs: Shape, given: Shape = (1,), attributes: tuple[tuple[str, At
         for read, made in zip(inputs, outputs, strict=True)
     )
     producers = tuple((index - 1,) for index in range(len(nodes)))
-    return Run(nodes=nodes, producers=producers, inputs=(("x", given),), results=(len(nodes) - 1,))
+    return ModelRun(nodes=nodes, producers=producers, inputs=(("x", given),), results=(len(nodes) - 1,))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_attribute_that_differs_is_left_out() -> None:
         pytest.param(replace(run_of((12,)), producers=((-2,),)), id="another-producer"),
     ],
 )
-def test_runs_that_differ_in_more_than_sizes_are_not_merged(other: Run) -> None:
+def test_runs_that_differ_in_more_than_sizes_are_not_merged(other: ModelRun) -> None:
     assert merge(run_of((8,)), other, BATCHES) is None
 
 
@@ -120,6 +120,6 @@ def test_where_there_are_no_results_all_is_needed() -> None:
 
 
 def test_a_run_of_nothing_is_no_graph() -> None:
-    nothing = Run(nodes=(), producers=(), inputs=())
+    nothing = ModelRun(nodes=(), producers=(), inputs=())
     with pytest.raises(GraphError, match=r"'x\.onnx' must have at least one operation on its inputs; got none"):
         graph_of(nothing, name="x", source="x.onnx", parameter_count=0)

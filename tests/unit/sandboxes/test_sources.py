@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.sandboxes.sources import Source, choose_source, parse_deb822, parse_one_line, render_deb822
+from gpusage.sandboxes.sources import PackageSource, choose_source, parse_deb822, parse_one_line, render_deb822
 from gpusage_hooks.errors import RequestError
 
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
-MAIN = Source(uri="http://mirror/debian", suite="bookworm", components=("main", "contrib"))
+MAIN = PackageSource(uri="http://mirror/debian", suite="bookworm", components=("main", "contrib"))
 
 
 def test_both_formats_of_apt_s_sources_mean_the_same() -> None:
@@ -23,14 +23,14 @@ def test_both_formats_of_apt_s_sources_mean_the_same() -> None:
 
 
 def test_a_source_that_is_written_is_read_back() -> None:
-    source = Source(uri="http://m", suite="forky", components=("main",), verification=(("Signed-By", "/k.gpg"),))
+    source = PackageSource(uri="http://m", suite="forky", components=("main",), verification=(("Signed-By", "/k.gpg"),))
     assert list(parse_deb822(render_deb822(source))) == [source]
 
 
 def test_a_release_comes_from_the_host_s_own_mirror() -> None:
     sources = [
-        Source(uri="http://vendor", suite="stable", components=("main",)),
-        Source(uri="http://mirror/debian", suite="bookworm-updates", components=("main",)),
+        PackageSource(uri="http://vendor", suite="stable", components=("main",)),
+        PackageSource(uri="http://mirror/debian", suite="bookworm-updates", components=("main",)),
         MAIN,
     ]
     assert choose_source(sources, DEBIAN, None).suite == "bookworm"
@@ -39,10 +39,10 @@ def test_a_release_comes_from_the_host_s_own_mirror() -> None:
 
 
 def test_on_ubuntu_slurm_is_in_universe() -> None:
-    own = Source(uri="http://u", suite="noble", components=("main", "universe"))
+    own = PackageSource(uri="http://u", suite="noble", components=("main", "universe"))
     assert choose_source([own], {"ID": "ubuntu", "VERSION_CODENAME": "noble"}, None).components == ("main", "universe")
 
 
 def test_a_host_whose_apt_knows_no_archive_is_told_so() -> None:
     with pytest.raises(RequestError, match="got 1 sources, none such"):
-        choose_source([Source(uri="http://v", suite="x/", components=())], DEBIAN, None)
+        choose_source([PackageSource(uri="http://v", suite="x/", components=())], DEBIAN, None)

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 
 from gpusage.graphs.onnx.file import OnnxGraph, OnnxNode
-from gpusage.graphs.onnx.tensors import Tensor
+from gpusage.graphs.onnx.tensors import OnnxTensor
 
 _NAMELESS = re.compile(r"(?:onnx::Conv_)?\d+")
 _NORMALIZED = re.compile(r"(?:getitem|batch_norm|_native_batch_norm\w*)(?:_\d+)?")
@@ -23,7 +23,7 @@ _FIGURES = ("scale", "shift", "mean", "variance")
 def unfold(graph: OnnxGraph) -> tuple[OnnxGraph, int]:
     """Return *graph* with its folded batch normalizations as nodes again, and how many they are."""
     nodes: list[OnnxNode] = []
-    figures: dict[str, Tensor] = {}
+    figures: dict[str, OnnxTensor] = {}
     for node in graph.nodes:
         if not _is_folded(node, graph):
             nodes.append(node)
@@ -31,7 +31,7 @@ def unfold(graph: OnnxGraph) -> tuple[OnnxGraph, int]:
         before = f"{node.outputs[0]}/before_normalization"
         names = [f"{node.outputs[0]}/{figure}" for figure in _FIGURES]
         channels = graph.initializers[node.inputs[_WEIGHT]].shape[:1]
-        figures.update((name, Tensor(name, channels, "float")) for name in names)
+        figures.update((name, OnnxTensor(name, channels, "float")) for name in names)
         nodes.append(replace(node, inputs=node.inputs[:_BIAS], outputs=(before,)))
         nodes.append(OnnxNode(node.name, "BatchNormalization", "", (before, *names), node.outputs, {}))
     restored = replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **figures})

@@ -22,7 +22,7 @@ from gpusage.graphs.onnx.protobuf import (
     text_of,
     whole_of,
 )
-from gpusage.graphs.onnx.tensors import Declared, Number, Tensor, read_declared, read_sparse_tensor, read_tensor
+from gpusage.graphs.onnx.tensors import Declared, Number, OnnxTensor, read_declared, read_sparse_tensor, read_tensor
 from gpusage_hooks.errors import GraphError
 
 MAXIMUM_DEPTH = 8
@@ -44,7 +44,7 @@ class Reference:
     name: str
 
 
-Attribute = Number | str | tuple[Number, ...] | Tensor | Message | Reference
+Attribute = Number | str | tuple[Number, ...] | OnnxTensor | Message | Reference
 """A message is a subgraph, not yet parsed."""
 
 
@@ -66,7 +66,7 @@ class OnnxGraph:
 
     name: str
     nodes: tuple[OnnxNode, ...]
-    initializers: Mapping[str, Tensor]
+    initializers: Mapping[str, OnnxTensor]
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
     declared: Mapping[str, Declared]
@@ -161,7 +161,7 @@ def _function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGr
 def _graph(reader: Reader, message: Message) -> OnnxGraph:
     name = ""
     nodes: list[OnnxNode] = []
-    tensors: list[Tensor] = []
+    tensors: list[OnnxTensor] = []
     inputs: list[Declared] = []
     outputs: list[Declared] = []
     declared: list[Declared] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.graphs.two_runs import Run
+from gpusage.graphs.two_runs import ModelRun
 from gpusage_hooks.types import Node
 
 _PAIR = 2
@@ -44,7 +44,7 @@ class Edges:
         return self.producers[index][0] if index >= 0 and self.producers[index] else None
 
 
-def fuse(run: Run) -> Run:
+def fuse(run: ModelRun) -> ModelRun:
     """Return *run* with the last node of each known pattern replaced by the operator that the pattern is."""
     nodes, producers = list(run.nodes), list(run.producers)
     edges = Edges(nodes, producers)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpusage.graphs.onnx.file import Attribute as FileAttribute
 from gpusage.graphs.onnx.shape_inference import Step, Trace
 from gpusage.graphs.onnx.shapes import Value
-from gpusage.graphs.two_runs import Merged, Run, merge
+from gpusage.graphs.two_runs import Merged, ModelRun, merge
 from gpusage_hooks.types import Attribute, Node, Shape
 
 BATCHES = (8, 12)
@@ -53,7 +53,7 @@ def _way(trace: Trace) -> list[tuple[str, int]]:
     return [(step.op_type, len(step.outputs)) for step in trace.steps]
 
 
-def nodes_of(trace: Trace) -> Run:
+def nodes_of(trace: Trace) -> ModelRun:
     """Return what ran at the one batch size of *trace*."""
     return _Nodes(trace, [_is_free(step, step) for step in trace.steps]).run()
 
@@ -69,11 +69,11 @@ class _Nodes:
         self._producers: list[tuple[int, ...]] = []
         self._unknown: Counter[str] = Counter()
 
-    def run(self) -> Run:
+    def run(self) -> ModelRun:
         for step, free in zip(self._trace.steps, self._free, strict=True):
             self._makers.append(None if free else self._node(step))
         makers = [self._maker(value) for value in self._trace.outputs]
-        return Run(
+        return ModelRun(
             nodes=tuple(self._nodes),
             producers=tuple(self._producers),
             inputs=self._trace.inputs,

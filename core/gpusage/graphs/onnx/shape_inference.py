@@ -19,7 +19,7 @@ from gpusage.graphs.onnx.file import (
 )
 from gpusage.graphs.onnx.protobuf import Span
 from gpusage.graphs.onnx.shapes import RULES, Call, MismatchError, Result, UnresolvedError, Value
-from gpusage.graphs.onnx.tensors import Declared, Tensor
+from gpusage.graphs.onnx.tensors import Declared, OnnxTensor
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
@@ -261,7 +261,7 @@ def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
     return [graph.nodes[index] for index in ready]
 
 
-def _held(tensor: Tensor) -> Value:
+def _held(tensor: OnnxTensor) -> Value:
     weighty = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
     return Value(tensor.shape, tensor.element_type, tensor.values, constant=True, weighty=weighty)
 

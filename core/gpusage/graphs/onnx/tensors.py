@@ -35,7 +35,7 @@ ELEMENT_TYPES: Mapping[int, ElementType] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class OnnxTensor:
     """A constant: its shape and type, and its values where they are few."""
 
     name: str
@@ -53,7 +53,7 @@ class Declared:
     element_type: ElementType
 
 
-def read_tensor(reader: Reader, message: Message) -> Tensor:
+def read_tensor(reader: Reader, message: Message) -> OnnxTensor:
     """Return a constant of any size; a large one's elements stay where they are.
 
     Raises:
@@ -83,7 +83,7 @@ def read_tensor(reader: Reader, message: Message) -> Tensor:
     limit = _LIMITS.get(data_type, 0)
     values = None if external or count > limit else _elements(reader, data_type, held, raw)
     known = values if values is not None and len(values) == count else None
-    return Tensor(name, shape, ELEMENT_TYPES.get(data_type, "float"), known)
+    return OnnxTensor(name, shape, ELEMENT_TYPES.get(data_type, "float"), known)
 
 
 def _checked(sizes: list[int], name: str) -> Shape:
@@ -117,10 +117,10 @@ def _check_external(reader: Reader, message: Message) -> None:
         check_location(entry.get(2, ""))
 
 
-def read_sparse_tensor(reader: Reader, message: Message) -> Tensor:
+def read_sparse_tensor(reader: Reader, message: Message) -> OnnxTensor:
     """Return a sparse constant as a dense one, which is how it is computed with."""
     sizes: list[int] = []
-    inner: Tensor | None = None
+    inner: OnnxTensor | None = None
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -129,7 +129,7 @@ def read_sparse_tensor(reader: Reader, message: Message) -> Tensor:
                 sizes.extend(reader.wholes(value))
     if inner is None:
         raise WireError
-    return Tensor(inner.name, _checked(sizes, inner.name), inner.element_type)
+    return OnnxTensor(inner.name, _checked(sizes, inner.name), inner.element_type)
 
 
 def read_declared(reader: Reader, message: Message) -> Declared:

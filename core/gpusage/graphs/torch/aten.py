@@ -16,7 +16,7 @@ from gpusage_hooks.types import Attribute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AtenCall:
     """One call of an aten operator.
 
     Attributes:
@@ -46,7 +46,7 @@ class Call:
         return numbers * count if len(numbers) == 1 else numbers or (default,) * count
 
 
-Rule = Callable[[Recording, Call], None]
+Rule = Callable[[Recording, AtenCall], None]
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:  # noqa: ANN401 - an argument may be anything
@@ -69,7 +69,7 @@ def is_known(name: str) -> bool:
     return plain in NOTHING or plain in OP_TYPES or plain in _RULES
 
 
-def record(recording: Recording, call: Call) -> None:
+def record(recording: Recording, call: AtenCall) -> None:
     """Add to *recording* what *call* costs; an operator without a rule is counted as unknown."""
     if not call.outputs:
         return
@@ -88,12 +88,12 @@ def record(recording: Recording, call: Call) -> None:
         recording.keep_last()
 
 
-def _axis(call: Call) -> dict[str, Attribute]:
+def _axis(call: AtenCall) -> dict[str, Attribute]:
     axis = call.arguments.get("dim")
     return {"axis": axis} if isinstance(axis, int) and not isinstance(axis, bool) else {}
 
 
-def _nothing(recording: Recording, call: Call) -> None:
+def _nothing(recording: Recording, call: AtenCall) -> None:
     source = call.tensors()[0]
     if source.element_type == call.outputs[0].element_type:
         recording.alias(source, call.outputs[0])
@@ -101,7 +101,7 @@ def _nothing(recording: Recording, call: Call) -> None:
         recording.add("Cast", (source,), call.outputs)
 
 
-def _view(recording: Recording, call: Call) -> None:
+def _view(recording: Recording, call: AtenCall) -> None:
     source = call.tensors()[0]
     if source.key in recording.made_by:
         recording.add(OP_TYPES[plain_name(call.name)], (source,), call.outputs, _axis(call))
@@ -110,7 +110,7 @@ def _view(recording: Recording, call: Call) -> None:
             recording.alias(source, output)
 
 
-def _convolution(recording: Recording, call: Call) -> None:
+def _convolution(recording: Recording, call: AtenCall) -> None:
     weight = call.tensors()[1]
     spatial = len(weight.shape) - 2
     transposed = "transpose" in call.name or call.arguments.get("transposed") is True
@@ -125,7 +125,7 @@ def _convolution(recording: Recording, call: Call) -> None:
     recording.add("ConvTranspose" if transposed else "Conv", call.tensors(), call.outputs, attributes)
 
 
-def _linear(recording: Recording, call: Call) -> None:
+def _linear(recording: Recording, call: AtenCall) -> None:
     source, weight = call.tensors()[:2]
     if len(source.shape) == 2:  # noqa: PLR2004 - ONNX's Gemm is for matrices
         recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
@@ -142,7 +142,7 @@ def _product_and_sum(
         recording.add("Add", (outputs[0], *summands), outputs)
 
 
-def _addmm(recording: Recording, call: Call) -> None:
+def _addmm(recording: Recording, call: AtenCall) -> None:
     summand, *factors = call.tensors()
     if plain_name(call.name) == "addmm":
         recording.add("Gemm", (*factors, summand), call.outputs)
@@ -150,33 +150,33 @@ def _addmm(recording: Recording, call: Call) -> None:
         _product_and_sum(recording, tuple(factors), (summand,), call.outputs)
 
 
-def _matmul(recording: Recording, call: Call) -> None:
+def _matmul(recording: Recording, call: AtenCall) -> None:
     recording.add("MatMul", call.tensors(), call.outputs)
 
 
-def _einsum(recording: Recording, call: Call) -> None:
+def _einsum(recording: Recording, call: AtenCall) -> None:
     recording.add("Einsum", call.tensors(), call.outputs, {"equation": str(call.arguments.get("equation", ""))})
 
 
-def _embedding(recording: Recording, call: Call) -> None:
+def _embedding(recording: Recording, call: AtenCall) -> None:
     recording.add("Gather", call.tensors()[:2], call.outputs[:1], {"axis": 0})
 
 
-def _index(recording: Recording, call: Call) -> None:
+def _index(recording: Recording, call: AtenCall) -> None:
     recording.add("Gather", call.tensors(), call.outputs, _axis(call))
 
 
-def _batch_norm(recording: Recording, call: Call) -> None:
+def _batch_norm(recording: Recording, call: AtenCall) -> None:
     recording.add("BatchNormalization", call.tensors(), call.outputs[:1])
 
 
-def _extreme(recording: Recording, call: Call) -> None:
+def _extreme(recording: Recording, call: AtenCall) -> None:
     """Tell ``max`` of two tensors from ``max`` along an axis."""
     op_type = {"max": "Max", "min": "Min"}[plain_name(call.name)]
     recording.add(op_type if len(call.tensors()) > 1 else f"Reduce{op_type}", call.tensors(), call.outputs, _axis(call))
 
 
-def _pool(recording: Recording, call: Call) -> None:
+def _pool(recording: Recording, call: AtenCall) -> None:
     op_type = "MaxPool" if "max" in call.name else "AveragePool"
     spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
     kernel = call.sizes("kernel_size", spatial, 1)
@@ -189,7 +189,7 @@ def _pool(recording: Recording, call: Call) -> None:
     recording.add(op_type, call.tensors(), call.outputs, attributes)
 
 
-def _adaptive_pool(recording: Recording, call: Call) -> None:
+def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
     source, output = call.tensors()[0], call.outputs[0]
     op_type = "MaxPool" if "max" in call.name else "AveragePool"
     spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
@@ -200,7 +200,7 @@ def _adaptive_pool(recording: Recording, call: Call) -> None:
     recording.add(op_type, (source,), call.outputs, {"kernel_shape": kernel, "strides": kernel})
 
 
-def _attention(recording: Recording, call: Call) -> None:
+def _attention(recording: Recording, call: AtenCall) -> None:
     """Say attention as ONNX exporters do: two products with a softmax between."""
     query, key, value = call.tensors()[:3]
     mask = call.tensor("attn_mask") or call.tensor("attn_bias")
@@ -218,7 +218,7 @@ def _attention(recording: Recording, call: Call) -> None:
     recording.add("MatMul", (scores, value), call.outputs[:1])
 
 
-def _recurrent(recording: Recording, call: Call) -> None:
+def _recurrent(recording: Recording, call: AtenCall) -> None:
     """Say a stack of recurrent layers as one node each, with the weights in ONNX's arrangement."""
     op_type = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN")
     source, output = call.tensors()[0], call.outputs[0]

@@ -13,7 +13,7 @@ from typing import Any
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
 from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
-from gpusage.graphs.two_runs import Run, graph_of
+from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -81,7 +81,7 @@ def _played(
     arguments: tuple[Any, ...],
     words: dict[str, Any],
     label: str,
-) -> tuple[Run, int | None]:
+) -> tuple[ModelRun, int | None]:
     """Return the run for any batch size; where there is none, that at the inputs' own batch size, and that size."""
     from gpusage.graphs.torch.trace import batch_size, play, resized  # noqa: PLC0415 - it imports torch
 
@@ -90,7 +90,7 @@ def _played(
         message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
         raise GraphError(message)
 
-    def at(size: int) -> Run:
+    def at(size: int) -> ModelRun:
         return play(module, *resized((arguments, words), batch, size))
 
     try:

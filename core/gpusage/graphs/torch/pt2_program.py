@@ -11,10 +11,10 @@ from math import prod
 from typing import Any
 
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
-from gpusage.graphs.torch.aten import Call, record
+from gpusage.graphs.torch.aten import AtenCall, record
 from gpusage.graphs.torch.recording import Recording, Tensor, at_any_batch, fixed_notes
 from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
-from gpusage.graphs.two_runs import Run, graph_of
+from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ElementType, ModelGraph
 
@@ -80,7 +80,7 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
     )
 
 
-def _play(program: Program, symbols: Mapping[str, int]) -> Run:
+def _play(program: Program, symbols: Mapping[str, int]) -> ModelRun:
     recording = Recording()
     for name in program.user_inputs:
         recording.add_input(printable(name), _tensor(program.graph, name, symbols))
@@ -108,13 +108,13 @@ class _Player:
             else:
                 record(self.recording, self._call(graph, node, names, depth))
 
-    def _call(self, graph: Json, node: Json, names: dict[str, str], depth: int) -> Call:
+    def _call(self, graph: Json, node: Json, names: dict[str, str], depth: int) -> AtenCall:
         arguments = {
             str(item["name"]) or str(number): self._value(graph, item["arg"], names, depth)
             for number, item in enumerate(node["inputs"])
         }
         outputs = tuple(self._named(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
-        return Call(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
+        return AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
 
     def _inline(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
         """Play the graph that a ``wrap_with_...`` call holds as if it stood in its place."""

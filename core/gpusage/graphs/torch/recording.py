@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, shown
-from gpusage.graphs.two_runs import Run, live, play_twice
+from gpusage.graphs.two_runs import ModelRun, live, play_twice
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Attribute, ElementType, Node, Shape
 
@@ -90,11 +90,11 @@ class Recording:
         if self.nodes:
             self.kept.add(len(self.nodes) - 1)
 
-    def run(self, outputs: Iterable[Tensor]) -> Run:
+    def run(self, outputs: Iterable[Tensor]) -> ModelRun:
         """Return what *outputs* need, and what was kept; all of it where none of them is known."""
         results = [self.made_by[tensor.key] for tensor in outputs if self.made_by.get(tensor.key, -1) >= 0]
         run = live(
-            Run(
+            ModelRun(
                 nodes=tuple(self.nodes),
                 producers=tuple(self.producers),
                 inputs=tuple(self.inputs),
@@ -104,7 +104,7 @@ class Recording:
         return replace(run, unknown=Counter(node.op_type for node in run.nodes if node.op_type in self.unknown))
 
 
-def at_any_batch(play: Callable[[int], Run]) -> Run | None:
+def at_any_batch(play: Callable[[int], ModelRun]) -> ModelRun | None:
     """Return the run that *play* gives, for any batch size; `None` where its sizes do not follow the batch."""
     merged = play_twice(play, BATCHES)
     return None if merged is None or merged.uneven else merged.run

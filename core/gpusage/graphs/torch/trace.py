@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gpusage.graphs.torch.aten import Call, is_known, record
+from gpusage.graphs.torch.aten import AtenCall, is_known, record
 from gpusage.graphs.torch.known_values import KnownValues, is_small
 from gpusage.graphs.torch.recording import Recording, Tensor
-from gpusage.graphs.two_runs import Run
+from gpusage.graphs.two_runs import ModelRun
 from gpusage_hooks.types import ElementType
 
 _META = torch.device("meta")
@@ -27,7 +27,7 @@ _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
 }
 
 
-def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> Run:
+def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> ModelRun:
     """Return what *module* does when called with *arguments* and *words*, without computing any of it."""
     recording = Recording()
     tracer = _Tracer(recording)
@@ -96,7 +96,7 @@ class _Tracer(TorchDispatchMode):
                 return parts
         returned = self._returned(func, args, words)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
-        record(self.recording, Call(name=name, arguments=self._arguments(func, args, words), outputs=outputs))
+        record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, words), outputs=outputs))
         return returned
 
     def _returned(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's types

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpusage.sandboxes.layout import Layout as AnyLayout
-from gpusage.sandboxes.nodes import Node, read_nodes
+from gpusage.sandboxes.nodes import SandboxNode, read_nodes
 
 _CPUS_PER_GPU = 16
 _MEMORY_MIB_PER_GPU = 64 * 1024
@@ -27,7 +27,7 @@ class ClusterPlan:
             ``task_prolog.sh`` among them are switched on.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SandboxNode, ...]
     mps_per_gpu: int = 100
     all_sharing: bool = True
     settings: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Layout(AnyLayout):
         return self.run / "munge.socket"
 
 
-def parse_nodes(text: str) -> tuple[Node, ...]:
+def parse_nodes(text: str) -> tuple[SandboxNode, ...]:
     """Return the nodes that *text* describes: ``2xv100:4,1xh100:8`` is two nodes of four V100 and one of eight H100.
 
     Raises:
@@ -95,7 +95,7 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if slurm_version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
 
 
-def render_node(node: Node, plan: ClusterPlan, *, hostname: str, port: int) -> str:
+def render_node(node: SandboxNode, plan: ClusterPlan, *, hostname: str, port: int) -> str:
     """Return *node*'s line of slurm.conf; CPUs and memory are claimed, not there."""
     gres = f"gpu:{node.gpu_type}:{node.gpu_count}"
     if plan.mps_per_gpu:

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpusage.sandboxes.cache import cache_folder, lock
 from gpusage.sandboxes.packages import download, require_apt, unpack
 from gpusage.sandboxes.progress import Report, silent
-from gpusage.sandboxes.sources import Source, choose_source, read_host_sources, read_os_release
+from gpusage.sandboxes.sources import PackageSource, choose_source, read_host_sources, read_os_release
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox.java import Java, find_java
 
@@ -57,7 +57,7 @@ def prepare_jdk(*, cache: Path | None = None, report: Report = silent) -> Java:
     return _java(folder)
 
 
-def _build(folder: Path, source: Source, report: Report) -> None:
+def _build(folder: Path, source: PackageSource, report: Report) -> None:
     """Build the installation beside its place and rename it into it."""
     fetched = folder.with_name(f".{folder.name}.apt")
     partial = folder.with_name(f".{folder.name}.partial")
@@ -70,7 +70,7 @@ def _build(folder: Path, source: Source, report: Report) -> None:
     shutil.rmtree(fetched)
 
 
-def _download(source: Source, folder: Path, report: Report) -> tuple[Path, ...]:
+def _download(source: PackageSource, folder: Path, report: Report) -> tuple[Path, ...]:
     """Fetch Maven with the first kit that the release has."""
     for kit in _KITS[:-1]:
         with suppress(RequestError):

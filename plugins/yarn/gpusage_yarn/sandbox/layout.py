@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpusage.configuration import SiteMode
 from gpusage.sandboxes.layout import Layout as AnyLayout
-from gpusage.sandboxes.nodes import Node, read_nodes
+from gpusage.sandboxes.nodes import SandboxNode, read_nodes
 
 _MOST_NODES = 32
 
@@ -39,7 +39,7 @@ class ClusterPlan:
         mode: What gpusage may do, by gpusage.toml; ``None`` leaves that out.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SandboxNode, ...]
     share_per_gpu: int = 100
     share_type: str = "gpusage.io/share"
     whole_gpus: int = 0
@@ -92,7 +92,7 @@ class Layout(AnyLayout):
         return self.logs / "containers" / node
 
 
-def parse_nodes(text: str) -> tuple[Node, ...]:
+def parse_nodes(text: str) -> tuple[SandboxNode, ...]:
     """Return the nodes that *text* describes: ``2xv100:4,1xcpu:0`` is two nodes of four V100 and one without a GPU.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from gpusage.sandboxes.nodes import Node
+from gpusage.sandboxes.nodes import SandboxNode
 from gpusage_yarn.hadoop_xml import SITE
 from gpusage_yarn.install import RESOURCE_TYPES, SCHEDULER
 from gpusage_yarn.sandbox.layout import CLIENT, ClusterPlan, Layout
@@ -41,7 +41,7 @@ def rm_files(plan: ClusterPlan, layout: Layout, ports: Sequence[int]) -> dict[st
 
 
 def node_files(
-    plan: ClusterPlan, layout: Layout, node: Node, ports: Sequence[int], rm_ports: Sequence[int]
+    plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: Sequence[int], rm_ports: Sequence[int]
 ) -> dict[str, str]:
     """Return the configuration files of one NodeManager by name."""
     settings = {**client_settings(rm_ports), **_node_settings(plan, layout, node, ports)}
@@ -153,7 +153,7 @@ def _rm_settings(layout: Layout, ports: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _node_settings(plan: ClusterPlan, layout: Layout, node: Node, ports: Sequence[int]) -> dict[str, str]:
+def _node_settings(plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: Sequence[int]) -> dict[str, str]:
     """Return one NodeManager's settings; memory and cores are claimed, not there, and containers outlive it."""
     nm = "yarn.nodemanager"
     state = layout.state / node.name

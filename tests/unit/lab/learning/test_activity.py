@@ -13,7 +13,7 @@ from gpusage_hooks.types import Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity_tests import yeung_features
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
-from gpusage_lab.learning.random_networks import FILES, Layer, load, network_graph
+from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 from graphs import convolution_graph, perceptron_graph
@@ -48,7 +48,11 @@ def test_trees_stay_within_what_they_learned_however_far_a_row_lies() -> None:
 
 
 def test_a_perceptron_is_read_from_its_list_of_layers() -> None:
-    layers = [Layer("linear", 20, 20 * 10 + 20), Layer("ReLU", 20, 0), Layer("linear", 5, 5 * 20 + 5)]
+    layers = [
+        NetworkLayer("linear", 20, 20 * 10 + 20),
+        NetworkLayer("ReLU", 20, 0),
+        NetworkLayer("linear", 5, 5 * 20 + 5),
+    ]
     graph = network_graph(layers, (-1, 10), "mlp")
     assert [node.op_type for node in graph.nodes] == ["Gemm", "Relu", "Gemm"]
     assert graph.parameter_count == 220 + 105
@@ -56,7 +60,7 @@ def test_a_perceptron_is_read_from_its_list_of_layers() -> None:
 
 
 def test_a_convolution_with_a_stride_of_two_is_told_by_its_outputs() -> None:
-    layers = [Layer("conv2d", 8 * 16 * 16, 8 * 3 * 9 + 8), Layer("conv2d", 4 * 8 * 8, 4 * 8 + 4)]
+    layers = [NetworkLayer("conv2d", 8 * 16 * 16, 8 * 3 * 9 + 8), NetworkLayer("conv2d", 4 * 8 * 8, 4 * 8 + 4)]
     first, second = network_graph(layers, (-1, 3, 16, 16), "cnn").nodes
     assert first.outputs == ((-1, 8, 16, 16),)
     assert first.parameters[0] == (8, 3, 3, 3)

@@ -7,8 +7,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.colocation import (
-    Deviations,
-    Learned,
+    ColocationDeviations,
+    LearnedColocation,
     features_of,
     learned_from,
     predict_colocation,
@@ -58,9 +58,9 @@ def five_jobs() -> Pairs:
     )
 
 
-def nothing_learned() -> Learned:
+def nothing_learned() -> LearnedColocation:
     empty = np.zeros(0)
-    return Learned(
+    return LearnedColocation(
         mean=np.zeros(6),
         scale=np.ones(6),
         jobs=np.zeros((0, 6)),
@@ -68,9 +68,9 @@ def nothing_learned() -> Learned:
         pressure=empty,
         average=0.6,
         near=0.3,
-        known=Deviations(0.1, 0.1),
-        partly=Deviations(0.3, 0.2),
-        unknown=Deviations(0.4, 0.3),
+        known=ColocationDeviations(0.1, 0.1),
+        partly=ColocationDeviations(0.3, 0.2),
+        unknown=ColocationDeviations(0.4, 0.3),
     )
 
 

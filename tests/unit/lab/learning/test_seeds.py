@@ -12,21 +12,23 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import Pairs
-from gpusage_lab.learning.profiled import Run as ProfiledRun
+from gpusage_lab.learning.profiled import ProfiledRun
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import ardagna, ardagna_layers, kace, kace_triples, regression, takayama, yeung
-from gpusage_lab.seeds.ardagna_runs import Run
+from gpusage_lab.seeds.ardagna_runs import MeasuredRun
 from gpusage_lab.seeds.command import command_of
 
 LAYER = {"w": 224, "h": 224, "c": 3, "n": 16, "k_filters": 64, "filter_w": 7, "filter_h": 7, "pad_w": 3, "pad_h": 3}
 LAYER |= {"stride_w": 2, "stride_h": 2, "application": "Vision"}
 
 
-def runs_of_a_line() -> list[Run]:
+def runs_of_a_line() -> list[MeasuredRun]:
     """Return steps of 10 ms + 2 ms a sample on a GPU of 10 TFLOP/s, and on two that are 2 and 4 times as fast."""
     return [
-        Run("made up", "net", f"gpu {rate}", 1, batch, 10.0 * rate, (10 + 2 * batch) / 1e3 / rate, batch / 1e3 / rate)
+        MeasuredRun(
+            "made up", "net", f"gpu {rate}", 1, batch, 10.0 * rate, (10 + 2 * batch) / 1e3 / rate, batch / 1e3 / rate
+        )
         for batch in (8, 16, 32, 64, 128)
         for rate in (1, 2, 4)
     ]

@@ -8,7 +8,7 @@ import pytest
 from gpusage.predictors.intervals import ratio
 from gpusage.predictors.residual import FEATURES, NO_RESIDUAL
 from gpusage_hooks.types import Interval
-from gpusage_lab.learning.step_ratio import Pairs, shared_shares
+from gpusage_lab.learning.step_ratio import StepPairs, shared_shares
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 
 GPUS = ("old", "new")
@@ -79,7 +79,7 @@ def test_a_ratio_is_free_of_the_error_that_both_figures_share() -> None:
 
 def test_the_share_leaves_nine_ratios_in_ten_inside() -> None:
     missed = np.abs(GENERATOR.normal(0.0, 0.12, 1000))
-    pairs = Pairs(
+    pairs = StepPairs(
         rows=np.zeros((1000, 2), dtype=int), kind=np.arange(1000) % 3, reach=np.full((1000, 2), 0.3), missed=missed
     )
     shared = shared_shares(pairs)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.sandboxes.nodes import Node
+from gpusage.sandboxes.nodes import SandboxNode
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox.layout import ClusterPlan, parse_nodes
 
 
 def test_nodes_are_numbered_within_their_type() -> None:
     assert parse_nodes("2xv100:4, cpu:0") == (
-        Node(name="v100-1", gpu_type="v100", gpu_count=4),
-        Node(name="v100-2", gpu_type="v100", gpu_count=4),
-        Node(name="cpu-1", gpu_type="cpu", gpu_count=0),
+        SandboxNode(name="v100-1", gpu_type="v100", gpu_count=4),
+        SandboxNode(name="v100-2", gpu_type="v100", gpu_count=4),
+        SandboxNode(name="cpu-1", gpu_type="cpu", gpu_count=0),
     )
 
 

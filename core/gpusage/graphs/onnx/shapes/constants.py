@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, UnresolvedError, few, rule
-from gpusage.graphs.onnx.tensors import ELEMENT_TYPES, Tensor
+from gpusage.graphs.onnx.tensors import ELEMENT_TYPES, OnnxTensor
 from gpusage_hooks.types import ElementType, Shape
 
 
@@ -38,7 +38,7 @@ def constant(call: Call) -> list[Result]:
     if isinstance(reals, tuple):
         return [Result((len(reals),), "float", reals)]
     tensor = call.attributes.get("value", call.attributes.get("sparse_value"))
-    if not isinstance(tensor, Tensor):
+    if not isinstance(tensor, OnnxTensor):
         raise UnresolvedError
     return [Result(tensor.shape, tensor.element_type, tensor.values)]
 
@@ -48,8 +48,8 @@ def constant_of_shape(call: Call) -> list[Result]:
     """Return one number as often as asked."""
     sizes = call.wholes(0)
     tensor = call.attributes.get("value")
-    kind: ElementType = tensor.element_type if isinstance(tensor, Tensor) else "float"
-    number = (tensor.values if isinstance(tensor, Tensor) else (0.0,)) or None
+    kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"
+    number = (tensor.values if isinstance(tensor, OnnxTensor) else (0.0,)) or None
     return [Result(_whole(sizes), kind, number * prod(sizes) if number and few(sizes) else None)]
 
 
