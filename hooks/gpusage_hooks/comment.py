@@ -32,7 +32,7 @@ _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
+_DURATION = re.compile(rf"({_DECIMAL.pattern})\s*(us|ms|s)")
 _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
 
 

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _KEPT_AWAY = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
 _SLICE = re.compile(r"\d+g\.\d+gb")
+_SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
+"""A word that tells of slices and not of which: ``a100_mig``, ``3g``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +192,15 @@ def _catalogue_name(
     """Return what the catalogue calls *site_type*; where the type says nothing, what a feature of the nodes says.
 
     A type that is only a slice's profile, ``3g.20gb``, is of the GPU that a feature names, or another of the *types* of
-    the nodes.
+    the nodes. One that tells of slices in another way is not known: no slice is taken for a whole GPU.
     """
     if _SLICE.search(site_type.lower()):
         names = [*(f"{name}:{site_type}" for name in (*sorted(features), *sorted(types))), site_type]
+    elif _SOME_SLICE.search(site_type.lower()):
+        names = []
     else:
-        names = [site_type, *sorted(features)]
+        sliced = any(_SOME_SLICE.search(feature.lower()) for feature in features)
+        names = [site_type, *([] if sliced else sorted(features))]
     known = (known_gpu(catalogue, name) for name in names)
     return next((name for name in known if name), None)
 

@@ -146,6 +146,8 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("utilization=101", "at most 100"),
         ("step_time=30ms", "must name the GPU that it was measured on; got '30ms'. Write 'step_time=30ms@a100'."),
         ("step_time=30@a100", "must be a time above 0"),
+        ("step_time=٣ms@a100", "must be a time above 0"),
+        (f"step_time={'9' * 400}s@a100", "must be a time above 0"),  # infinite, as a number
     ],
 )
 def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) -> None:

@@ -37,6 +37,11 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
         ("gpu:1g.5gb:7", (), "a100-sxm4-40gb:1g.5gb"),
         ("gpu:1g.10gb:7", (), None),
         ("gpu:6g.30gb:1", ("a100",), None),
+        ("gpu:mig:7", ("a100",), None),  # of which profile, nobody says
+        ("gpu:a100_mig:7", (), None),
+        ("gpu:3g:1", ("a100",), None),
+        ("gpu:7", ("a100", "mig"), None),
+        ("gpu:7", ("a100", "migration"), "a100-sxm4-40gb"),
     ],
 )
 def test_a_slice_is_a_type_of_its_own_by_nvidia_s_and_by_the_site_s_names(
