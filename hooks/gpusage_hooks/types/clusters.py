@@ -62,6 +62,7 @@ class NodeKind:
         partitions: Those that reach them; none means that all do.
         features: Every name that a job may ask of them.
         room: Of the one of them that has most; ``None`` means not known.
+        free_gpu_count: GPUs of the type that nobody uses now, on all of them that take jobs.
     """
 
     partitions: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class NodeKind:
     cpu_count: int = 0
     host_memory_bytes: int = 0
     room: Room | None = None
+    free_gpu_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

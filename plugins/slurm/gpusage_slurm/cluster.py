@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import cache
@@ -128,11 +129,13 @@ def pyslurm_version() -> tuple[int, int] | None:
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
+    free_by_kind = Counter[NodeKind]()
     for node, count in members:
         shares = of_type(counts(node.gres, "mps"), site_type)
         units.add(shares // count if count else 0)
         free += free_gpus(node.gres, node.gres_used, site_type) if node.usable else 0
         rooms.setdefault(_kind(node), []).append(_room(node, site_type))
+        free_by_kind[_kind(node)] += free_gpus(node.gres, node.gres_used, site_type) if node.open else 0
     common = set.intersection(*(set(node.features) for node, _ in members))
     return GpuPool(
         gpu=_catalogue_name(site_type, common, _types_beside(site_type, members), catalogue),
@@ -144,7 +147,10 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         feature=_feature(site_type, common),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
-        node_kinds=tuple(replace(kind, room=max(found, key=astuple)) for kind, found in rooms.items()),
+        node_kinds=tuple(
+            replace(kind, room=max(found, key=astuple), free_gpu_count=free_by_kind[kind])
+            for kind, found in rooms.items()
+        ),
         free_share_percent=max((_part_free(node, site_type) for node, _ in members if node.usable), default=0),
     )
 

@@ -98,7 +98,9 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
         cpu_count=8,
         host_memory_bytes=64 * GIB,
         room=Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB),
+        free_gpu_count=2,
     )
+    assert small.free_gpu_count == 4
 
 
 def test_the_room_of_a_kind_is_that_of_one_node_on_which_a_job_could_start_now() -> None:
