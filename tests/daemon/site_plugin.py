@@ -2,6 +2,8 @@
 
 It is installed like anyone's (a folder with an entry point on the path), so it is heard before the built-in plugins.
 The file that GPUSAGE_TEST_CLUSTER names says how it behaves: an object with ``fail``, ``hang``, ``heard`` or ``deaf``.
+With ``free`` there are H100, too, of which so many are free; shares of them are cheap, those of the V100 dear, and the
+built-in policies decide.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +52,31 @@ def observe_cluster(manager: str) -> Cluster | None:
     while "hang" in _behaviour():
         time.sleep(0.05)
     pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
-    return Cluster(manager="slurm", version="24.11", pools=(pool,), observed_at_s=time.time())
+    pools = (pool, *_bindable(behaviour.get("free")))
+    return Cluster(manager="slurm", version="24.11", pools=pools, observed_at_s=time.time())
+
+
+def _bindable(free: object) -> Iterator[GpuPool]:
+    if isinstance(free, int):
+        yield GpuPool(
+            gpu="h100-sxm5-80gb",
+            site_type="h100",
+            gpu_count=4,
+            free_gpu_count=free,
+            mps_per_gpu=100,
+            feature="h100",
+            exact_feature="h100",
+        )
+
+
+@hookimpl
+def predict_slowdown(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> Sequence[Sequence[Interval]]:
+    """Say that a share of an H100 costs next to nothing, and one of anything else three times as long a step."""
+    cheap, dear = Interval(value=1.02, low=1.0, high=1.05), Interval(value=3.0, low=2.9, high=3.1)
+    return [
+        [cheap if gpu.name.startswith("h100") else dear for _ in of_gpu]
+        for gpu, of_gpu in zip(gpus, parts, strict=True)
+    ]
 
 
 @hookimpl
@@ -93,7 +119,7 @@ def _need(workload: Workload, gpu: Gpu) -> GpuNeed:
 @hookimpl
 def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
     """Give 40 %; who may have it, the built-in policy says."""
-    if stage == "eligibility":
+    if stage == "eligibility" or "free" in _behaviour():
         return None
     if "dict" in _behaviour():
         return {"code": "KEEP"}  # type: ignore[return-value]

@@ -88,6 +88,7 @@ class Asks:
             ruling = snapshot.precedents.find(ask)
         if ruling is not None:
             self.counts.remembered += 1
+            snapshot.ledger.add(ruling.claim)
             self._settle(ruling, ask, reply)
             return
         exchange = Exchange(ask=ask, snapshot=snapshot, reply=reply)
@@ -123,6 +124,8 @@ class Asks:
         if ruling is not None:
             self.counts.spent += ruling.spent
             self.counts.failed += ruling.failed
+            if exchange.answered:
+                exchange.snapshot.ledger.withdraw(ruling.claim)
         if ruling is not None and not exchange.answered:
             exchange.answered = exchange.recorded = True
             self._settle(ruling, exchange.ask, exchange.reply)

@@ -18,6 +18,7 @@ from gpusage.error_text import described, sentence
 from gpusage.graphs.card.text import graph_of, unpacked
 from gpusage.mark import mark_of
 from gpusage.service.budget import SPENT, Budget
+from gpusage.service.ledger import Claim, claim_of
 from gpusage.service.memo import Memo
 from gpusage.service.precedents import Traced
 from gpusage.service.protocol import DECLINED, KEPT, Answer, Ask
@@ -43,6 +44,7 @@ class Ruling:
         spent: Its user's share of the judge's time was used up; it holds for this moment alone.
         failed: It came about by our own or a plugin's fault, and must not be remembered.
         seen: The fields that were looked at, ``None`` where it holds for this question alone.
+        claim: What it takes of the cluster where it is carried out; ``None`` for nothing.
     """
 
     answer: Answer
@@ -50,6 +52,13 @@ class Ruling:
     failed: bool = False
     spent: bool = False
     seen: frozenset[str] | None = None
+    claim: Claim | None = None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Tell whether it holds for as long as its snapshot: a job is bound by the room of the moment."""
+        bound = self.verdict is not None and bool(self.verdict.decision.request.required_gpus)
+        return not (self.failed or self.spent or bound)
 
 
 class Judge:
@@ -66,7 +75,7 @@ class Judge:
         begun_s = time.thread_time()
         ruling = self._safe(submission, snapshot, understood)
         self._budget.charge(submission.origin, time.thread_time() - begun_s, time.monotonic())
-        return replace(ruling, seen=None if ruling.failed or ruling.spent else fields.seen())
+        return replace(ruling, seen=fields.seen() if ruling.is_lasting else None)
 
     def _safe(self, submission: Submission, snapshot: Snapshot, understood: Callable[[Job], None]) -> Ruling:
         premises = snapshot.premises
@@ -97,8 +106,9 @@ class Judge:
             return silence(leave_alone(submission, premises, trouble, job))
         if self._budget.is_spent(submission.origin, time.monotonic()):
             return replace(refusal(leave_alone(submission, premises, SPENT, job)), spent=True)
-        cluster = cluster or Cluster(manager=submission.manager, version="", pools=())
-        return ruling(judge(job, cluster, premises, lambda job, _: self._graph(job.card)))
+        cluster = snapshot.ledger.left_of(cluster or Cluster(manager=submission.manager, version="", pools=()))
+        verdict = judge(job, cluster, premises, lambda job, _: self._graph(job.card))
+        return replace(ruling(verdict), claim=claim_of(verdict, cluster))
 
     def _graph(self, card: str | None) -> ModelGraph | None:
         if not card:

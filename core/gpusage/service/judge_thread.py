@@ -59,6 +59,8 @@ class JudgeThread:
         return self._late.popleft()
 
     def _tell(self, exchange: Exchange, ruling: Ruling | None) -> None:
+        if ruling is not None:
+            exchange.snapshot.ledger.add(ruling.claim)  # before the next one is judged
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._judged, exchange, ruling)
 

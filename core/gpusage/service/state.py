@@ -24,6 +24,7 @@ from gpusage.configuration_file import Managers
 from gpusage.error_text import sentence
 from gpusage.service.configuration_watch import ConfigurationWatch
 from gpusage.service.kill_switch import kill_reason
+from gpusage.service.ledger import Ledger
 from gpusage.service.precedents import Precedents
 from gpusage.service.warm_up import warm
 from gpusage.verdict import Premises
@@ -37,9 +38,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A cluster, and when it was seen on the monotonic clock."""
+    """A cluster, and when looking at it began and ended on the monotonic clock."""
 
     cluster: Cluster
+    begun_at_s: float
     seen_at_s: float
 
 
@@ -53,6 +55,7 @@ class Snapshot:
         killed: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
         precedents: Rulings that follow from this snapshot; they die with it.
+        ledger: What was given of the clusters since they were seen; all snapshots have the same.
     """
 
     configuration: Configuration
@@ -62,6 +65,7 @@ class Snapshot:
     troubles: Mapping[str, str] = field(default_factory=dict)
     killed: str | None = None
     precedents: Precedents[Any] = field(default_factory=Precedents, compare=False)
+    ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     @property
     def premises(self) -> Premises:
@@ -90,6 +94,7 @@ class State:
         self._advisor = advisor
         self._managers = managers
         self._sightings: dict[str, Sighting] = {}
+        self._ledger = Ledger()
         self._errors: dict[str, str] = {}
         self._killed: str | None = None
         self._stop = threading.Event()
@@ -145,6 +150,7 @@ class State:
 
     def _ask(self, manager: str) -> None:
         """Ask *manager* for its cluster; a failure is remembered, not raised."""
+        begun_s = time.monotonic()
         try:
             advisor = self._snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
@@ -154,9 +160,11 @@ class State:
             if cluster is not None and manager not in self._sightings:
                 warm(self._advisor, cluster)
             if cluster is not None:
-                self._sightings[manager] = Sighting(cluster=cluster, seen_at_s=time.monotonic())
+                self._sightings[manager] = Sighting(cluster=cluster, begun_at_s=begun_s, seen_at_s=time.monotonic())
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
+        if manager in self._sightings:
+            self._ledger.forget(manager, self._sightings[manager].begun_at_s)
 
     def _note(self, manager: str, trouble: str) -> None:
         """Remember and, the first time, log why *manager* did not answer."""
@@ -186,6 +194,7 @@ class State:
                 if manager not in fresh
             },
             killed=self._killed,
+            ledger=self._ledger,
         )
 
 

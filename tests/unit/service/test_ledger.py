@@ -1,0 +1,100 @@
+"""What a cluster has left of what was seen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpusage.service.ledger import START_LIMIT_S, Claim, Ledger
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
+
+NEW = GpuPool(gpu=None, site_type="new", gpu_count=4, free_gpu_count=2)
+OLD = replace(NEW, site_type="old")
+CLUSTER = Cluster(manager="slurm", version="", pools=(NEW, OLD))
+QUARTER = Claim(manager="slurm", site_types=("new",), share_percent=25)
+
+
+def left(*claims: Claim, cluster: Cluster = CLUSTER) -> Cluster:
+    """Return what *claims* leave."""
+    ledger = Ledger()
+    for claim in claims:
+        ledger.add(claim)
+    return ledger.left_of(cluster)
+
+
+@pytest.mark.parametrize(
+    ("count", "free", "part"),
+    [(1, 1, 75), (4, 1, 0), (5, 0, 75), (7, 0, 25), (8, 0, 0), (20, 0, 0)],
+)
+def test_shares_fill_one_gpu_after_the_other(count: int, free: int, part: int) -> None:
+    """Four quarters a GPU; the other GPU type has what it had."""
+    new, old = left(*[QUARTER] * count).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (free, part)
+    assert old is OLD
+
+
+def test_a_gpu_that_is_shared_already_is_filled_first() -> None:
+    """Of its free half two quarters leave nothing, and the free GPUs are free still."""
+    shared = replace(CLUSTER, pools=(replace(NEW, free_share_percent=50),))
+    (new,) = left(QUARTER, QUARTER, cluster=shared).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (2, 0)
+
+
+def test_shares_of_which_no_number_fills_a_gpu_leave_the_rest() -> None:
+    """Three thirds of 33 % on a GPU; 75 % and 75 % are one on each."""
+    (new, _) = left(*[replace(QUARTER, share_percent=33)] * 4).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (0, 67)
+    (new, _) = left(*[replace(QUARTER, share_percent=75)] * 2).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (0, 25)
+
+
+def test_a_share_that_may_start_on_several_types_is_claimed_on_each() -> None:
+    """Nobody knows on which it will."""
+    pools = left(replace(QUARTER, site_types=("new", "old"))).pools
+    assert [pool.free_gpu_count for pool in pools] == [1, 1]
+
+
+def test_each_kind_of_nodes_has_less_as_well() -> None:
+    """One has two free GPUs, one the half of a shared one, and of one nothing is known."""
+    kinds = (
+        NodeKind(room=Room(share_percent=100, cpu_count=8), free_gpu_count=2),
+        NodeKind(room=Room(share_percent=50, cpu_count=4)),
+        NodeKind(),
+    )
+    cluster = replace(CLUSTER, pools=(replace(NEW, node_kinds=kinds),))
+    (new,) = left(*[QUARTER] * 5, cluster=cluster).pools
+    assert new.node_kinds == (
+        NodeKind(room=Room(share_percent=75, cpu_count=8)),
+        NodeKind(room=Room(share_percent=0, cpu_count=4)),
+        NodeKind(),
+    )
+
+
+def test_another_managers_cluster_is_as_it_was() -> None:
+    """Though it calls its GPUs the same."""
+    other = replace(CLUSTER, manager="yarn")
+    assert left(QUARTER, cluster=other) is other
+
+
+def test_a_job_that_did_not_get_its_share_takes_no_room() -> None:
+    """Its answer came too late."""
+    ledger = Ledger()
+    ledger.add(QUARTER)
+    ledger.withdraw(QUARTER)
+    ledger.withdraw(QUARTER)
+    ledger.withdraw(None)
+    ledger.add(None)
+    assert ledger.left_of(CLUSTER) is CLUSTER
+
+
+def test_an_observation_ends_the_claims_that_it_has_seen() -> None:
+    """Those on its own manager, made long enough before it began for the jobs to have started."""
+    ledger, now_s = Ledger(), time.monotonic()
+    ledger.add(QUARTER)
+    ledger.forget("slurm", now_s)
+    ledger.forget("yarn", now_s + START_LIMIT_S + 5)
+    assert ledger.left_of(CLUSTER) is not CLUSTER
+    ledger.forget("slurm", now_s + START_LIMIT_S + 5)
+    assert ledger.left_of(CLUSTER) is CLUSTER
