@@ -139,11 +139,11 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(_count("shape", size) for size in sizes.split("x"))
 
 
-def parse_duration_s(key: str, text: str) -> float:
-    """Return the seconds of a duration such as ``50ms``."""
+def parse_duration_s(key: str, text: str, example: str = "50ms") -> float:
+    """Return the seconds of a duration such as ``50ms``; *example* is a whole value of *key*, for the error."""
     match = _DURATION.fullmatch(text)
     if not match or float(match.group(1)) == 0:
-        _refuse(key, "must be a time above 0 in us, ms or s", text, f"Write '{key}=50ms'")
+        _refuse(key, "must be a time above 0 in us, ms or s", text, f"Write '{key}={example}'")
     return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
@@ -198,7 +198,7 @@ def parse_step_time(text: str) -> tuple[float, str]:
     duration, _, gpu = text.partition("@")
     if not gpu.strip():
         _refuse("step_time", "must name the GPU that it was measured on", text, "Write 'step_time=30ms@a100'")
-    return parse_duration_s("step_time", duration.strip()), gpu.strip()
+    return parse_duration_s("step_time", duration.strip(), "30ms@a100"), gpu.strip()
 
 
 def _alone(values: Mapping[str, str]) -> Alone:

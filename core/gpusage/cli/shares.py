@@ -81,7 +81,7 @@ def _step_time(_: click.Context, __: click.Parameter, value: str | None) -> Step
         message = f"Option --step-time must name the GPU it was measured on; got {value!r}. Write '30ms@a100'."
         raise click.UsageError(message)
     try:
-        return StepTime(parse_duration_s("step_time", duration), gpu)
+        return StepTime(parse_duration_s("step_time", duration, "30ms@a100"), gpu)
     except RequestError as error:
         raise click.UsageError(str(error)) from error
 

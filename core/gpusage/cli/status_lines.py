@@ -23,7 +23,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     switch = status.get("kill_switch", {})
     yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
     yield _configuration(status.get("configuration", {}))
-    yield "asked: " + ", ".join(f"{name} {count}" for name, count in asks.items())
+    yield "questions: " + ", ".join(f"{name} {count}" for name, count in asks.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
     yield f"left alone without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)

@@ -26,11 +26,12 @@ from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
 
 COLUMNS = (
-    tables.Column("share of a GPU", is_left=True),
+    tables.Column("share", is_left=True),
     tables.Column("costs alone"),
     tables.Column("beside partners"),
     tables.Column("verdict", is_left=True),
 )
+COSTS_NOTE = "Costs: how much longer a step takes than on the whole GPU; in parentheses: the ends for 9 of 10 runs."
 SCHEMA = "gpusage.validate/1"
 MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
@@ -81,6 +82,8 @@ def validate_scripts(
             click.echo(visible_lines(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
         elif not as_json:
             _show(validation)
+    if not as_json and any(validation.prices for validation in validations):
+        tables.show("", COSTS_NOTE)
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 

@@ -91,7 +91,8 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
         required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
     )
     reasons = [] if choice.binding else [*draft.reasons]
-    reasons += [f"beside partners {cost(dearest.slowdown)}, at most {percent(within.expected)} is accepted"]
+    accepted = f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
+    reasons += [f"beside partners {cost(dearest.slowdown)}, {accepted}"]
     reasons += [known] if (known := _known(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(dearest))

@@ -170,9 +170,7 @@ def trouble(offer: Offer, within: Limits) -> str:
         return f"would cost {percent(slowdown.value)} beside partners, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
         return f"may cost up to {percent(slowdown.high)} beside partners, more than {percent(within.worst)}"
-    return (
-        f"would save too little: a step takes {100 * offer.gpu_time:.0f} % of the GPU time that it takes on a whole GPU"
-    )
+    return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 
 def _at_most_one(activity: Interval, times: float) -> Interval:

@@ -145,7 +145,7 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),
         ("utilization=101", "at most 100"),
         ("step_time=30ms", "must name the GPU that it was measured on; got '30ms'. Write 'step_time=30ms@a100'."),
-        ("step_time=30@a100", "must be a time above 0"),
+        ("step_time=30@a100", "must be a time above 0 in us, ms or s; got '30'. Write 'step_time=30ms@a100'."),
         ("step_time=٣ms@a100", "must be a time above 0"),
         (f"step_time={'9' * 400}s@a100", "must be a time above 0"),  # infinite, as a number
     ],

@@ -73,7 +73,7 @@ def test_a_share_that_holds_everywhere_takes_the_place_of_the_gpu() -> None:
     request = decision.request
     assert (request.gpu_count, request.mps_thread_percent, request.required_gpus) == (0, 33, ())
     there = beside(Interval(value=1.15, low=1.0, high=1.2), partners_of(33))
-    assert decision.reasons[-1] == f"beside partners {cost(there)}, at most 25 % is accepted"
+    assert decision.reasons[-1] == f"beside partners {cost(there)}, at most 25 % is accepted, 50 % at worst"
     assert decision.need is not None
     assert (decision.need.share_percent, decision.need.slowdown.value) == (33, 1.15)
 

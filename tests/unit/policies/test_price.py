@@ -94,7 +94,7 @@ def test_as_many_partners_count_as_fit(percent: int, partners: int) -> None:
         (offer(), ""),
         (offer(value=1.25), "would cost 3"),
         (offer(value=1.15, spread=0.3), "may cost up to 5"),
-        (offer(percent=75, value=1.1), "would save too little: a step takes 8"),
+        (offer(percent=75, value=1.1), "would save too little: 82 % of a whole GPU's time per step"),
         (offer(OLD, gib=8.0), "may need up to 8.8 GiB, more than its part of the memory"),
         (offer(value=float("nan")), "would cost unknown %"),
     ],
