@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpusage.cli import documents, figures, tables
-from gpusage.predictors.explanation import BOUNDS, NAMES, Explanation, Layer, Seconds
+from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, Seconds
 from gpusage.predictors.memory_parts import MemoryPart
 
 SHOWN_LAYERS = 12
@@ -37,7 +37,7 @@ MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"),
 def show(explanation: Explanation) -> None:
     """Print where the time and the memory go."""
     tables.show(f"On {explanation.gpu} a step takes {figures.seconds(explanation.step_time_s)}:\n")
-    _show_filled(CLASS_COLUMNS, list(class_rows(explanation)))
+    _show_filled(class_columns(explanation), list(class_rows(explanation)))
     layers = merged(explanation.layers)
     tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
     _show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
@@ -59,7 +59,12 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "busy_s": documents.rounded(explanation.busy_s),
         "waiting_s": documents.rounded(explanation.waiting_s),
         "classes": [
-            {"operator_class": part.name, "kernel_count": part.kernel_count, **_seconds(part.seconds)}
+            {
+                "operator_class": part.name,
+                "kernel_count": part.kernel_count,
+                **_seconds(part.seconds),
+                **_slowdowns(part, explanation),
+            }
             for part in explanation.classes
         ],
         "layers": [
@@ -84,6 +89,12 @@ def document(explanation: Explanation) -> dict[str, Any]:
             for part in explanation.memory
         ],
     }
+
+
+def _slowdowns(part: ClassPart, explanation: Explanation) -> dict[str, Any]:
+    """Return how many times as long *part* takes by share; nothing where no share is asked for."""
+    by_share = zip(map(str, explanation.share_percents), map(documents.rounded, part.slowdowns), strict=True)
+    return {"slowdowns": dict(by_share)} if explanation.share_percents else {}
 
 
 def _seconds(seconds: Seconds) -> dict[str, Any]:
@@ -132,11 +143,19 @@ def _sum(all_seconds: Sequence[Seconds]) -> Seconds:
     )
 
 
+def class_columns(explanation: Explanation) -> tuple[tables.Column, ...]:
+    """Return `CLASS_COLUMNS`, and one for each share: how many times as long the class takes there."""
+    return (*CLASS_COLUMNS, *(tables.Column(f"on {percent} %") for percent in explanation.share_percents))
+
+
 def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of `CLASS_COLUMNS`, and of what the step takes beside the kernels."""
+    """Yield the cells of `class_columns`, and of what the step takes beside the kernels."""
+    step_s, waiting_s = explanation.step_time_s, explanation.waiting_s
     for part in explanation.classes:
-        yield part.name, str(part.kernel_count), *_cells(part.seconds, explanation.step_time_s), bound(part.seconds)
-    yield WAITING, "", "", "", _time(explanation.waiting_s), _share(explanation.waiting_s, explanation.step_time_s), ""
+        slowdowns = (f"{slowdown:.2f}x" for slowdown in part.slowdowns)
+        yield part.name, str(part.kernel_count), *_cells(part.seconds, step_s), bound(part.seconds), *slowdowns
+    on_shares = ("",) * len(explanation.share_percents)
+    yield WAITING, "", "", "", _time(waiting_s), _share(waiting_s, step_s), "", *on_shares
 
 
 def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:

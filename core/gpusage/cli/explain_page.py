@@ -72,7 +72,7 @@ def _section(explanation: Explanation) -> str:
         ),
         html.figure(bars.sequence(layers, COLOURS), "Time by layer, from the first to the last; point at a bar"),
         html.figure(bars.lines(_memory(explanation), MEMORY_COLOUR), "Device memory at its peak"),
-        html.table([column.title for column in explain.CLASS_COLUMNS], explain.class_rows(explanation)),
+        html.table([column.title for column in explain.class_columns(explanation)], explain.class_rows(explanation)),
         f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
     ]
     return "".join(parts)

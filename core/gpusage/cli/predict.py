@@ -10,7 +10,7 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli import documents, explain, explain_page, figures, options, shares, tables
-from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.pages import curves
 from gpusage.policies.place import LIMITING
 from gpusage.predictors.explanation import Explanation, explanation_of
@@ -49,7 +49,7 @@ def predict(
     asked = shares.read_shares(run)
     predictions = _predictions(options.read_requests(models, run), gpus, asked)
     explanations = [
-        _explanations(graph, run, needs if gpus else needs[-1:]) if explains or output else ()
+        _explanations(graph, run, needs if gpus else needs[-1:], asked) if explains or output else ()
         for graph, run, needs in predictions
     ]
     if output is not None:
@@ -77,8 +77,12 @@ def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Sh
     return predictions
 
 
-def _explanations(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> Sequence[Explanation]:
-    return [explanation_of(graph, run, advisor().catalogue.find(need.gpu)) for need in needs]
+def _explanations(
+    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], asked: shares.Shares
+) -> Sequence[Explanation]:
+    """Explain each GPU of *needs* once, with what the shares *asked* for cost each class of operators."""
+    gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
+    return [explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}) for gpu in gpus]
 
 
 def _show_explanations(explanations: Sequence[Explanation]) -> None:

@@ -8,9 +8,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,6 +29,7 @@ from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 
 Bound = Literal["compute", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
+_NO_SHARES: Mapping[int, Gpu] = MappingProxyType({})
 
 NAMES = {
     OperatorClass.CONVOLUTION: "convolution",
@@ -93,11 +95,17 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPart:
-    """What one class of operators takes; *kernel_count* is of one step."""
+    """What one class of operators takes.
+
+    Attributes:
+        kernel_count: Of one step.
+        slowdowns: On each share of `Explanation.share_percents`: its seconds there over those on the whole GPU.
+    """
 
     name: str
     kernel_count: int
     seconds: Seconds
+    slowdowns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +139,7 @@ class Explanation:
         classes: The longest first.
         layers: In the graph's order.
         memory: What the device's memory holds at its peak, context included.
+        share_percents: The shares of the GPU that the classes have slowdowns for.
     """
 
     gpu: str
@@ -140,13 +149,24 @@ class Explanation:
     classes: tuple[ClassPart, ...]
     layers: tuple[Layer, ...]
     memory: tuple[MemoryPart, ...]
+    share_percents: tuple[int, ...] = ()
 
 
-def explanation_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Explanation:
-    """Return what the built-in predictors' figures for *workload* on *gpu* are made of."""
+def explanation_of(
+    graph: ModelGraph, workload: Workload, gpu: Gpu, shares: Mapping[int, Gpu] = _NO_SHARES
+) -> Explanation:
+    """Return what the built-in predictors' figures for *workload* on *gpu* are made of.
+
+    Args:
+        graph: The model.
+        workload: How it is run.
+        gpu: A whole GPU.
+        shares: By percentage the shares of *gpu* that the classes of operators are to have slowdowns for.
+    """
     question = question_of(graph, workload)
     timing, kernels, lowering = question.timing([gpu]), question.kernels, question.lowering
-    times = kernel_times(question.efficiency, kernels, ideal_times(kernels, [gpu], workload.precision))
+    gpus = [gpu, *shares.values()]
+    times = kernel_times(question.efficiency, kernels, ideal_times(kernels, gpus, workload.precision))
     busy_s = float(timing.busy_s[0])
     factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
     bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
@@ -157,13 +177,20 @@ def explanation_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Explanati
         step_time_s=step_s,
         busy_s=busy_s,
         waiting_s=step_s - busy_s,
-        classes=tuple(_classes(kernels, total_s * kernels.counts, bounds)),
+        classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
         layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, len(lowering.flop)))),
         memory=tuple(memory_parts(question, gpu)),
+        share_percents=tuple(shares),
     )
 
 
-def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray) -> list[ClassPart]:
+def _growths(total_s: FloatArray) -> FloatArray:
+    """Return each kernel's time on the shares over that on the whole GPU, which is the first column; at least 1."""
+    growths: FloatArray = np.maximum(total_s[:, 1:] / np.maximum(total_s[:, :1], 1e-30), 1.0)
+    return growths
+
+
+def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray, growths: FloatArray) -> list[ClassPart]:
     names = np.array(
         [
             NAMES_WITHOUT_NODE.get(OperatorClass(number), NAMES[OperatorClass(number)])
@@ -179,7 +206,15 @@ def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray) -> list[Cl
         table = np.zeros((_PHASES, len(BOUNDS)))
         np.add.at(table, (_phases(kernels)[of_it], bounds[of_it]), total_s[of_it])
         launches = float(kernels.counts[of_it] @ kernels.launches[of_it])
-        parts.append(ClassPart(name=name, kernel_count=round(launches), seconds=_seconds(table)))
+        slowdowns = total_s[of_it] @ growths[of_it] / max(float(total_s[of_it].sum()), 1e-30)
+        parts.append(
+            ClassPart(
+                name=name,
+                kernel_count=round(launches),
+                seconds=_seconds(table),
+                slowdowns=tuple(slowdowns.tolist()),
+            )
+        )
     return sorted(parts, key=lambda part: -part.seconds.total_s)
 
 

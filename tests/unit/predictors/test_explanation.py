@@ -210,3 +210,15 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert str(missing) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_share_says_which_classes_it_slows_down_and_explains_each_gpu_once() -> None:
+    shares = ["--share", "100", "--share", "50", "--share", "25"]
+    arguments = ["predict", str(MODELS / "resnet18.onnx"), "--batch", "32", "--gpu", "v100", *shares, "--explain"]
+    (predicted,) = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["predictions"]
+    slowdowns = [part["slowdowns"] for part in predicted["needs"][1]["explanation"]["classes"]]
+    assert all(1.0 == each["100"] <= each["50"] <= each["25"] for each in slowdowns)
+    assert max(each["50"] for each in slowdowns) > 1.5
+    text = CliRunner().invoke(main, arguments).stdout
+    assert "on 50 %" in text
+    assert text.count("a step takes") == 1
