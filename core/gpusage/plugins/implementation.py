@@ -74,6 +74,11 @@ class Implementation:
         except AssertionError as error:
             rule = f"answer as the contract says: {str(error).removesuffix('.')}"
             raise self._fault(rule) from error
+        except BaseException as error:  # what it answered runs code of its own, a property
+            if is_interrupt(error):
+                raise
+            rule = f"answer as the contract says; checking its answer raised {described(error)}"
+            raise self._fault(rule) from error
         return answer
 
     def _fault(self, rule: str) -> PluginError:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples, specs
 from gpusage_hooks.errors import PluginError, RequestError
+from gpusage_hooks.managers import Manager, ManagerSettings
 from gpusage_hooks.types import Gpu, Known, Workload
 from sites import announced
 
@@ -102,6 +104,24 @@ def test_an_interrupt_is_a_plugins_fault_but_in_the_main_thread() -> None:
     thread.start()
     thread.join()
     assert "it raised KeyboardInterrupt" in faults[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenSettings(ManagerSettings):
+    """Its limit is no number."""
+
+    @property
+    def answer_limit_s(self) -> float:
+        """Fail."""
+        raise SystemExit
+
+
+def test_a_manager_whose_settings_fail_is_left_out() -> None:
+    """It ended gpusaged at its start."""
+    toy = Manager(name="toy", title="Toy", settings=BrokenSettings)
+    hooks = make_hooks([announced(describe_manager=lambda: toy)])
+    assert hooks.describe_manager() == []
+    assert "checking its answer raised SystemExit" in hooks.troubles()["site"]
 
 
 def test_what_a_plugin_prints_is_not_the_commands_output(capsys: pytest.CaptureFixture[str]) -> None:
