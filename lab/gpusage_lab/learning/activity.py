@@ -28,6 +28,7 @@ from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
 FloatArray = npt.NDArray[np.float64]
+Line = tuple[Cell, ...]
 RANDOM_FOLDS = 5
 LEAST_ROWS = len(NAMES) + 1
 """With fewer, nobody can say where a kind of network lies among the features."""
@@ -47,8 +48,13 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
         regions=_regions(rows, _odds_errors(rows, held_out), np.arange(len(rows.kinds))),
         far=_deviations(far).tolist(),
     )
+    return (Artifact(name="activity", card=_card(data, rows, held_out), parameters=parameters),)
+
+
+def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
+    """Return what the trees were fitted on, and how they do on architectures *held_out*."""
     spans = {name: (float(c.min()), float(c.max())) for name, c in zip(NAMES, rows.features.T, strict=True)}
-    card = Card(
+    return Card(
         purpose="GPU utilization (NVML) and SM activity of a workload alone on a GPU, from its node times.",
         fitted_on=(
             f"{', '.join(random_networks.FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
@@ -69,36 +75,20 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
             "Memory activity has no measurements that may be learned from; it stays analytic.",
         ),
     )
-    return (Artifact(name="activity", card=card, parameters=parameters),)
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on architectures held out and, for comparison with papers, on random rows; then on real models."""
     rows = _rows(data)
     groups = _unseen(rows)
-    methods: dict[str, Callable[[Rows, Fold], FloatArray]] = {
-        "constant": _constant,
-        "node times alone": lambda given, fold: given.roofline[fold.test],
-        "Yeung's features, random forest": _yeung_forest,
-        "Yeung's features, boosting": _yeung_boosting,
-        "ours": _ours,
-    }
-    lines: list[tuple[str | float | None, ...]] = []
-    held_out = np.zeros((0, 2))
-    for name, method in methods.items():
-        unseen = _out_of_fold(rows, groups, method)
-        chance = _out_of_fold(rows, random_rows(len(rows.measured), RANDOM_FOLDS), method)
-        held_out = unseen
-        for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
-            figures = [_errors(rows, predictions[:, column], column) for predictions in (unseen, chance)]
-            lines.append((f"{name}, {what}", *figures[0], *figures[1]))
+    lines, held_out = _scored(rows, groups)
     ends = _ends(rows, groups, held_out)
     heads = [f"{split}: {part}" for split in ("unseen type", "random rows") for part in ("all", "networks", "CNN")]
     return (
         ScoreTable(
             title="Activity of random networks, RMSLE on percent",
             columns=("method", *(head.replace("networks", "MLP") for head in heads)),
-            rows=tuple(lines),
+            rows=lines,
             notes=(
                 f"{len(rows.measured)} runs; left out: {', '.join(f'{n} {why}' for why, n in rows.left_out.items())}.",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
@@ -108,6 +98,27 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _coverage(rows, groups, *ends),
         *activity_tests.tables(data),
     )
+
+
+def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], FloatArray]:
+    """Return one line per method and figure, and what ours predicts of each of *groups* that it has not seen."""
+    methods: dict[str, Callable[[Rows, Fold], FloatArray]] = {
+        "constant": _constant,
+        "node times alone": lambda given, fold: given.roofline[fold.test],
+        "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
+        "ours": _ours,
+    }
+    lines: list[Line] = []
+    held_out = np.zeros((0, 2))
+    for name, method in methods.items():
+        unseen = _out_of_fold(rows, groups, method)
+        chance = _out_of_fold(rows, random_rows(len(rows.measured), RANDOM_FOLDS), method)
+        held_out = unseen
+        for column, what in ((UTILIZATION, "utilization"), (SM, "SM activity")):
+            figures = [_errors(rows, predictions[:, column], column) for predictions in (unseen, chance)]
+            lines.append((f"{name}, {what}", *figures[0], *figures[1]))
+    return tuple(lines), held_out
 
 
 def _rows(data: DataFolder) -> Rows:

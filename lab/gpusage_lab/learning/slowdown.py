@@ -197,10 +197,8 @@ def _label(row: SlowdownRow) -> str:
     return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
 
 
-def _artifact(
-    columns: SlowdownColumns, fitted: SlowdownDeviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
-) -> Artifact:
-    measured = columns.measured
+def _errors(measured: FloatArray, held_out: Mapping[ToldFrom, FloatArray]) -> dict[str, float]:
+    """Return the error and the coverage of what is predicted of families that were *held_out*, by what is known."""
     errors = {}
     for told_from, ends in held_out.items():
         which = np.isfinite(ends[1])
@@ -208,6 +206,12 @@ def _artifact(
         scored = score(measured[which], point, low, high)
         errors[f"unseen family, {_WORDS[told_from]}, MAPE"] = scored.mape
         errors[f"unseen family, {_WORDS[told_from]}, inside the interval"] = scored.coverage or 0.0
+    return errors
+
+
+def _artifact(
+    columns: SlowdownColumns, fitted: SlowdownDeviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
+) -> Artifact:
     counts = {source: sum(row.source == source for row in columns.rows) for source in FILES}
     return Artifact(
         name="slowdown",
@@ -220,7 +224,7 @@ def _artifact(
                 "batch_size": _range(columns.rows, lambda row: row.workload.batch_size),
                 "part_of_the_gpu": _range(columns.rows, lambda row: row.part),
             },
-            errors=errors,
+            errors=_errors(columns.measured, held_out),
             notes=(
                 "The point has nothing of its own to learn: it is a ratio of two predicted step times.",
                 "Partners: equal processes without percentages (ParvaGPU).",

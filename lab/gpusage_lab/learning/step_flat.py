@@ -66,22 +66,7 @@ class Flat:
 
 def flattened(samples: Sequence[Sample]) -> Flat:
     """Return the samples' kernels as columns, those without work left out."""
-    parts: list[tuple[Array, ...]] = []
-    for index, sample in enumerate(samples):
-        kernels = sample.kernels
-        ideal = ideal_times(kernels, [sample.gpu], sample.precision)
-        works = (kernels.operator_class != OperatorClass.VIEW) & (kernels.counts > 0)
-        works &= (kernels.traffic_bytes > 0) | (kernels.flop > 0)
-        columns = (
-            kernels.operator_class,
-            ideal.features[:-1, :, 0].T,
-            ideal.compute_s[:, 0] * 1e6,
-            ideal.traffic_s[:, 0] * 1e6,
-            kernels.counts,
-            kernels.launches,
-            np.full(len(works), index),
-        )
-        parts.append(tuple(column[works] for column in columns))
+    parts = [_columns(index, sample) for index, sample in enumerate(samples)]
     classes, features, compute, traffic, counts, launches, row = (np.concatenate(c) for c in zip(*parts, strict=True))
     order = np.argsort(classes, kind="stable")
     gpu_names = tuple(sorted({sample.gpu.name for sample in samples}))
@@ -105,6 +90,24 @@ def flattened(samples: Sequence[Sample]) -> Flat:
         extra_us=np.array([sample.extra_s * 1e6 for sample in samples]),
         group=_numbered([sample.group or f"alone {index}" for index, sample in enumerate(samples)]),
     )
+
+
+def _columns(index: int, sample: Sample) -> tuple[Array, ...]:
+    """Return class, features, ideal times, counts and launches of the kernels that work, and *index* for each."""
+    kernels = sample.kernels
+    ideal = ideal_times(kernels, [sample.gpu], sample.precision)
+    works = (kernels.operator_class != OperatorClass.VIEW) & (kernels.counts > 0)
+    works &= (kernels.traffic_bytes > 0) | (kernels.flop > 0)
+    columns = (
+        kernels.operator_class,
+        ideal.features[:-1, :, 0].T,
+        ideal.compute_s[:, 0] * 1e6,
+        ideal.traffic_s[:, 0] * 1e6,
+        kernels.counts,
+        kernels.launches,
+        np.full(len(works), index),
+    )
+    return tuple(column[works] for column in columns)
 
 
 def _numbered(names: Sequence[str]) -> Array:
