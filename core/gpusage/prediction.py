@@ -11,7 +11,7 @@ from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
 from gpusage.plugins.hooks import Hooks
 from gpusage.predictors.intervals import product
-from gpusage.predictors.known import NOTHING_KNOWN, first_known, throughput
+from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, first_known, throughput
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Workload
 
@@ -50,7 +50,21 @@ class Predictor:
         Raises:
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
-        return first_known(self.hooks.known_figures(graph, self._named(workload), gpus), gpus)
+        workload = self._named(workload)
+        answers = [*self.hooks.known_figures(graph, workload, gpus)]
+        alone = workload.alone
+        if alone.gpu is not None and alone.step_time_s is not None:
+            answers.append(self._beside_host(graph, workload, alone.gpu, alone.step_time_s, gpus))
+        return first_known(answers, gpus)
+
+    def _beside_host(
+        self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
+    ) -> list[Known]:
+        """Return what a step of *known_s* on the GPU *measured_on* says about *gpus*."""
+        asked = (self.catalogue.find(measured_on), *gpus)
+        plain = replace(workload, alone=NOTHING_SAID)
+        there, *needs = self._needs(graph, plain, asked, (NOTHING_KNOWN,) * len(asked))
+        return [beside_host(known_s, there, need) for need in needs]
 
     def _needs(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]

@@ -4,6 +4,7 @@ Invariants:
 
 1. What the GPU does in a step is as predicted; a known step time says in how long it does that.
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
+3. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from gpusage_hooks.types import Alone, Figure, Gpu, GpuNeed, Interval, Known, Mo
 NOTHING_SAID = Alone()
 NOTHING_KNOWN = Known()
 USER = "what you said"
+HOSTS_APART = 1.5
+"""One host is taken to be at most so many times as fast as another; an assumption, no measurement tells it."""
 
 
 @hookimpl(trylast=True)
@@ -72,6 +75,25 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
         low=workload.batch_size / step_time_s.high,
         high=workload.batch_size / step_time_s.low,
     )
+
+
+def beside_host(known_s: float, there: GpuNeed, here: GpuNeed) -> Known:
+    """Return the step time on a GPU where the host decides it.
+
+    Args:
+        known_s: The step time on another GPU.
+        there: What is predicted for that one.
+        here: What is predicted for this one.
+    """
+    if known_s <= there.step_time_s.high:
+        return NOTHING_KNOWN
+    own = here.step_time_s
+    step_time_s = Interval(
+        value=max(own.value, known_s),
+        low=max(own.low, known_s / HOSTS_APART),
+        high=max(own.high, known_s * HOSTS_APART),
+    )
+    return Known(step_time_s=Figure(interval=step_time_s, source=f"the step on {there.gpu}, which waits for its host"))
 
 
 def _said(alone: Alone, gpu: Gpu) -> Known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -75,9 +76,10 @@ def test_a_shorter_step_than_predicted_keeps_nothing_busier_than_all_of_it() -> 
 
 
 def test_what_the_user_wrote_is_known_on_the_gpu_that_it_is_of() -> None:
-    run = Workload(batch_size=32, alone=Alone(step_time_s=2.0, gpu="V100"))
+    step_time_s = V100_NEED.step_time_s.value
+    run = Workload(batch_size=32, alone=Alone(step_time_s=step_time_s, gpu="V100"))
     on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
-    assert (on_v100.step_time_s, on_h100.step_time_s) == (exactly(2.0), H100_NEED.step_time_s)
+    assert (on_v100.step_time_s, on_h100.step_time_s) == (exactly(step_time_s), H100_NEED.step_time_s)
 
 
 def test_a_site_s_plugin_is_heard_before_the_user_figure_by_figure() -> None:
@@ -89,3 +91,19 @@ def test_a_site_s_plugin_is_heard_before_the_user_figure_by_figure() -> None:
 def test_nothing_known_changes_nothing() -> None:
     assert knowing().predict(GRAPH, RUN, [V100, H100]) == (V100_NEED, H100_NEED)
     assert samples.knowledge()[0] == Known()
+
+
+def test_a_step_that_waits_for_its_host_does_so_beside_any_gpu() -> None:
+    """A newer GPU gains such a job nothing, and its shares are cheap everywhere."""
+    run = replace(RUN, alone=Alone(step_time_s=100 * V100_NEED.step_time_s.value, gpu=V100.name))
+    on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
+    assert on_h100.step_time_s.value == on_v100.step_time_s.value
+    assert on_h100.step_time_s.low < on_v100.step_time_s.low < on_h100.step_time_s.high
+    ((half,),) = PLAIN.price(GRAPH, run, [H100], [50])
+    assert half.slowdown.value < 1.01
+
+
+def test_a_step_that_the_gpu_explains_says_nothing_of_another_gpu() -> None:
+    run = replace(RUN, alone=Alone(step_time_s=V100_NEED.step_time_s.value, gpu=V100.name))
+    (on_h100,) = PLAIN.predict(GRAPH, run, [H100])
+    assert on_h100 == PLAIN.predict(GRAPH, RUN, [H100])[0]
