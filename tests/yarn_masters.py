@@ -101,6 +101,8 @@ def used_share(sandbox: Sandbox, node: str) -> int:
     """Return how much of a node's shares the scheduler has given out."""
     identity = sandbox.node_id(node)
     (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    if "usedResource" not in found:  # the ResourceManager has only just started
+        return 0
     resources = found["usedResource"]["resourceInformations"]["resourceInformation"]
     return next(int(each["value"]) for each in resources if each["name"] == "gpusage.io/share")
 

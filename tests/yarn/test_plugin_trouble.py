@@ -265,7 +265,7 @@ def test_the_switch_file_ends_rewriting_and_never_binding(plugged: Sandbox, daem
     switch = daemon_socket.with_name("off")
     switch.touch()
     time.sleep(1.1)
-    plan = masters.plan(share="33", labels="h100")
+    plan = masters.plan(share="36", labels="h100")
     off = masters.submit(plugged, plan=plan, **{"app-node-label-expression": "h100"})
     (report,) = masters.wait_for_end(plugged, off)
     switch.unlink()
@@ -278,7 +278,7 @@ def test_the_switch_file_ends_rewriting_and_never_binding(plugged: Sandbox, daem
         for output in masters.outputs(plugged, app).values()
     ]
     assert report["finalStatus"] == "SUCCEEDED"
-    assert seen == ["33", "35"]  # what is asked for is not put on the site's steps, and what is given out is bound
+    assert seen == ["36", "40"]  # what is asked for is not put on the site's steps, and what is given out is bound
 
 
 def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) -> None:
