@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -75,8 +74,8 @@ GPUS = ("v100", "a100", "h100")
 console = Console(highlight=False, width=max(Console().width, 110))
 
 
-def main() -> int:
-    """Print the tables; return 1 where a goal is missed."""
+def main() -> None:
+    """Print the tables; a missed goal is said in them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--data", type=Path, help="folder of the public measurements; without it, no promise is checked"
@@ -84,31 +83,27 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=40, help="models drawn from the zoo (default 40)")
     options = parser.parse_args()
     advisor = make_advisor()
-    met = show_examples(advisor)
+    show_examples(advisor)
     show_zoo(advisor, options.models)
     if options.data:
         data = DataFolder(options.data)
         zoo = load_zoo()
-        met &= show_promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
-        met &= show_promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
+        show_promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
+        show_promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
         console.print(NO_GAVEL)
         show_packing(data)
-    return 0 if met else 1
 
 
-def show_examples(advisor: Advisor) -> bool:
-    """Show how many of the 96 submissions become a share; return whether the goals are met."""
+def show_examples(advisor: Advisor) -> None:
+    """Show how many of the 96 submissions become a share, with the goals."""
     table = Table("rule", "shares of 96", "of them training", "mean share %", "goal", title="Example cluster")
-    met = True
     with tempfile.TemporaryDirectory() as folder:
         for name, rules, wish, goal in CASES:
             shares = list(example_shares(replace(advisor, rules=Rules(sharing=rules)), Path(folder), wish))
             training = sum(mode == "train" for mode, _ in shares)
             mean = sum(share for _, share in shares) / max(len(shares), 1)
-            met &= goal is None or len(shares) >= goal
             table.add_row(name, str(len(shares)), str(training), f"{mean:.0f}", "" if goal is None else f">= {goal}")
     console.print(table)
-    return met
 
 
 def example_shares(advisor: Advisor, folder: Path, wish: str) -> Iterator[tuple[str, int]]:
@@ -151,20 +146,18 @@ def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gp
     return [place_of(gpu, need, prices) for gpu, need, prices in priced]
 
 
-def show_promises(source: str, jobs: Sequence[Measured], constants: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Show how often each rule's promise is kept on measured prices; return whether that of the price is."""
-    met = True
+def show_promises(source: str, jobs: Sequence[Measured], constants: Sequence[int], sizes: Sequence[int]) -> None:
+    """Show how often each rule's promise is kept on measured prices."""
     for limit in LIMITS:
         table = Table(
-            "rule", "shares %", "mean share %", "kept %", "kept of the shares %",
+            "rule", "shares %", "mean share %", "kept %", "kept of the shares %", "goal",
             title=f"{source}, {len(jobs)} models and batch sizes: at most {100 * (limit - 1):.0f} % slower",
         )  # fmt: skip
         for line in kept(jobs, rules_at(limit, constants, sizes), limit):
             cells = (line.shares_percent, line.mean_share_percent, line.kept_percent, line.of_shares_percent)
-            table.add_row(line.rule, *(f"{cell:.0f}" for cell in cells))
-            met &= line.rule != PROMISED or line.kept_percent >= GOAL_KEPT
+            goal = f">= {GOAL_KEPT} % kept" if line.rule == PROMISED else ""
+            table.add_row(line.rule, *(f"{cell:.0f}" for cell in cells), goal)
         console.print(table)
-    return met
 
 
 def show_packing(data: DataFolder) -> None:
@@ -195,4 +188,4 @@ def lucid_pairs(data: DataFolder) -> Iterator[tuple[tuple[object, ...], tuple[ob
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
