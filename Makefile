@@ -7,11 +7,11 @@ BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
 export PATH := $(PATH):$(HOME)/.local/bin
-# The system's certificate authorities, as pip takes them: behind a proxy that opens TLS uv's own are not enough. Two names, older and newer.
+# uv uses the system's certificate authorities, as pip does: its own fail behind a proxy that opens TLS. The variable has an older and a newer name.
 export UV_NATIVE_TLS ?= 1
 export UV_SYSTEM_CERTS ?= 1
 
-# For whose Python the deb and rpm are: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
+# The system Python that the deb and rpm are for: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
 PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 .PHONY: help demo demo-yarn test test-all test-versions lint format bench wheel man packages docs clean
@@ -43,7 +43,7 @@ format: .venv/test  ## let ruff format everything
 bench: .venv/test  ## measure what is claimed to be fast
 	for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# What is released has the time of its commit (without git, that of 2026 beginning), so that two builds give the same bytes.
+# Released files carry the time of their commit (without git, the start of 2026), so that two builds give the same bytes.
 wheel man packages docs: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 
 wheel: .venv/release  ## dist/gpusage-*.whl with the YARN jar in it; the same bytes each time with one JDK

@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _JAR = "GPUSAGE_YARN_JAR"
 
 
-class JarHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's own generic says nothing that we use
+class JarHook(BuildHookInterface):  # type: ignore[type-arg]  # we do not use hatchling's type parameter
     """Adds one file to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def _items(items: list[tuple[str, str]]) -> str:
 
 def _prose(text: str) -> str:
     paragraphs = [_text(each) for each in text.strip("\n").split("\n\n") if each]
-    # click marks a paragraph that keeps its line breaks with a backspace
+    # in click, a backspace marks a paragraph that keeps its line breaks
     return "\n.PP\n".join(f".nf\n{each[2:]}\n.fi" if each.startswith("\b") else each for each in paragraphs)
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes dist/gpusage_*.deb and dist/gpusage-*.rpm of the wheel in dist/ and the manual pages in build/man: `make packages` calls it.
-# $1: the Python of the system that they are for (3.11, 3.12, ...); it need not be installed here.
+# Makes dist/gpusage_*.deb and dist/gpusage-*.rpm from the wheel in dist/ and the manual pages in build/man. `make packages` calls it.
+# $1: the Python of the target system (3.11, 3.12, ...); it need not be installed here.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON_VERSION=$1
@@ -19,7 +19,7 @@ rm -rf build/package
 mkdir -p "$modules" "$home/bin" $root/usr/share/man/man1 $root/usr/lib/systemd/system \
     $root/usr/share/bash-completion/completions
 
-# A virtual environment of the system's Python, laid out by hand: at its last place, and for a Python that may not be here.
+# We build the virtual environment by hand: it is for its final path, and for a Python that may not be installed here.
 uv pip install --quiet --target "$modules" --python-version "$PYTHON_VERSION" --only-binary :all: --link-mode copy \
     --python-platform "$(uname -m)-manylinux_2_28" "gpusage[postgresql,yarn] @ file://$(echo "$PWD"/dist/gpusage-"$VERSION"-*.whl)"
 rm -rf "$modules/bin" "$modules/.lock"

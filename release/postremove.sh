@@ -1,5 +1,5 @@
 #!/bin/sh
-# After the files of a deb or rpm are gone. The store of decisions in /var/lib/gpusage stays, an admin may want to read it.
+# Runs after the files of a deb or rpm are gone. Keeps the store of decisions in /var/lib/gpusage: an admin may want to read it.
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before the files of a deb or rpm go. Slurm fails tasks and drains nodes where slurm.conf names a script that is gone, so it must name none of ours.
+# Runs before the files of a deb or rpm go. If slurm.conf names a missing script, Slurm fails tasks and drains nodes; so it must name none of ours.
 case "$1" in
     remove | 0) ;;
     *) exit 0 ;; # an upgrade

@@ -4,7 +4,7 @@ package.path = folder .. "/?.lua;" .. package.path
 do
   local found, gpusage = pcall(require, "gpusage_cli")
   if found then gpusage.wrap() else slurm.log_debug("%s", "gpusage: " .. tostring(gpusage)) end
-  -- Without the module, too: sbatch and srun fail where one of these is missing.
+  -- These must exist even without the module: sbatch and srun fail if one of them is missing.
   local function nothing() return slurm.SUCCESS end
   slurm_cli_setup_defaults = slurm_cli_setup_defaults or nothing
   slurm_cli_pre_submit = slurm_cli_pre_submit or nothing

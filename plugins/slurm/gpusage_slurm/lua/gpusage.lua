@@ -3,8 +3,8 @@
 -- Invariants:
 -- 1. slurmctld holds its locks while this runs: the whole exchange has one limit, and no file is read.
 -- 2. Whatever goes wrong, the job goes through as the user wrote it: everything of ours runs inside pcall.
--- 3. Of what a job asks for, only the fields in SETTABLE and the variables in VARIABLES are ever set; all of them or none.
---    Besides, what we put there ourselves is emptied, and the admin comment gets our mark, in every mode.
+-- 3. In a job's request we set only the fields in SETTABLE and the variables in VARIABLES: all of them or none.
+--    In every mode we also empty the variables that we once set ourselves, and add our mark to the admin comment.
 
 local M = { socket = "/run/gpusage/gpusaged.sock", limit_ms = 40, rest_s = 0.5, silent_before_rest = 5 }
 
@@ -38,12 +38,12 @@ local INHERITED = {
 local CARD = "SLURM_GPUSAGE_CARD" -- the prefix lets it travel whatever --export says
 local OTHER_CARD = "GPUSAGE_CARD" -- of a client without our filter, or whose Lua cannot set a variable
 
--- JSON, as much of it as the protocol needs -----------------------------------------------------------------------
+-- JSON: only what the protocol needs ------------------------------------------------------------------------------
 
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
 local UNESCAPES = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 
--- Return the length of the well-formed UTF-8 character that begins at byte `i` of `s`, nil where there is none.
+-- Return the length of the well-formed UTF-8 character that begins at byte `i` of `s`, or nil.
 local function utf8_length(s, i)
   local a, b = s:byte(i, i + 1)
   local length = (a >= 0xF0 and a <= 0xF4 and 4) or (a >= 0xE0 and a < 0xF0 and 3) or (a >= 0xC2 and a < 0xE0 and 2)
@@ -56,7 +56,7 @@ local function utf8_length(s, i)
   return not wrong and length or nil
 end
 
--- Return any bytes as a JSON string; what is not UTF-8 becomes U+FFFD.
+-- Return any bytes as a JSON string; bytes that are not UTF-8 become U+FFFD.
 function M.encode_text(s)
   if not s:find('[^]-~ !#-[]') then return '"' .. s .. '"' end -- printable ASCII but for the two escaped ones
   local parts, i = {}, 1
@@ -86,7 +86,7 @@ local function utf8_of(code)
     0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
 end
 
--- Return the text of the JSON string that begins at byte `i` of `s`, and where to go on; nil where there is none.
+-- Return the text of the JSON string that begins at byte `i` of `s`, and the byte after it; nil if none begins there.
 local function decode_text(s, i)
   if s:sub(i, i) ~= '"' then return nil end
   local parts = {}
@@ -144,7 +144,7 @@ local function read(owner, name)
   if done then return value end
 end
 
--- Return a number of Slurm's as text: no ".0" after it in Lua 5.3 and later, nothing where it is not set.
+-- Return one of Slurm's numbers as text, without the ".0" of Lua 5.3 and later; return nothing if it is not set.
 local function number_text(value)
   if type(value) ~= "number" or value ~= value or value < 0 or value > 2 ^ 53 or UNSET[value] then return "" end
   return string.format("%.0f", value)
@@ -155,7 +155,7 @@ local function variable(job, name)
   return type(value) == "string" and value or ""
 end
 
--- Return what of the job's own srun lines a share could not carry: --cpus-per-gpu, which cli_filter cannot take back.
+-- Return the option in the job's srun lines that a share cannot carry: --cpus-per-gpu, which cli_filter cannot remove.
 function M.script_options(job, script)
   if variable(job, "SLURM_CPUS_PER_GPU") ~= "" then return "cpus-per-gpu" end
   if #script > MAXIMUM_SCRIPT_BYTES then return "unread" end
@@ -188,7 +188,7 @@ function M.question(job, more)
   return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
 end
 
--- What the daemon does not know of by itself: until when an answer is of use, and how many jobs got none, and why.
+-- What only we can tell the daemon: until when an answer is of use, how many jobs got no answer, and why.
 local missed = {}
 
 local function miss(why)
@@ -232,7 +232,7 @@ function M.exchange(question, deadline)
     assert(connection:send(question))
     local parts, size = {}, 0
     while true do
-      -- Wait for one byte, then take what has come: the answer's size stays bounded, and so does each wait.
+      -- Wait for one byte, then take what has arrived: this bounds the answer's size and each wait.
       left()
       local first, problem = connection:receive(1)
       if not first then error(problem == "timeout" and "no answer within " .. M.limit_ms .. " ms" or problem, 0) end
@@ -278,7 +278,7 @@ function M.apply(job, answer)
   return nil, tostring(problem)
 end
 
--- Return `mark` behind `earlier`, what the site wrote into the admin comment: that is never shortened, the mark is.
+-- Return `earlier`, the site's own admin comment, followed by `mark`. Only the mark is ever shortened.
 function M.marked(earlier, mark)
   local room = MAXIMUM_ADMIN_COMMENT_BYTES - #earlier - (earlier == "" and 0 or 2)
   if #mark > room then mark = room >= SHORTEST_MARK_BYTES and mark:sub(1, room - 3) .. "..." or nil end
@@ -286,7 +286,7 @@ function M.marked(earlier, mark)
   return earlier == "" and mark or earlier .. "; " .. mark
 end
 
--- Take out what an enclosing job of ours or the card's journey left in the job's environment: it would mislead this one.
+-- Empty the variables that an enclosing job of ours, or the card's transport, left here: they would mislead this job.
 function M.clean(job)
   if variable(job, "GPUSAGE_DECISION") ~= "" then
     for _, name in ipairs(INHERITED) do
@@ -301,15 +301,15 @@ function M.clean(job)
   if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end
 end
 
--- A daemon that was silent several times in a row is left in peace for a moment, twice as long each time: slurmctld
--- holds its locks while it waits, and jobs queue up behind one lock. One that is not there costs nothing and needs none.
+-- If the daemon was silent several times in a row, we pause before we ask again, twice as long each time: slurmctld
+-- holds its locks while it waits, and jobs queue up behind one lock. A daemon that is absent costs no time, so no pause.
 local rest = { silent = 0, seconds = 0, over = nil }
 
 local function resting(now)
   return rest.over and now < rest.over and rest.over - now <= MAXIMUM_REST_S -- the clock may have been set back
 end
 
--- Return what a silence leads to, for the log.
+-- Return what follows from a silence, for the log.
 local function silence(now)
   rest.silent = rest.silent + 1
   if rest.silent < M.silent_before_rest then return "" end
@@ -326,7 +326,7 @@ local function log(text, once)
   slurm.log_info("%s", "gpusage: " .. text)
 end
 
--- Leave the mark on `job`: what became of its request, and why.
+-- Put the mark on `job`: it says what became of the request, and why.
 local function leave_mark(job, mark)
   local earlier = read(job, "admin_comment") or ""
   local marked = M.marked(earlier, mark)
@@ -369,8 +369,8 @@ function M.ask(job)
   return nil, problem
 end
 
--- Ask about `job` and apply the answer. Return the mark that it is to carry, and whether the daemon wrote that; what is
--- ours has no record's number.
+-- Ask about `job` and apply the answer. Return the job's mark, and whether the daemon wrote it: a mark of our own has no
+-- record number.
 local function handled(job)
   local asked, answer, problem = pcall(M.ask, job)
   pcall(M.clean, job)
@@ -401,7 +401,7 @@ function M.submit(job)
   end)
 end
 
--- Put us behind the site's own slurm_job_submit, which keeps its say: what it refuses is refused, its errors are its own.
+-- Run after the site's own slurm_job_submit. Its word still counts: its refusals and its errors stay as they are.
 function M.wrap(settings)
   for name, value in pairs(settings or {}) do M[name] = value end
   if M.wrapped then return end

@@ -1,7 +1,7 @@
 -- gpusage in cli_filter.lua: runs as the user inside sbatch and srun; Lua 5.1 to 5.4, Slurm 22.05 to 26.05.
 --
 -- sbatch: lets `gpusage job-card` read the model that the comment names, and puts the card into the job's environment.
--- srun inside a job whose GPU became a share: asks for the share where the script asks for the GPU.
+-- srun inside a job that holds a share instead of a GPU: asks for the share when the script asks for the GPU.
 -- Whatever goes wrong, the command goes on as the user wrote it.
 
 local M = { command = "gpusage", limit_s = 2 }
@@ -18,7 +18,7 @@ local function read(options, name)
   return done and type(value) == "string" and value or ""
 end
 
--- Tell whether `comment` may be addressed to us; gpusage.comment has the last word.
+-- Tell whether `comment` may be addressed to us; gpusage.comment decides.
 function M.concerns(comment)
   if comment:lower():find("gpusage", 1, true) then return true end
   local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
@@ -26,19 +26,19 @@ function M.concerns(comment)
   return false
 end
 
--- Return `text` as one word of the shell.
+-- Return `text` quoted as one shell word.
 function M.quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
--- Return what travels in a card's place where job-card ended so and said nothing, nil where there was nothing to say;
--- gpusage_slurm.missing_card makes a sentence of it.
+-- Return what is sent in place of the card when job-card ended with this status and printed nothing, or nil if there is
+-- nothing to report. gpusage_slurm.missing_card turns it into a sentence.
 local function silence(status)
   return status ~= 0 and "!" .. status or nil
 end
 
--- Return the card of the model that `comment` names, or why there is none; nil where it names none. A relative path is
--- looked up from `folder`, where the job will run; where that is not here, from where sbatch was called.
+-- Return the card of the model that `comment` names, or why there is no card; nil if it names no model. A relative path
+-- starts at `folder`, where the job will run. If this machine has no such folder, it starts where sbatch was called.
 function M.card(comment, folder)
   local limit = string.format("%.3f", M.limit_s):gsub(",", ".")
   local backstop = string.format("%.3f", M.limit_s + 1):gsub(",", ".") -- job-card itself ends in time
@@ -54,8 +54,8 @@ function M.card(comment, folder)
   return silence(status and tonumber(status) or "unknown")
 end
 
--- Put `card` where sbatch takes the job's environment from. What begins with SLURM_ travels whatever --export says; without
--- luaposix only a job that exports all can be given a card, because the user's own --export stays as it is.
+-- Put `card` where sbatch reads the job's environment. sbatch always sends variables that begin with SLURM_, whatever
+-- --export says. Without luaposix only a job that exports all gets a card, because we do not change the user's --export.
 function M.send(options, card)
   local found, stdlib = pcall(require, "posix.stdlib")
   if found and pcall(stdlib.setenv, "SLURM_GPUSAGE_CARD", card) then return end
@@ -72,7 +72,7 @@ function M.sbatch(options)
   if card then M.send(options, card) end
 end
 
--- Return the list `text` without its GPUs, and how many it names; `text` itself where it names none.
+-- Return the list `text` without its GPUs, and how many GPUs it names. If it names none, return `text` itself.
 local function without_gpus(text)
   local others, gpus = {}, 0
   for word in text:gmatch("[^,]+") do
@@ -95,7 +95,7 @@ local function count_of(value)
   return gpus
 end
 
--- Return the share that this job holds, nil where it holds none of ours.
+-- Return the share that this job holds, or nil if it holds none of ours.
 local function own_share()
   local share, job = os.getenv("GPUSAGE_DECISION") or "", os.getenv("SLURM_JOB_ID") or ""
   local owner = os.getenv("GPUSAGE_JOB") or job -- the task prolog's; another's where salloc took the mark along
@@ -109,14 +109,14 @@ local function is_given(options, name)
   return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
 end
 
--- Tell whether a GPU is asked for each task: Slurm then binds each task to its own.
+-- Tell whether the options ask for a GPU per task: Slurm then binds each task to its own GPU.
 local function asks_per_task(options)
   local _, gpus = without_gpus(read(options, "tres-per-task"))
   return gpus > 0 or is_given(options, "gpus-per-task") or is_given(options, "ntasks-per-gpu")
 end
 
--- Take out every GPU that the options name, and return how many that were. Beside the command line's they hold what
--- srun read from SLURM_GPUS and its like, which still tell the script what its user asked for.
+-- Remove every GPU that the options name, and return how many there were. The options hold the command line and what
+-- srun read from SLURM_GPUS and similar variables; those variables still tell the script what its user asked for.
 local function take_gpus(options, gres)
   local _, gpus = without_gpus(gres)
   local per_task, task_gpus = without_gpus(read(options, "tres-per-task"))
@@ -133,7 +133,7 @@ local function take_gpus(options, gres)
   return gpus
 end
 
--- Take out what would be counted for each GPU: the share is one GPU's, and no GPU is asked for any more.
+-- Remove the options that count per GPU: the share lies on one GPU, and the step no longer asks for a GPU.
 local function take_counts(options)
   if is_given(options, "mem-per-gpu") then options["mem-per-gpu"] = "0" end
   if is_given(options, "ntasks-per-gpu") then
@@ -142,14 +142,14 @@ local function take_counts(options)
   end
 end
 
--- Take out a binding to GPUs, which would hide the only device of a share from several tasks. 22.05 knows no binding of
--- other resources, and where "none" is asked for its slurmstepd crashes: there the task prolog shows the device again.
+-- Remove a binding to GPUs: it would hide the share's only device from several tasks. Slurm 22.05 cannot bind other
+-- resources, and its slurmstepd crashes on "none". On 22.05 the task prolog shows the device again instead.
 local function unbind(options)
   options["tres-bind"] = "gres/mps:none"
   if read(options, "tres-bind") == "" then options["gpu-bind"] = "closest" end
 end
 
--- An srun inside a job of ours: where it asks for one GPU, give it the share that the job holds.
+-- Handle an srun inside a job of ours: if it asks for one GPU, give it the share that the job holds.
 function M.srun(options)
   local share, other = own_share(), read(options, "jobid")
   if not share or (other:find("^%d+$") and other ~= os.getenv("SLURM_JOB_ID")) then return end
@@ -170,7 +170,7 @@ function M.pre_submit(options)
   if kind == "srun" then pcall(M.srun, options) end
 end
 
--- Put us behind the site's own filter, which keeps its say.
+-- Run after the site's own filter; its word still counts.
 function M.wrap(settings)
   for name, value in pairs(settings or {}) do M[name] = value end
   if M.wrapped then return end

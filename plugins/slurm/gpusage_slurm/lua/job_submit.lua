@@ -4,7 +4,7 @@ package.path = folder .. "/?.lua;" .. package.path
 do
   local found, gpusage = pcall(require, "gpusage")
   if found then gpusage.wrap() else slurm.log_info("%s", "gpusage: " .. tostring(gpusage)) end
-  -- Without the module, too: slurmctld refuses every job where one of these is missing.
+  -- These must exist even without the module: slurmctld refuses every job if one of them is missing.
   local function nothing() return slurm.SUCCESS end
   slurm_job_submit = slurm_job_submit or nothing
   slurm_job_modify = slurm_job_modify or nothing

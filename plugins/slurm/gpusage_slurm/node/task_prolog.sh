@@ -1,8 +1,8 @@
 #!/bin/sh
 # gpusage's TaskProlog: runs as the user before every task, the batch script too. slurmd acts on the "export" and "unset"
-# lines that it prints. It says nothing in a job that is not ours, and never fails.
+# lines that it prints. In a job that is not ours it prints nothing. It never fails.
 
-# What an salloc inside a job of ours took along is about that job.
+# These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
         CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
@@ -11,35 +11,35 @@ if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     exit 0
 fi
 
-# What an sbatch inside one took along, emptied by job_submit, or the card's empty remainder: away with it.
+# Unset variables that job_submit emptied: those that an sbatch inside a job of ours passed on, and the card.
 for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE \
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
-    eval "empty=\${$name-given}" # "given" where there is no such variable
+    eval "empty=\${$name-given}" # "given" if there is no such variable
     [ -z "$empty" ] && echo "unset $name"
 done
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
-# Slurm itself sets the percentage where a share is held. A step may hold none, and neither does a job that got its whole
-# GPU back: an MPS daemon of its user's own would still hold it to the share's cap.
+# Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
+# holds none: with an old percentage, its user's own MPS daemon would still limit it to the share.
 if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
     echo "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
     exit 0
 fi
 
-# cli_filter lets an inner srun ask for the share by this. What sbatch exported of the request stays, for scripts read it;
-# only the binding that --gpus-per-task implies goes: it would hide the device from every step.
+# cli_filter reads this to let an inner srun ask for the share. The request that sbatch exported stays, because scripts
+# read it. Only the binding that --gpus-per-task implies goes: it would hide the device from every step.
 echo "export GPUSAGE_JOB=${SLURM_JOB_ID:-}"
 echo "unset SLURM_TRES_BIND"
 
-# The batch script's device is the job's only one. Slurm hides it from several tasks that it should bind to GPUs.
+# The batch script's device is the job's only one. If Slurm binds several tasks to GPUs, it hides the device from them.
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
     echo "export GPUSAGE_DEVICE=$CUDA_VISIBLE_DEVICES"
 elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
     echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
 fi
 
-# The prolog wrote where this job's MPS daemon listens, if it could start one. Its only device is number 0.
+# If the prolog could start an MPS daemon for this job, it wrote where the daemon listens. Its only device is number 0.
 job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 if [ -r "$job_file" ]; then
     read -r folder <"$job_file" || folder=
