@@ -13,9 +13,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Asks gpusaged for the plan of a submission that has a model's card and no plan, and notes the answer in its master's environment.
+ * Asks gpusaged for the plan of a submission that has a model's card and no plan, and writes the answer to its master's environment.
  *
- * <p>Where no answer came in time, that is noted as well ({@link #UNANSWERED}): the question is asked once more when the master registers.
+ * <p>If no answer comes in time, it notes that as well ({@link #UNANSWERED}): we ask once more when the master registers.
  */
 final class Adviser {
   static final String CARD = "GPUSAGE_CARD";
@@ -42,7 +42,7 @@ final class Adviser {
     warmUp.start();
   }
 
-  /** Return the plan that gpusaged makes of the submission's card, noted in its environment; null where none is made. */
+  /** Return gpusaged's plan for the submission's card, and note it in its environment; null if gpusaged makes no plan. */
   Plan ask(ApplicationSubmissionContext application, String user) throws Plan.PlanException, IOException {
     Map<String, String> model = model(application.getAMContainerSpec());
     if (model.isEmpty()) {
@@ -90,7 +90,7 @@ final class Adviser {
     return plan;
   }
 
-  /** Return the card and the comment of the submission: variables of its master, or of what the master's command will start. */
+  /** Return the card and the comment of the submission: variables of its master, or of the process that the master's command will start. */
   private static Map<String, String> model(ContainerLaunchContext master) {
     Map<String, String> model = new HashMap<>();
     for (String command : master.getCommands()) {
@@ -122,7 +122,7 @@ final class Adviser {
     return fields;
   }
 
-  /** Return {@code text}, or nothing where it is too long: half a card is none. */
+  /** Return {@code text}, or nothing if it is too long: half a card is useless. */
   private static String bounded(String text, int limit) {
     return text == null || text.length() > limit ? "" : text;
   }

@@ -21,7 +21,7 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 /**
  * One application's requests for containers: what each becomes under the plan, and which of them have waited too long.
  *
- * <p>A request given is never changed; a copy with the change takes its place, so that a failure on the way leaves all as it was.
+ * <p>A given request is never changed. A changed copy replaces it, so that a failure on the way leaves everything as it was.
  */
 final class Asks {
 
@@ -48,7 +48,7 @@ final class Asks {
         }
       };
 
-  /** Keys of which no container is wanted any more; what was allocated before comes with the answer to that request at the latest. */
+  /** Keys that want no more containers; those allocated before come with the answer to that request at the latest. */
   private final Set<SchedulerRequestKey> leaving = new HashSet<>();
 
   private String label;
@@ -57,7 +57,7 @@ final class Asks {
    * Make an application's.
    *
    * @param every whether each request is for a GPU: so with our own master; others' say so by one yarn.io/gpu, or by a share
-   * @param label the generation that it begins on; null where that is not for us to choose
+   * @param label the generation that it begins on; null if we may not choose it
    */
   Asks(Plan plan, boolean every, String share, String label) {
     this(plan, true, true, every, share, label);
@@ -76,7 +76,7 @@ final class Asks {
    * Return those of an application without a plan.
    *
    * @param shared whether one yarn.io/gpu is to be a share of 100, for nodes offer shares only
-   * @param label where its requests for GPUs go that name no label; null where that is not for us to say
+   * @param label where its requests for GPUs go that name no label; null if we may not say
    */
   static Asks unplanned(String share, boolean shared, String label) {
     return new Asks(Plan.wholeGpu(), false, shared, false, share, label);
@@ -102,7 +102,7 @@ final class Asks {
   }
 
   /**
-   * Return the requests that go to the next generation because one of them has waited too long; none where none has.
+   * Return the requests that go to the next generation because one of them has waited too long; none if none has.
    *
    * @param left how many containers the scheduler still owes for a request
    * @param next the generation after a given one, for a container of the given size; the same where there is no other
@@ -224,7 +224,7 @@ final class Asks {
     request.left = ours.getNumContainers();
   }
 
-  /** Return the size of a container that has been waited for too long; null where there is none. */
+  /** Return the size of a container that a request has waited for too long; null if there is none. */
   private Resource overdue(ToIntFunction<SchedulerRequestKey> left, long nowNs) {
     Resource overdue = null;
     for (Iterator<Map.Entry<SchedulerRequestKey, Open>> each = open.entrySet().iterator(); each.hasNext(); ) {

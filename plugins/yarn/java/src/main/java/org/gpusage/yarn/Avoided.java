@@ -22,8 +22,8 @@ import org.apache.hadoop.yarn.api.records.NodeId;
 /**
  * The nodes on which a master wants no container for now: there was no room for the share, or they do not answer.
  *
- * <p>A full node says itself, at its /jmx, when one of its GPUs has room again. One that does not say is asked for a container again after a
- * while, each time twice as long: a request that is served and refused again and again would never wait long enough to go to the next generation.
+ * <p>A full node tells at its /jmx when one of its GPUs has room again. If it does not tell, we ask it for a container again after a while,
+ * twice as long each time: a request that is served and refused again and again never waits long enough to go to the next generation.
  */
 final class Avoided {
   private static final long PERIOD_NS = TimeUnit.SECONDS.toNanos(10); // at first
@@ -71,7 +71,7 @@ final class Avoided {
     add(id, nowNs).page = null;
   }
 
-  /** Avoid no more those that have room, and those of which nothing is known for long enough. */
+  /** Stop avoiding nodes that have room, and nodes that have told nothing for long enough. */
   void forgive(long nowNs) {
     List<NodeId> forgiven = new ArrayList<>();
     long untilNs = System.nanoTime() + LOOK_NS;
@@ -110,7 +110,7 @@ final class Avoided {
     return nowNs - node.sinceNs > node.periodNs;
   }
 
-  /** Return how much of one GPU a node can give out, which it says at {@code page}; nothing where it does not. */
+  /** Return how much of one GPU a node can give out, as its {@code page} says; nothing if the page does not say. */
   private static OptionalLong mostFree(String page) {
     try {
       HttpURLConnection connection = (HttpURLConnection) new URL(page).openConnection();
@@ -143,7 +143,7 @@ final class Avoided {
     return parts.stream().mapToLong(Long::longValue).max();
   }
 
-  /** Return both names by which a ResourceManager may know {@code node}: with its port or without, as its own settings say, which are not ours. */
+  /** Return both names by which a ResourceManager may know {@code node}: with its port or without. Its own settings decide. */
   private static List<String> names(NodeId node) {
     return Arrays.asList(node.getHost(), node.toString());
   }

@@ -14,13 +14,13 @@ import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
 /**
- * Which container has how much of which GPU of this node: best fit, and never more than a whole GPU.
+ * Keeps which container has how much of which GPU of this node: best fit, and never more than a whole GPU.
  *
  * <ol>
  *   <li>A container's GPU never changes, and is never guessed: it was bound here, or is known from how the container was started.
- *   <li>Where it is not known, or has a name that is none of this node's, nothing is bound to any GPU that it may be, until the container ends.
- *   <li>Each change goes to the journal: a line a container, moved into place whole. A line that cannot be read is left out. On a disk that takes
- *       no journal binding goes on: a container that the journal lacks is known by its launch script.
+ *   <li>If a container's GPU is unknown, or its name is not one of this node's, no GPU that it may be is bound until the container ends.
+ *   <li>Each change goes to the journal: one line per container, and the file is replaced whole. Lines that cannot be read are left out. If the
+ *       disk takes no journal, binding goes on: the launch script tells about a container that the journal lacks.
  * </ol>
  */
 final class Bindings {
@@ -49,7 +49,7 @@ final class Bindings {
   /**
    * Take up what the journal says.
    *
-   * @param journal where bindings are kept; null where no container outlives the NodeManager
+   * @param journal where bindings are kept; null if no container outlives the NodeManager
    */
   Bindings(List<String> gpus, Path journal) {
     this.gpus = gpus;
@@ -59,7 +59,7 @@ final class Bindings {
     }
   }
 
-  /** Return the GPU of {@code container}: the one it has, else the fullest one that can still hold {@code share}; none where none can. */
+  /** Return the GPU of {@code container}: the one it has, else the fullest one that can still hold {@code share}; none if none can. */
   synchronized Optional<String> bind(String container, long share) {
     if (bound.containsKey(container)) {
       return of(container).map(held -> held.gpu);
@@ -77,7 +77,7 @@ final class Bindings {
     return Optional.ofNullable(best);
   }
 
-  /** Take up a container that was started before, with what is known of it, unless it is here already. */
+  /** Add a container that was started before, with what is known of it, unless it is here already. */
   synchronized void adopt(String container, Binding binding) {
     if (!bound.containsKey(container)) {
       put(container, binding);
@@ -88,7 +88,7 @@ final class Bindings {
     return bound.containsKey(container);
   }
 
-  /** Return what {@code container} has, where that is known. */
+  /** Return what {@code container} has, if that is known. */
   synchronized Optional<Binding> of(String container) {
     return Optional.ofNullable(bound.get(container)).filter(Binding::isKnown);
   }
@@ -99,7 +99,7 @@ final class Bindings {
     }
   }
 
-  /** Release each container of which {@code lives} says no: its end was missed. */
+  /** Release each container that {@code lives} says no to: we missed its end. */
   synchronized void keepOnly(Predicate<String> lives) {
     if (bound.keySet().removeIf(lives.negate())) {
       write();
@@ -119,7 +119,7 @@ final class Bindings {
     return Math.max(0, Settings.WHOLE_GPU - used);
   }
 
-  /** Return that of each GPU, for /jmx: {@code 0=60,1=100}. */
+  /** Return how much of each GPU can still be given out, for /jmx: {@code 0=60,1=100}. */
   synchronized String free() {
     return gpus.stream().map(gpu -> gpu + "=" + free(gpu)).collect(Collectors.joining(","));
   }
@@ -144,7 +144,7 @@ final class Bindings {
     }
   }
 
-  /** Write down what is known; what is not is to be looked for once more after a restart. */
+  /** Write down what is known. The rest is looked for again after a restart. */
   private void write() {
     if (journal == null) {
       return;

@@ -17,9 +17,9 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * One bounded exchange with gpusaged over its Unix socket: a line each way, all of it within the limit. Who let it pass is left in peace for a while.
+ * One bounded exchange with gpusaged over its Unix socket: one line each way, all within one limit. A daemon that misses it is not asked for a while.
  *
- * <p>Unix sockets came with JDK 16 and are reached by reflection. On an older JDK each ask fails, as with a daemon that is not there.
+ * <p>JDK 16 brought Unix sockets; we reach them by reflection. On an older JDK each ask fails, as if there were no daemon.
  */
 final class DaemonClient {
   private static final int ANSWER_LIMIT_BYTES = 64 * 1024;
@@ -54,7 +54,7 @@ final class DaemonClient {
     return answer;
   }
 
-  /** Ask whether anyone is there, which also loads the classes that the first ask would else have to wait for. */
+  /** Ask whether anyone is there. This also loads the classes that the first ask would otherwise wait for. */
   boolean ping() {
     try {
       return "OK".equals(exchange("{\"v\":1,\"op\":\"ping\"}\n").get("code"));

@@ -2,17 +2,17 @@ package org.gpusage.yarn;
 
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 
-/** How a container ended, as its master is to take it. */
+/** How a container ended, in the terms that matter to its master. */
 enum Ending {
-  /** By itself, well. */
+  /** It ended by itself, with success. */
   DONE,
-  /** Its node had no room for the share: it never began. */
+  /** It never began: its node had no room for the share. */
   REFUSED,
-  /** YARN took it for others; that is no failure, however often it happens. */
+  /** YARN preempted it for others; that is no failure, however often it happens. */
   TAKEN,
-  /** With its node, or a part of it. */
+  /** It was lost with its node, or with a part of the node. */
   LOST,
-  /** By itself, badly. */
+  /** It ended by itself, with a failure. */
   FAILED;
 
   private static final int NEVER_STARTED = -1;

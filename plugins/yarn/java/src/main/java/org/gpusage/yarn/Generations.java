@@ -17,11 +17,11 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnSched
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.util.resource.Resources;
 
-/** Which of a plan's node labels a queue can really use, for YARN refuses whoever names another one, and which of them have room. */
+/** Tells which of a plan's node labels a queue can use (YARN refuses requests for any other), and which of them have room. */
 final class Generations {
   private Generations() {}
 
-  /** Return those of {@code labels} that exist and are open to {@code queue}; only those with nodes, where any has one. */
+  /** Return those of {@code labels} that exist and are open to {@code queue}; if any of them has nodes, only those with nodes. */
   static List<String> usable(RMContext rm, String queue, List<String> labels) {
     RMNodeLabelsManager manager = rm.getNodeLabelManager();
     List<String> known = new ArrayList<>(labels);
@@ -45,7 +45,7 @@ final class Generations {
     return roomy;
   }
 
-  /** Tell whether what names no label goes to nodes without one, and {@code wanted} fits such a node. */
+  /** Tell whether requests without a label go to nodes without a label, and {@code wanted} fits such a node. */
   static boolean isOpenUnlabelled(RMContext rm, String queue, Resource wanted) {
     QueueInfo info = queueInfo(rm, queue);
     return info != null
@@ -65,7 +65,7 @@ final class Generations {
     return false;
   }
 
-  /** Return where YARN itself sends the requests of {@code queue} that name no label; nothing where that is nowhere. */
+  /** Return the label to which YARN itself sends the requests of {@code queue} that name none; nothing if there is none. */
   static String defaultLabel(RMContext rm, String queue) {
     QueueInfo info = queueInfo(rm, queue);
     String label = info == null ? null : info.getDefaultNodeLabelExpression();

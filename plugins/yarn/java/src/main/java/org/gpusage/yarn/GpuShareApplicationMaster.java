@@ -38,8 +38,8 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 /**
  * Runs the user's command in as many containers as the plan says, each with the plan's share, and ends as the command ended.
  *
- * <p>One thread, one loop, a heartbeat each time: what came back is handled before the next is sent. The application's diagnostics begin
- * with {@code gpusage: exit status N}, from which the client takes its own.
+ * <p>One thread runs one loop, with one heartbeat each time: it handles each response before it sends the next. The application's
+ * diagnostics begin with {@code gpusage: exit status N}; the client exits with that status.
  */
 public final class GpuShareApplicationMaster {
   static final String COMMAND = "GPUSAGE_COMMAND";
@@ -128,7 +128,7 @@ public final class GpuShareApplicationMaster {
     }
   }
 
-  /** Take up the containers that an earlier attempt left running, and ask for the others. */
+  /** Adopt the containers that an earlier attempt left running, and ask for the others. */
   private void begin(List<Container> kept) {
     if (status != 0) {
       return;
@@ -296,7 +296,7 @@ public final class GpuShareApplicationMaster {
     return number >= 1 && number <= tasks.size() ? tasks.get((int) number - 1) : null;
   }
 
-  /** Return the user's tokens without the one by which this master speaks to the ResourceManager. */
+  /** Return the user's tokens without the token that this master uses with the ResourceManager. */
   private static ByteBuffer tokens() throws IOException {
     Credentials credentials = new Credentials(UserGroupInformation.getCurrentUser().getCredentials());
     credentials.getAllTokens().removeIf(token -> token.getKind().equals(AMRMTokenIdentifier.KIND_NAME));

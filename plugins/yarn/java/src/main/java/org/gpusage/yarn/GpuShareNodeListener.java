@@ -25,13 +25,13 @@ import org.slf4j.LoggerFactory;
 /**
  * Binds each container that has a share to one GPU of its node, and says so in its environment, over whatever the user put there.
  *
- * <p>It runs in the NodeManager's dispatcher, whose end would be an exception's: nothing here waits, and nothing leaves. A share that is not bound
- * is not run, whatever the reason: two containers would have one GPU. The switch ends no binding, for what has a share was given it before.
+ * <p>It runs in the NodeManager's dispatcher, which an exception would end: nothing here waits, and no exception leaves. A share that is not
+ * bound does not run, whatever the reason: two containers would have one GPU. The switch ends no binding, because the share was given before.
  */
 public class GpuShareNodeListener implements ContainerStateTransitionListener {
   static final int REFUSED_STATUS = 64;
 
-  /** How each of our refusals begins; it may hold nothing that bash reads. */
+  /** How each of our refusals begins. It must hold no character that is special to bash. */
   static final String REFUSAL = "gpusage: no GPU of this node ";
 
   static final String MEMORY_CAP = "GPUSAGE_MEMORY_CAP_MIB";
@@ -109,7 +109,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  /** Release at the end; prepare once more where a container is to start anew, with an environment of its master's. */
+  /** Release a container at its end; if it starts again, with its master's environment, prepare it again. */
   void follow(Container container, ContainerState after) {
     if (after == ContainerState.SCHEDULED) {
       boolean refused = bindings != null && shareOf(container) > 0 && !bindings.has(id(container));
@@ -141,7 +141,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     return bindings.free();
   }
 
-  /** Bind a new container, once it is known what each earlier one has. */
+  /** Bind a new container, once we know what each earlier one has. */
   private void bind(Container container, long wanted) {
     String id = id(container);
     for (Container other : context.getContainers().values()) {
@@ -180,7 +180,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  /** Say in a container's environment which GPU it has; one with a share and no GPU is not to run. */
+  /** Write to a container's environment which GPU it has. A container with a share and no GPU must not run. */
   private void prepare(Container container) {
     if (shareOf(container) == 0) {
       hideGpus(container);
@@ -198,7 +198,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  /** Return the variables of a container with {@code share} of {@code gpu}, whose master would have it use {@code capMib} at most. */
+  /** Return the variables of a container with {@code share} of {@code gpu}, whose master lets it use {@code capMib} MiB at most. */
   static Map<String, String> variables(Node node, String gpu, long share, long capMib) {
     Map<String, String> variables = new LinkedHashMap<>();
     variables.put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
@@ -220,7 +220,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     environment.putAll(variables(node, binding.gpu, binding.share, cap.matches("[0-9]{1,9}") ? Long.parseLong(cap) : 0));
   }
 
-  /** Keep a container without a share off the GPUs of those that have one; whoever has whole GPUs of YARN's own is not ours to see to. */
+  /** Keep a container without a share off the shared GPUs. We leave alone containers that have whole GPUs from YARN itself. */
   private void hideGpus(Container container) {
     if (node != null && !node.gpus.isEmpty() && amount(container, Settings.GPU_RESOURCE) == 0) {
       Map<String, String> environment = container.getLaunchContext().getEnvironment();
@@ -238,7 +238,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     container.getLaunchContext().setCommands(Collections.singletonList(command));
   }
 
-  /** Refuse a container with which something of ours went wrong, unless it has no share. */
+  /** Refuse a container if our own code failed on it, unless it has no share. */
   private void refuseAfterAll(Container container) {
     try {
       if (shareOf(container) > 0) {

@@ -19,7 +19,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Gives a submission with a plan its node label; where there is a model's card and no plan, asks gpusaged for one first.
+ * Gives a submission with a plan its node label. If it has a model's card and no plan, asks gpusaged for a plan first.
  *
  * <p>It never chooses a queue: its answer is always null, so that the next rule decides. A submission that is being recovered is left alone
  * before anything else, because an exception then keeps the ResourceManager from starting.
@@ -103,8 +103,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
    * Label the application with the plan's first generation that has room, and its master with one that has room for it, unless its user named
    * a label.
    *
-   * <p>Where there are nodes without a label, the application gets none, for its master would get the same: it goes there, takes no place from
-   * those that need a GPU, and {@link GpuShareProcessor} labels what it asks for.
+   * <p>If there are nodes without a label, the application gets no label, because its master would get the same one. The master goes to such a
+   * node, takes no room from jobs that need a GPU, and {@link GpuShareProcessor} labels its requests.
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();

@@ -32,9 +32,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Puts the plan's share, memory and label into an application's requests, whatever its master knows of shares.
+ * Puts the plan's share, memory and label into an application's requests, whether or not its master knows about shares.
  *
- * <p>The next processor is always called outside of any try of ours: its exceptions are the master's to see, and ours are nobody's.
+ * <p>We always call the next processor outside our own try: the master sees its exceptions, and nobody sees ours.
  */
 public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Configurable {
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareProcessor.class);
@@ -194,7 +194,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
         return Optional.of(new Asks(plan, ours, share, label(application, plan)));
       }
     } catch (Plan.PlanException | IOException refusal) {
-      // The rule has said why; it goes on as one without a plan.
+      // The rule has logged why; the application goes on without a plan.
     }
     String label = defaultLabel(application);
     return forWholeGpus || label != null ? Optional.of(Asks.unplanned(share, forWholeGpus, label)) : Optional.empty();
@@ -206,7 +206,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return text != null ? Plan.parse(text) : adviser.askAgain(application.getApplicationSubmissionContext(), application.getUser());
   }
 
-  /** Return where requests for GPUs go of whom neither a plan, nor its user, nor its queue says it; null for nowhere in particular. */
+  /** Return where requests for GPUs go if neither a plan, nor the user, nor the queue says so; null for any node. */
   private String defaultLabel(RMApp application) {
     String queue = application.getQueue();
     String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
@@ -216,7 +216,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return Generations.usable(rm, queue, Collections.singletonList(defaultLabel)).stream().findFirst().orElse(null);
   }
 
-  /** Return the generation to begin on: the application's own label, else the plan's first; null where the user named another. */
+  /** Return the generation to begin on: the application's own label, else the plan's first; null if the user named another label. */
   private String label(RMApp application, Plan plan) {
     String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
     if (named != null && !named.isEmpty()) {

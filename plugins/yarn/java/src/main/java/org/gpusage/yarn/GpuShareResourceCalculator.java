@@ -9,7 +9,7 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 /**
  * Snaps each request's share to the site's steps, so that nobody bypasses them.
  *
- * <p>Only {@link #normalize} is ours. The others are called thousands of times per second, and an exception out of one ends the ResourceManager.
+ * <p>We override only {@link #normalize}. YARN calls the others thousands of times per second, and an exception there ends the ResourceManager.
  */
 public class GpuShareResourceCalculator extends DominantResourceCalculator implements Configurable {
   private Configuration conf;
@@ -51,7 +51,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     Metrics.started(this);
   }
 
-  /** Return {@code stock} with its share on a step; a new one where that changes it. */
+  /** Return {@code stock} with its share on a step; a new object if that changes it. */
   Resource snapped(Resource stock, Resource most) {
     Integer index = steps == null ? null : ResourceUtils.getResourceTypeIndex().get(share);
     if (index == null) {

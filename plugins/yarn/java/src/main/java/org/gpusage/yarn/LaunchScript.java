@@ -15,9 +15,9 @@ import java.util.regex.Pattern;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 
 /**
- * What a container was started with, by the script that the NodeManager wrote for it and keeps, out of its user's reach, until the container ends.
+ * Tells what a container was started with. Reads its launch script, which the NodeManager keeps out of the user's reach until the container ends.
  *
- * <p>A user's variable may hold whole lines that look like ours: where a variable has two values, neither is believed.
+ * <p>A user's variable may hold whole lines that look like ours. If a variable has two values, we believe neither.
  */
 final class LaunchScript {
   private static final Pattern GPU = line("CUDA_VISIBLE_DEVICES", Node.NAME);
@@ -26,7 +26,7 @@ final class LaunchScript {
 
   private LaunchScript() {}
 
-  /** Return what {@code container} has of a GPU; nothing where no script below {@code folders}, the NodeManager's own, says so. */
+  /** Return what {@code container} has of a GPU; nothing if no script below the NodeManager's {@code folders} says so. */
   static Optional<Bindings.Binding> binding(List<String> folders, ContainerId container) throws IOException {
     for (String folder : folders) {
       String application = container.getApplicationAttemptId().getApplicationId().toString();
@@ -43,7 +43,7 @@ final class LaunchScript {
     return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))));
   }
 
-  /** Tell whether the process that started {@code container} runs; its command line names the container, whoever's it is. */
+  /** Tell whether the process that started {@code container} runs; its command line names the container, whoever owns it. */
   static boolean runs(String container) {
     try (DirectoryStream<Path> processes = Files.newDirectoryStream(Paths.get("/proc"), "[0-9]*")) {
       for (Path process : processes) {

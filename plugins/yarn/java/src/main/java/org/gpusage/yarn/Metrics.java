@@ -24,10 +24,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What this daemon did for us, as counters of the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them.
+ * Counts what our code did in this daemon, in the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them.
  *
  * <p>Its further attributes are {@code Version}, the jar's; {@code Classes}, those of ours that started here; {@code Free}, what a node can still
- * give out of each GPU; and {@code Troubles}, what is wrong now, a line each.
+ * give out of each GPU; and {@code Troubles}, what is wrong now, one line each.
  */
 final class Metrics implements DynamicMBean {
 
@@ -137,7 +137,7 @@ final class Metrics implements DynamicMBean {
   }
 
   /**
-   * Count what went wrong at {@code place}, and log it, though not more than once per minute; to be called where the daemon goes on as if we were
+   * Count what went wrong at {@code place}, and log it, though not more than once per minute. Call it where the daemon goes on as if we were
    * not there.
    */
   static void contain(String place, Throwable failure) {
@@ -150,7 +150,7 @@ final class Metrics implements DynamicMBean {
         LOG.warn("gpusage: {} failed and was left out; YARN goes on without it", place, failure);
       }
     } catch (Throwable worse) {
-      // Nothing of ours may reach the daemon, and logging can fail as well.
+      // No exception of ours may reach the daemon, and logging can fail as well.
     }
   }
 

@@ -15,10 +15,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps one MPS control daemon a shared GPU, through an executable that is called as {@code COMMAND start|stop|status GPU}.
+ * Keeps one MPS control daemon per shared GPU. Calls an executable as {@code COMMAND start|stop|status GPU}.
  *
- * <p>The executable finds CUDA_VISIBLE_DEVICES, CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY in its environment, and ends with 0 where
- * what it was told holds; {@code start} of a daemon that runs is no error. All calls are made by a thread of this service's own.
+ * <p>The executable finds CUDA_VISIBLE_DEVICES, CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY in its environment, and exits with 0 if the
+ * daemon is in the state asked for; {@code start} of a running daemon is no error. This service makes all calls in a thread of its own.
  */
 public class MpsAuxiliaryService extends AuxiliaryService {
   private static final Logger LOG = LoggerFactory.getLogger(MpsAuxiliaryService.class);
@@ -132,7 +132,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
         return process.exitValue();
       }
     } finally {
-      process.destroyForcibly(); // also where the NodeManager ends meanwhile: no start may outlive the stop that follows
+      process.destroyForcibly(); // also if the NodeManager ends meanwhile: no start may outlive the stop that follows
     }
     throw new IOException(command + " " + verb + " " + gpu + " must end within " + CALL_LIMIT_S + " s; it was ended");
   }

@@ -17,7 +17,7 @@ final class Node {
 
   private static final String INDEX = "index";
 
-  /** Names for CUDA_VISIBLE_DEVICES: UUIDs where an MPS daemon serves them, for it numbers its GPUs anew; else indices. */
+  /** Names for CUDA_VISIBLE_DEVICES: UUIDs if an MPS daemon serves the GPUs, because it renumbers them; else indices. */
   final List<String> gpus;
 
   /** Of one GPU; 0 where not said. */
@@ -50,7 +50,7 @@ final class Node {
     return mpsDirectory.resolve(gpu).resolve("log").toString();
   }
 
-  /** Return where bindings are kept; null where no container outlives the NodeManager. */
+  /** Return where bindings are kept; null if no container outlives the NodeManager. */
   Path journal() {
     String named = conf.getTrimmed(Settings.NODE_JOURNAL);
     if (named != null) {

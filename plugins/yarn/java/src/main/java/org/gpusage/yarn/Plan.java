@@ -13,10 +13,10 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /**
- * What was decided for an application: the share of a GPU for each of its containers, and on which generations, best first.
+ * The decision for an application: each container's share of a GPU, and the GPU generations to use, best first.
  *
- * <p>It stands in the variable {@link #VARIABLE} of the ApplicationMaster's environment, as base64 of a flat JSON object of texts: bash reads
- * environment values once more, and base64 is what it leaves alone.
+ * <p>It stands in the variable {@link #VARIABLE} of the ApplicationMaster's environment, as base64 of a flat JSON object of texts: bash expands
+ * environment values again, and it leaves base64 alone.
  */
 final class Plan {
   static final String VARIABLE = "GPUSAGE_PLAN";
@@ -32,10 +32,10 @@ final class Plan {
   /** Hundredths of one GPU, 1 to 100. */
   final int share;
 
-  /** The most GPU memory that a container may take; 0 where the share alone limits it. */
+  /** The most GPU memory that a container may take; 0 if only the share limits it. */
   final int memoryCapMib;
 
-  /** Node labels, which name generations, best first; empty where any node will do. */
+  /** Node labels, which name generations, best first; empty if any node will do. */
   final List<String> labels;
 
   /** After how long without a container the next label is tried; 0 for never. */
@@ -44,7 +44,7 @@ final class Plan {
   /** How many containers run the user's command. */
   final int containers;
 
-  /** Memory and cores of a container's own, beside the GPU; 0 where nothing was said. */
+  /** Memory and cores of a container's own, beside the GPU; 0 if the plan does not say. */
   final int memoryMib;
 
   final int vcores;
@@ -72,7 +72,7 @@ final class Plan {
     return container;
   }
 
-  /** Return the plan of who has none and wants a whole GPU, of any generation. */
+  /** Return the plan for an application that has none and wants a whole GPU of any generation. */
   static Plan wholeGpu() {
     Map<String, String> texts = new LinkedHashMap<>();
     texts.put("v", VERSION);

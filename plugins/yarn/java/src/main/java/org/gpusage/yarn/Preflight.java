@@ -1,10 +1,10 @@
 package org.gpusage.yarn;
 
 /**
- * Loads and makes each class that it is named, as a daemon will when it starts; to be run with that daemon's own classpath.
+ * Loads each class that it is given and makes an object of it, as a daemon does at its start. Run it with that daemon's classpath.
  *
- * <p>It prints a line a class, {@code CLASS ok} or {@code CLASS REASON}, and ends with 1 where one is not ok. A daemon does not start
- * with a class in its configuration that cannot be loaded, and no class can help that.
+ * <p>It prints one line per class, {@code CLASS ok} or {@code CLASS REASON}, and exits with 1 if a class is not ok. A daemon does not
+ * start if its configuration names a class that cannot be loaded, and no class can prevent that.
  */
 public final class Preflight {
   private Preflight() {}

@@ -22,7 +22,7 @@ final class Settings {
   static final String ACROSS_USERS = "gpusage.node.across-users";
   static final String MPS_CHECK_S = "gpusage.node.mps-check-s";
 
-  /** The resource of which one shared GPU has {@link #WHOLE_GPU}. */
+  /** The name of the resource for shares; one shared GPU has {@link #WHOLE_GPU} of it. */
   static final String DEFAULT_SHARE_RESOURCE = "gpusage.io/share";
 
   static final int WHOLE_GPU = 100;
@@ -43,7 +43,7 @@ final class Settings {
     return within(conf.getLong(DAEMON_LIMIT_MS, 200), 1, 2000);
   }
 
-  /** Return for how long a gpusaged that let that time pass is not asked. */
+  /** Return for how long we do not ask a gpusaged that missed that limit. */
   static long daemonRestMs(Configuration conf) {
     return within(conf.getLong(DAEMON_REST_MS, 2000), 0, 60_000);
   }

@@ -3,7 +3,7 @@ package org.gpusage.yarn;
 import java.io.File;
 import java.util.concurrent.TimeUnit;
 
-/** A file whose existence ends all rewriting; looked for at most once per second. What was rewritten before goes on: GPUs are bound all the same. */
+/** A file whose existence ends all rewriting; we look for it at most once per second. Earlier rewrites stay: GPUs are still bound. */
 class Switch {
   private static final long PERIOD_NS = TimeUnit.SECONDS.toNanos(1);
 

@@ -13,7 +13,7 @@ import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 final class Task {
   private static final String SCRIPT = ".gpusage-command.sh";
 
-  /** Also its number among the application's requests, by which a container is told to be this task's. */
+  /** The task's number, and also its number among the application's requests, which tells that a container is for this task. */
   final long number;
 
   ContainerRequest request;
@@ -29,7 +29,7 @@ final class Task {
     return container != null && container.getId().equals(id);
   }
 
-  /** Return how its container is to be started; whatever YARN pastes into a shell unquoted travels as base64. */
+  /** Return how its container is to be started; text that YARN pastes unquoted into a shell is base64. */
   ContainerLaunchContext launch(Plan plan, String command, Map<String, String> variables, Map<String, LocalResource> files) {
     Map<String, String> environment = new HashMap<>();
     environment.put("GPUSAGE_CONTAINER", String.valueOf(number - 1));

@@ -11,7 +11,7 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** Flat JSON objects of texts, the one form in which plans, variables and answers travel; in base64 where bash would read them. */
+/** Flat JSON objects of texts: the one format of plans, variables and answers; in base64 if bash would read them. */
 final class Texts {
   static final int LIMIT_BYTES = 64 * 1024;
 

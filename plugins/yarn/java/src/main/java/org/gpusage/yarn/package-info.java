@@ -4,11 +4,11 @@
  * <p>Invariants of the whole package:
  *
  * <ol>
- *   <li>Whatever goes wrong in here, stock YARN results: each entry point catches Throwable, and what is stock runs outside the try. One exception: a
- *       container with a share that cannot be bound to a GPU does not run, for two would have one GPU.
- *   <li>Nothing is decided here. A {@link org.gpusage.yarn.Plan} comes with the application, or from gpusaged on the ResourceManager's host.
- *   <li>An application without a plan is untouched, save that it sees no GPU that others share; so is every other that is submitted while the file of
- *       {@link org.gpusage.yarn.Switch} exists.
+ *   <li>Whatever goes wrong here, YARN works as without us: each entry point catches Throwable, and YARN's own code runs outside the try. One
+ *       exception: a container whose share cannot be bound to a GPU does not run, because two containers would have one GPU.
+ *   <li>This package decides nothing. A {@link org.gpusage.yarn.Plan} comes with the application, or from gpusaged on the ResourceManager's host.
+ *   <li>An application without a plan is untouched, except that it sees no GPU that others share. The same holds for every application that is
+ *       submitted while the file of {@link org.gpusage.yarn.Switch} exists.
  *   <li>Each class works without the others. Settings are keys {@code gpusage.*} of yarn-site.xml; each has a default.
  * </ol>
  */
