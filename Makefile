@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 RELEASES ?= bookworm trixie forky
+MARKS ?= slurm
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
@@ -31,8 +32,8 @@ test: .venv/test  ## what a change needs: unit, contract, property and golden te
 test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (20 minutes more)
 	$(BIN)/pytest -m "(slurm or yarn or release) and not short"
 
-test-versions: .venv/test  ## the service tests on Slurm 22.05, 24.11 and 26.05
-	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m slurm --slurm-release $$release || exit 1; done
+test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (8 minutes each); MARKS="slurm and short" for a short round
+	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m "$(MARKS)" --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release
