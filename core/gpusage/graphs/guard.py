@@ -1,4 +1,4 @@
-"""What every reader of a user's file holds to: only regular files, and no figure or name without a limit."""
+"""Rules for every reader of a user's file: only regular files, and a limit on every figure and name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is, in the few figures that a person asks for first."""
+"""A model's summary: the few figures that a person asks for first."""
 
 from __future__ import annotations
 

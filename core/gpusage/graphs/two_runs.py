@@ -1,4 +1,4 @@
-"""Two runs of a model on shapes alone, at two batch sizes, put together into nodes whose sizes follow the batch.
+"""Merges two runs of a model on shapes alone, at two batch sizes, into nodes with sizes that depend on the batch.
 
 A size that is the same in both runs is fixed. One that grows with the batch is a multiple of it, written ``-k`` as in
 `Node`.

@@ -78,7 +78,7 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
 def can_bind(place: Place, reach: Reach) -> bool:
     """Tell whether a job can be confined to *place*: that has a name to ask for, and nodes that could run the job.
 
-    Where its nodes are not known, that it is among the places of the job has to do.
+    If its nodes are not known, it is enough that *place* is one of the job's places.
     """
     kinds = place.pool.node_kinds
     everywhere = all(any(_could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))

@@ -1,4 +1,4 @@
-"""Which requests may be changed at all: those for one whole GPU that nothing forbids to share."""
+"""Which requests may be changed at all: those for one whole GPU, if nothing forbids sharing it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a share of a GPU would cost a job, and whether that is little enough to be promised.
+"""What a share of a GPU would cost a job, and whether the cost is low enough to promise.
 
 Invariants (docs/decisions/0023):
 
-1. What is promised holds beside average partners: with percentages that add up to 100, who comes hardly matters.
+1. What is promised holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
 """
@@ -77,8 +77,8 @@ class Offer:
 def limits(rules: SharingRules, accepted: float | None) -> Limits:
     """Return how much slower a job may become.
 
-    What its user accepts takes the place of the site's expected limit; the pessimistic one is as many times further
-    away from 1 as the site's.
+    The user's own limit replaces the site's expected limit. The distance of the pessimistic limit from 1 stays the same
+    multiple of the expected limit's distance from 1.
 
     Args:
         rules: The site's.

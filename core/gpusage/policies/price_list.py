@@ -1,4 +1,4 @@
-"""What each share of each GPU type would cost a job, and why it was taken or not: for whoever wants to know."""
+"""What each share of each GPU type would cost a job, and why it was chosen or not, for people who want to know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What share of a GPU is enough: by its price (`by_price`), or by the rule ``activity``, which is here.
+"""What share of a GPU is enough: by its price (`by_price`), or by the rule ``activity`` in this module.
 
 By activity, a share is the larger of what the job needs of the GPU's SMs and of its memory.
 
@@ -89,7 +89,7 @@ def _obstacle(case: Case, where: Sequence[Place]) -> str | None:
 
 
 def _too_much(tightest: Place, cap_bytes: int, rules: SharingRules) -> str:
-    """Say which of its needs, or which of the site's rules, leaves too little of the GPU for others."""
+    """Say which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
     if granted_percent(0, rules) > min(rules.maximum_percent, 100):
         return f"the site's rules allow no share ({rules.maximum_partners} jobs per GPU at most)"
     memory = _memory_percent(tightest, cap_bytes)

@@ -1,4 +1,4 @@
-"""What an inference job's promise still needs: a whole GPU where partners could break it.
+"""Keeps an inference job's promise: it gets a whole GPU if partners could break the promise.
 
 Partners slow a step down by an amount that nobody knows when the job is submitted. The site's ``latency_margin`` says
 what part of the promised latency the job alone may fill; at 0.5, a step may take twice as long and the promise holds.
@@ -46,7 +46,7 @@ def latency_s(step_time_s: float, workload: Workload) -> float:
 def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
     """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on.
 
-    Where the share has a price, its promise was kept when it was chosen.
+    If the share has a price, the choice of the share already kept the promise.
     """
     if draft.need is not None and draft.need.share_percent == draft.request.mps_thread_percent:
         return draft

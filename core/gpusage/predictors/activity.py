@@ -1,4 +1,4 @@
-"""How busy a workload keeps a GPU: told from the node times by trees that were fitted on measured networks.
+"""How busy a workload keeps a GPU: trees fitted on measured networks predict it from the node times.
 
 The memory's activity has no measurements that may be learned from: it is the share of the step that the traffic would
 take at the memory's peak. Intervals are narrow near the networks that were learned from, and wide far from them. The
@@ -100,7 +100,7 @@ def _up_to(share: Interval, ceiling: float) -> Interval:
 
 
 def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval]]:
-    """Return the intervals of shares, the odds of which may be *factors* times as large or as small.
+    """Return intervals around shares: the odds of each may be *factors* times as large or as small.
 
     On the odds, value / (1 - value), an interval can reach neither below 0 nor above 1.
 

@@ -1,4 +1,4 @@
-"""What a workload's activity is told from: its node times, its kernels' size, and the data that each step brings in."""
+"""The features that predict a workload's activity: node times, kernel sizes, and the data that each step loads."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BoolArray = npt.NDArray[np.bool_]
 def shaped(name: str, figures: npt.ArrayLike, *shape: int | None) -> FloatArray:
     """Return the *figures* that an artifact calls *name* as an array of *shape*, ``None`` being any length.
 
-    No figures at all have every shape whose first length may be 0.
+    An empty list fits every shape that allows a first length of 0.
 
     Raises:
         ValueError: They have another shape, or are no numbers.

@@ -1,4 +1,4 @@
-"""What was learned, as typed values: the files of ``pretrained/``, each decoded once, with its card.
+"""The learned values, with types: the files of ``pretrained/``, each decoded once, with its card.
 
 The laboratory writes these values (`gpusage_lab.learning.artifacts`) and the predictors read them; their fields are the
 names in the JSON.
@@ -203,7 +203,7 @@ class Pretrained:
         instead: By name, files that are read instead of those that gpusage comes with.
 
     Raises:
-        KeyError: An artifact lacks a figure, whose name it is.
+        KeyError: An artifact lacks the figure of this name.
         ValueError: An artifact has a figure that this version does not know, or is no JSON.
     """
 
@@ -217,7 +217,7 @@ class Pretrained:
 
     @cached_property
     def step_time_card(self) -> Card:
-        """What the step time was fitted on, which says what is familiar."""
+        """The data that the step time was fitted on; it defines which models are familiar."""
         return self.card("step_time")
 
     @cached_property

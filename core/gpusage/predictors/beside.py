@@ -1,7 +1,7 @@
-"""What partners add to the price of a share: jobs on the same GPU, each held to its own part of the threads.
+"""What partners add to the price of a share: jobs on the same GPU, each limited to its part of the threads.
 
-Memory's bandwidth and the cache are shared whatever the percentages. What partners take grows with their number, and
-falls on the GPU's own time alone: a job that waits for its host pays next to nothing, so a price near 1 hardly grows.
+Jobs share memory bandwidth and cache whatever the percentages are. The partners' cost grows with their number, and it
+slows only the GPU's own time: a job that waits for its host pays almost nothing, so a price near 1 hardly grows.
 """
 
 from __future__ import annotations

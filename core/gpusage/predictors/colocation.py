@@ -1,4 +1,4 @@
-"""What jobs on one GPU do to each other under MPS: what measured jobs did; where none is known, a rule from activities.
+"""How jobs on one GPU slow each other down under MPS: from measured jobs, else from a rule on activities.
 
 A job like one that was measured suffers and presses on others as that one did, on the average of its partners; a job
 like none is taken for average. Of two jobs that are both unlike all measured ones a rule speaks: where the sums of SM
@@ -37,7 +37,7 @@ KNOWN = 0.5
 
 
 class ColocationDeviations(NamedTuple):
-    """Of the logarithm of truth over prediction: one job's throughput, and the sum."""
+    """Deviations of the logarithm of truth over prediction: one job's throughput, and the sum."""
 
     one: float
     total: float
@@ -124,7 +124,7 @@ def throughputs(
 ) -> list[float]:
     """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
 
-    Of two jobs what `beside` says; of more, the partners' delays add up, which nothing that is public tells better.
+    For two jobs, `beside` gives it. For more, the partners' delays add up: no public data tells better.
     """
     pairs, known = beside(learned, rows, models)
     delays = 1.0 / pairs - 1.0

@@ -1,4 +1,4 @@
-"""How much of a GPU's peak each class of operator reaches: what was learned, and how it is worked out.
+"""How much of a GPU's peak each class of operator reaches: the learned values, and the computation.
 
 A kernel takes the 4-norm of two times, its arithmetic and its traffic, each at the GPU's peak over a learned
 efficiency. The logarithms of both efficiencies come from one small network a class of operator, with one hidden layer;

@@ -1,4 +1,4 @@
-"""Why a prediction is what it is: where one step's time goes, by operator class and by layer, and what holds it up.
+"""Explains a prediction: where one step's time goes, by operator class and by layer, and what limits it.
 
 Invariants:
 
@@ -70,7 +70,7 @@ ANCHORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Of all executions in one step.
+    """Seconds of all executions in one step.
 
     Attributes:
         other_s: Neither forward nor backward: the loss, the update, sums of gradients and casts.

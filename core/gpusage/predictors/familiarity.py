@@ -1,4 +1,4 @@
-"""Whether a workload is of the kind that the predictors were fitted on, and what is strange about it where not.
+"""Whether the predictors were fitted on workloads of this kind, and if not, what is strange about this one.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Keys that stand for one object, so that a memory need not compare or hash large values, and a memory of a few."""
+"""Keys that stand for one object, so that a cache need not compare or hash large values; and a small cache."""
 
 from __future__ import annotations
 

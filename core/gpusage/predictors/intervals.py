@@ -1,4 +1,4 @@
-"""How far the truth may lie from a point: factors for the ends between which 90 % of the truths should lie."""
+"""How far the truth may lie from a point: factors for the two ends; 90 % of the truths should lie between them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def around(value: float, factor: float) -> Interval:
 def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
     """Return *over* / *under*, two figures that miss by a factor each.
 
-    Such an interval is a distance on a logarithmic scale; distances of independent errors add by their squares.
+    The interval is a distance on a logarithmic scale; the squares of independent errors' distances add up.
 
     Args:
         over: Numerator.

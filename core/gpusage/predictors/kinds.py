@@ -1,8 +1,8 @@
-"""What each kind of node is at one batch size, as numpy columns: everything that needs a look at the nodes themselves.
+"""Each kind of node at one batch size, as numpy columns: everything that must be read from the nodes themselves.
 
 Invariants:
 
-1. One entry a kind; `gpusage.predictors.lowering` needs no loop over nodes any more.
+1. One entry per kind; `gpusage.predictors.lowering` needs no loop over nodes any more.
 2. Nothing here depends on the mode or on the precision, but for what mixed precision leaves in 4 bytes.
 """
 

@@ -1,8 +1,8 @@
-"""What is known of a workload, in place of what would be predicted, and what follows from it; without numpy.
+"""Known figures of a workload, in place of predicted ones, and what follows from them; without numpy.
 
 Invariants:
 
-1. What the GPU does in a step is as predicted; a known step time says in how long it does that.
+1. What the GPU does in a step is as predicted; a known step time says how long that takes.
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
 """

@@ -3,7 +3,7 @@
 Invariants:
 
 1. Nothing here depends on a GPU or on the optimizer.
-2. Every figure of `walk` and of `terms` grows or stays where the batch grows.
+2. Every figure of `walk` and of `terms` grows or stays when the batch grows.
 """
 
 from __future__ import annotations

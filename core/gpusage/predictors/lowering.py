@@ -2,9 +2,9 @@
 
 Invariants:
 
-1. One row a kind of node, not one a node; ``counts`` says how often it occurs.
+1. One row per kind of node, not one per node; ``counts`` says how often it occurs.
 2. Nothing here depends on a GPU.
-3. Every column grows or stays where the batch grows.
+3. Every column grows or stays when the batch grows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a workload needs from each GPU: one physical model, with what is known in place of what it predicts."""
+"""What a workload needs from each GPU: one physical model; known figures replace its predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each operator costs and what it keeps for the backward pass: one row an ``op_type``.
+"""What each operator costs and what it keeps for the backward pass: one row per ``op_type``.
 
 Invariants:
 
@@ -67,7 +67,7 @@ class Sizes(dict[Shape, int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How one operator is counted; flop_per_output stands in where *flop* is not given."""
+    """How one operator is counted; flop_per_output is used if *flop* is not given."""
 
     operator_class: OperatorClass
     keeps: Keeps = Keeps.NOTHING

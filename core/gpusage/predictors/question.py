@@ -118,7 +118,7 @@ class Question:
 
     @lazy
     def work(self) -> Work:
-        """What tells the activity and no GPU changes."""
+        """The features of the activity that are the same on every GPU."""
         return work_of(self.graph, self.lowering, self.workload.batch_size)
 
     @lazy

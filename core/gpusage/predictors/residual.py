@@ -1,4 +1,4 @@
-"""What the roofline misses by on graphs of a kind, learned from whole steps: a smooth correction of its logarithm.
+"""The roofline's error on graphs of a kind, learned from whole steps: a smooth correction of its logarithm.
 
 The correction is a sum of bells around anchors, which are graphs seen in training; far from all of them it fades to a
 constant. There is one such sum for each GPU on which many models were measured, so that speed-ups between these are
@@ -62,7 +62,7 @@ _CLASSES = np.arange(len(OperatorClass))[:, np.newaxis]
 
 
 class KernelSeconds(NamedTuple):
-    """Of one execution of each kernel, shape (kernels, GPUs): as the roofline has it, and at the GPU's peaks."""
+    """Seconds of one execution of each kernel, shape (kernels, GPUs): by the roofline, and at the GPU's peaks."""
 
     total_s: FloatArray
     compute_s: FloatArray

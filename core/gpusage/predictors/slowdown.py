@@ -1,4 +1,4 @@
-"""What a share of a GPU costs a job: its step time there against that on the whole GPU, as one ratio.
+"""What a share of a GPU costs a job: its step time on the share over that on the whole GPU, as one ratio.
 
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on

@@ -12,7 +12,7 @@ from gpusage_hooks.types import Gpu, Interval, ModelGraph
 
 
 def step_times_s(efficiency: Efficiency, graph: ModelGraph, gpus: Sequence[Gpu], timing: Timing) -> list[Interval]:
-    """Return the seconds of one step of *graph* on each of *gpus*, whose points are *timing*'s."""
+    """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
     unknown = 2.0 * unknown_share(graph)
     return [
         around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))

@@ -30,8 +30,8 @@ def open_to_everyone(path: Path) -> None:
 def keep_to(path: Path, uids: Collection[int]) -> None:
     """Let only *uids*, the owner and root connect to the socket at *path*.
 
-    Where it knows no access lists the socket is open to everyone: better strangers at the door than a workload manager
-    outside.
+    If the socket cannot have an access list, it is open to everyone: the workload manager must get in, even if
+    strangers can too.
     """
     named = sorted({*uids} - {0, os.geteuid()})
     path.chmod(_OWNER)

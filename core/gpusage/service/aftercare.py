@@ -1,4 +1,4 @@
-"""What becomes of jobs after they were rewritten: those that can never start as a share get their own request again.
+"""Watches jobs after they were rewritten: a job that can never start as a share gets its own request again.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Asks: each gets one answer, from what was ruled before, from the judge, or in the judge's place; and one record.
+"""Asks: each gets one record and one answer: from an earlier ruling, from the judge, or in place of the judge.
 
 Invariants:
 
@@ -105,8 +105,8 @@ class Asks:
     def _overdue(self, exchange: Exchange) -> None:
         """Answer in the judge's place; the record tells what the job really got.
 
-        Where the job is not understood yet, its record waits for the judge, its user cannot be told, and its mark,
-        which the client leaves, has no number.
+        If the job is not understood yet, its record waits for the judge, and we cannot tell its user. The client leaves
+        the mark, and this mark has no number.
         """
         exchange.answered = True
         self.counts.overdue += 1

@@ -1,4 +1,4 @@
-"""What each user may take of the judge's time, so that nobody's cards keep the others waiting.
+"""How much of the judge's time each user may take, so that no user's cards keep the others waiting.
 
 An honest card takes a few milliseconds, which are free. One that was forged to be slow uses up what its user has, and
 what is new of that user is kept at once until it has come back.

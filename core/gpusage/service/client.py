@@ -36,10 +36,10 @@ def status(socket_path: str | Path, timeout_s: float = 1.0) -> dict[str, Any]:
 
 
 def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return at which of *paths* a gpusaged answers, and what it says of itself.
+    """Return the first of *paths* where a gpusaged answers, and its status.
 
     Raises:
-        RequestError: None answers; it is about the first.
+        RequestError: No daemon answers; the error is about the first path.
     """
     for path in paths:
         with suppress(RequestError):

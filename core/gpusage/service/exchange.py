@@ -1,4 +1,4 @@
-"""A question on its way to the judge, and what becomes of it where there is no time."""
+"""A question on its way to the judge, and its ruling if there is no time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def time_left_s(ask: Ask, usual_limit_s: float) -> float:
 
 
 def overdue(exchange: Exchange) -> Ruling:
-    """Return the ruling on a job for which there was no time."""
+    """Return the ruling on a job that the judge had no time for."""
     ask = exchange.ask
     submission = Submission(manager=ask.manager, fields=ask.fields, origin=origin(ask))
     ruling = refusal(leave_alone(submission, exchange.snapshot.premises, OVERDUE, exchange.job))

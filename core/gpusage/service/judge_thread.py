@@ -1,4 +1,4 @@
-"""The judge's thread: exchanges are judged one after another, those that nobody waits for any more at last."""
+"""The judge's thread: it judges exchanges one after another, and last those that nobody waits for any more."""
 
 from __future__ import annotations
 

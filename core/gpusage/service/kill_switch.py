@@ -1,4 +1,4 @@
-"""The kill switch: a file whose mere presence turns every rewrite off."""
+"""The kill switch: if its file exists, every rewrite is off."""
 
 from __future__ import annotations
 

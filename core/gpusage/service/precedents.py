@@ -1,6 +1,6 @@
 """Rulings that hold for other questions too: those that agree in every field that the ruling rests on.
 
-Which fields a ruling rests on is not declared anywhere. It is seen: a question is judged with its fields in a `Traced`
+Nothing declares the fields that a ruling rests on. We watch instead: a question is judged with its fields in a `Traced`
 mapping, which remembers what was looked at. Job names and users differ from job to job, and nobody looks at them.
 
 Invariants:
@@ -75,7 +75,7 @@ class Precedents(Generic[Ruling]):
         return None
 
     def add(self, ask: Ask, seen: frozenset[str] | None, ruling: Ruling) -> None:
-        """Keep *ruling*, for which the fields *seen* of *ask* were looked at."""
+        """Keep *ruling*; to make it, the judge looked at the fields *seen* of *ask*."""
         if seen is None:
             return
         pattern = tuple(sorted(seen))

@@ -84,8 +84,8 @@ class Answer:
     def line(self, number: str = "") -> bytes:
         """Return it as one line, with *number*, its record's, in the mark.
 
-        Of the message line breaks become spaces, other control characters question marks; what is no setting is left
-        out.
+        In the message, line breaks become spaces and other control characters become question marks. Fields that are no
+        settings are left out.
         """
         message = {"v": VERSION, "code": self.code.value, "message": one_line(self.message)}
         message |= {key: value for key, value in self.settings.items() if _is_setting(key, value)}

@@ -1,4 +1,4 @@
-"""Keeps every decision before its answer leaves, and lets the answer leave all the same where that takes too long.
+"""Keeps every decision before its answer leaves; if that takes too long, the answer leaves anyway.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""A socket's file with whoever serves behind it; where somebody deletes the file, it is made again.
+"""A socket's file with its server; if somebody deletes the file, it is made again.
 
 Invariants:
 

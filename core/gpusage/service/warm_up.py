@@ -1,4 +1,4 @@
-"""What the first prediction pays and no other: modules imported, tables read, caches filled, before anyone waits."""
+"""Does in advance what only the first prediction pays for: imports modules, reads tables, fills caches."""
 
 from __future__ import annotations
 

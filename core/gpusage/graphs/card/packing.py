@@ -1,4 +1,4 @@
-"""Bytes made small and whole again, never larger than asked; the first byte tells which way."""
+"""Compresses bytes and unpacks them, never to more than asked; the first byte names the method."""
 
 from __future__ import annotations
 

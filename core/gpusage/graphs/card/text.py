@@ -1,8 +1,7 @@
 """A card: a model's graph as one short text that travels with a job.
 
 A card is the JSON of `document`, compressed and in base64.
-What is read from a card is a hint that a user can forge: every figure in it has a limit, and nothing else can happen
-than `GraphError`.
+A user can forge a card, so it is only a hint: every figure in it has a limit, and a bad card only raises `GraphError`.
 """
 
 from __future__ import annotations

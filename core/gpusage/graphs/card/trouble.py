@@ -1,4 +1,4 @@
-"""Why a job brings no card: one sentence in the card's place, so that the user hears it where the job is submitted."""
+"""Why a job has no card: one sentence in place of the card, so that the user sees it when submitting the job."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _model(configuration: dict[str, Any], source: str) -> Any:  # noqa: ANN401 -
 
 
 def _silenced(model: Any, transformers: Any) -> Any:  # noqa: ANN401 - libraries without types
-    """Return *model* without the warning for which it would look for padding in its inputs, which have no values."""
+    """Return *model* without its padding warning: to warn, it would read its inputs, which have no values."""
     for part in model.modules():
         if isinstance(part, transformers.PreTrainedModel):
             part.warn_if_padding_and_no_attention_mask = lambda *_: None

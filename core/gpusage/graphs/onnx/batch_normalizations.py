@@ -1,4 +1,4 @@
-"""Batch normalizations that an exporter folded into the convolution before them, put back.
+"""Puts back batch normalizations that an exporter folded into the convolution before them.
 
 In evaluation a batch normalization is a factor and a summand a channel, which exporters multiply into the convolution's
 weights. The job that trains the model runs them, and keeps what they need, so a prediction has to count them. They are

@@ -1,4 +1,4 @@
-"""What a file writes for a dimension: a number, a name, or a sum or product of both."""
+"""Dimensions as a file writes them: a number, a name, or a sum or product of both."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operators that an exporter wrote as several, put back together as the one that PyTorch runs.
+"""Puts operators that an exporter split into several back together, as the one that PyTorch runs.
 
-Exporters take apart what older ONNX operator sets have no word for. Each pattern here ends in one node, which takes the
-whole pattern's place; the nodes before it are then read by nobody.
+Exporters split operators that older ONNX operator sets lack. Each pattern here ends in one node, which replaces the
+whole pattern; no node then reads the nodes before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model's inputs are at a given batch size: which dimension is the batch, and what the others are set to."""
+"""A model's inputs at a given batch size: which dimension is the batch, and the sizes of the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From the steps of an ONNX model's run to nodes: only what costs a GPU something, with what its cost depends on.
+"""Turns the steps of an ONNX model's run into nodes: only steps that cost a GPU time, with what the cost depends on.
 
-What the file computes for itself costs nothing and is left out: constants, and arithmetic on shapes.
+Constants and arithmetic on shapes cost nothing and are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The small values in an ONNX file: constants and what is declared of shapes.
+"""The small values in an ONNX file: constants and declared shapes.
 
 Weights are never decoded, whether they stand inside the file or beside it; of external data only the place is checked.
 Field numbers are those of the ONNX project's `onnx.proto`.

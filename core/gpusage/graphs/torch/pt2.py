@@ -1,4 +1,4 @@
-"""Reads ``.pt2`` programs of `torch.export.save` without PyTorch and without a pickle, and says what is no model."""
+"""Reads ``.pt2`` programs of `torch.export.save` without PyTorch and without a pickle; rejects other files."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class _Player:
         self.symbols = symbols
 
     def play(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
-        """Record each call of *graph*, whose tensors are known outside by *names*."""
+        """Record each call of *graph*; *names* are the outer names of its tensors."""
         nodes = graph["nodes"]
         if len(nodes) > 4 * MAXIMUM_NODES or depth > _MAXIMUM_DEPTH:
             message = f"at most {4 * MAXIMUM_NODES} calls, {_MAXIMUM_DEPTH} deep"

@@ -1,6 +1,6 @@
 """Works out sizes that a saved program writes as expressions: ``Mul(Integer(64), Symbol('s77'))``, or ``64*s77``.
 
-The text is from a file that nobody vouches for: it is parsed and walked, never run, and no figure grows without limit.
+The text comes from an untrusted file: it is parsed and walked, never run, and every figure has a limit.
 """
 
 from __future__ import annotations

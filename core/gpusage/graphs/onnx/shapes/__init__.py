@@ -1,4 +1,4 @@
-"""What each ONNX operator makes of its inputs' shapes, and of the small numbers that shapes are computed from."""
+"""Each ONNX operator's output shapes from its input shapes, and the small numbers that shapes are computed from."""
 
 from gpusage.graphs.onnx.shapes import constants, elementwise, images, layers, layout
 from gpusage.graphs.onnx.shapes.rule import RULES, Call, MismatchError, Result, UnresolvedError, Value

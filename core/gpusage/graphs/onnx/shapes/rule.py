@@ -1,7 +1,7 @@
-"""How a rule is written: from a call of an operator to what it returns, and which rule belongs to which operator.
+"""The form of a rule: it takes a call of an operator and returns the results. Also which operator has which rule.
 
 1. Shapes are whole numbers; a shape that cannot be known is ``None``, never partly known.
-2. Numbers travel with a value only where they are few and do not depend on what a user feeds in.
+2. A value carries its numbers only if they are few and do not depend on the user's input.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ enum Ending {
   DONE,
   /** It never began: its node had no room for the share. */
   REFUSED,
-  /** YARN preempted it for others; that is no failure, however often it happens. */
+  /** YARN took it to make room for others; that is no failure, however often it happens. */
   TAKEN,
   /** It was lost with its node, or with a part of the node. */
   LOST,
@@ -17,7 +17,7 @@ enum Ending {
 
   private static final int NEVER_STARTED = -1;
 
-  /** Of a container whose end a restarted NodeManager has missed; a command that ends with it by itself is shown with what it wrote. */
+  /** The exit status of a container whose end a restarted NodeManager missed. A command may also end with it; then we show its output. */
   static final int MISSED = 154;
 
   static Ending of(int exit, String story) {
