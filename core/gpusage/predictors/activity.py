@@ -1,9 +1,9 @@
 """How busy a workload keeps a GPU: trees fitted on measured networks predict it from the node times.
 
-The memory's activity has no measurements that may be learned from: it is the share of the step that the traffic would
-take at the memory's peak. Intervals are narrow near the networks that were learned from, and wide far from them. The
-networks that were learned from wait for their data now and then; a job that keeps the GPU busy and never waits does so
-as far as its node times say, so that the utilization's interval reaches up to there.
+No measurements of the memory's activity may be learned from. It is the share of the step that the traffic would take at
+the memory's peak. Intervals are narrow near the networks that the trees learned from, and wide far from them. Those
+networks sometimes wait for their data. A job that never waits keeps the GPU as busy as its node times say, so the
+utilization's interval reaches up to there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How jobs on one GPU slow each other down under MPS: from measured jobs, else from a rule on activities.
 
-A job like one that was measured suffers and presses on others as that one did, on the average of its partners; a job
-like none is taken for average. Of two jobs that are both unlike all measured ones a rule speaks: where the sums of SM
-activity and of DRAM activity stay below 1 they fit beside each other and slow each other a little; above 1 they share
-what there is. A job cannot use more SMs than its thread percentage lets it.
+If a job is like a measured one, it suffers and slows others as that one did, on average over its partners. A job like
+none counts as average. If two jobs are both unlike all measured ones, a rule decides: while the sums of SM activity
+and of DRAM activity stay below 1, the jobs fit beside each other and slow each other a little; above 1 they share what
+there is. A job cannot use more SMs than its thread percentage allows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Boosted trees as flat arrays: read from JSON, asked with numpy for all rows and all trees of several forests at once.
 
-No tree is walked. Every node's question is asked of every row; a yes to *above* rules out the leaves to the node's
-left, and the leaf that a walk would end at is the leftmost one that no answer rules out.
+We walk no tree. We ask every node's question of every row; a yes to *above* rules out the leaves to the node's left. A
+walk would end at the leftmost leaf that no answer rules out.
 
 Invariants:
 

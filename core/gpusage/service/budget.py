@@ -1,7 +1,7 @@
 """How much of the judge's time each user may take, so that no user's cards keep the others waiting.
 
-An honest card takes a few milliseconds, which are free. One that was forged to be slow uses up what its user has, and
-what is new of that user is kept at once until it has come back.
+An honest card takes a few milliseconds, which are free. A card that was forged to be slow uses up its user's budget.
+Until the budget has come back, that user's new questions get the answer that changes nothing, at once.
 """
 
 from __future__ import annotations

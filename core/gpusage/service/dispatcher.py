@@ -1,9 +1,9 @@
-"""The dispatcher: it gives every line that comes in its answer.
+"""The dispatcher: it answers every line that comes in.
 
 Invariants:
 
 1. Each line gets exactly one answer.
-2. Who may not ask gets the same answer as everyone whom we cannot answer: the job stays as it is.
+2. A client that may not ask gets the same answer as clients that we cannot answer: the job stays as it is.
 3. A stranger's questions cost little: its status is made once a second, and complaints are logged once a minute.
 """
 

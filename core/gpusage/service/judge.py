@@ -1,9 +1,9 @@
-"""The daemon's judge: from a question to a ruling, by the one way of `gpusage.verdict`.
+"""The daemon's judge: it turns a question into a ruling, by the one way of `gpusage.verdict`.
 
 Invariants:
 
 1. `Judge.rule` never raises; whatever goes wrong, the job stays as its user wrote it.
-2. In the mode ``observe`` nobody hears a word. Every mode leaves a mark.
+2. In the mode ``observe`` users get no message. Every mode leaves a mark.
 3. A card is a hint that a user can forge: it decides how much of a GPU the user gets, never whether.
 """
 

@@ -1,11 +1,11 @@
-"""The socket of those who ask: connections, their limits, and lines cut out of what comes in.
+"""The socket for questions: connections, their limits, and the lines in what they send.
 
 Invariants:
 
 1. A line is handed over only when it is whole; half a line is no question.
 2. One question of a connection is in work at a time, so that answers leave in order and nothing piles up.
 3. Nobody can hold a connection without asking, and who may not ask is sent away at once.
-4. A connection that has much to say is heard a few lines at a time, and the others in between.
+4. The server reads a few lines at a time from a connection that sends many, and serves the others in between.
 """
 
 from __future__ import annotations

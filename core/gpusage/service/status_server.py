@@ -1,9 +1,9 @@
-"""The socket for everyone: one line, one answer, good-bye. Whoever looks stands in no queue of those who ask.
+"""The socket for everyone: one line, one answer, good-bye. Visitors do not wait in the queue of questions.
 
 Invariants:
 
 1. A visitor may see that the daemon lives and how it fares, and gets no verdict, whoever he is.
-2. Visitors cost the event loop little, however many come: one each few milliseconds is let in, the others wait outside.
+2. Visitors cost the event loop little, however many come: it lets in one every few milliseconds; the others wait.
 3. Nobody holds a place for long, and nobody holds all of them.
 """
 
