@@ -97,11 +97,9 @@ def test_a_bound_job_that_is_turned_back_has_its_own_constraint_again(sandbox: S
     if sandbox.installation.major_minor < (23, 11):
         pytest.skip("this version of Slurm turns no waiting share back")
     for constraint, own in ((), "(null)"), (("--constraint=h100|v100",), "h100|v100"):
-        options = ("--parsable", "--hold", "--gres=gpu:1", *constraint, f"--comment={TRAINING}", "--wrap=true")
-        identity = sandbox.run("sbatch", *options).stdout.strip()
+        identity = bound_job(sandbox, *constraint)
         text = sandbox.run("scontrol", "show", "job", identity).stdout
         (mark,) = re.findall(r"^ *AdminComment=(.*?) *$", text, re.MULTILINE)
-        assert "constraint " in mark
         sandbox.run(sys.executable, "-c", TURN_BACK, identity, mark)
         job = dict(re.findall(r"(\w+)=(\S*)", sandbox.run("scontrol", "show", "job", identity).stdout))
         sandbox.run("scancel", identity)
@@ -119,12 +117,12 @@ def test_a_job_that_something_else_ties_to_a_node_is_never_bound_to_a_gpu_type(s
     assert job.get("Features", "(null)") == "(null)"
 
 
-def bound_job(sandbox: Sandbox) -> str:
+def bound_job(sandbox: Sandbox, *options: str) -> str:
     """Return a held job that is bound to h100, once gpusaged has seen that there is room."""
     for _ in range(20):
-        command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}")
+        command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}", *options)
         done = sandbox.run(*command, "--wrap=true")
-        if "constraint h100" in done.stderr:
+        if "constraint " in done.stderr:
             return done.stdout.strip()
         sandbox.run("scancel", done.stdout.strip())
         time.sleep(0.5)
