@@ -9,7 +9,6 @@ import click
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import Cluster, JobState, MarkedJob
-from gpusage_slurm import jobs, rewritten_jobs, turning_back
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 from gpusage_slurm.settings import SLURM
@@ -55,6 +54,8 @@ def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | Non
     """
     if manager != MANAGER:
         return None
+    from gpusage_slurm import jobs  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
+
     return jobs.find_jobs(job_id, user)
 
 
@@ -67,6 +68,8 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
     """
     if manager != MANAGER:
         return None
+    from gpusage_slurm import rewritten_jobs  # noqa: PLC0415 - as above
+
     return rewritten_jobs.shared_jobs(states)
 
 
@@ -79,6 +82,8 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
+    from gpusage_slurm import turning_back  # noqa: PLC0415 - as above
+
     return turning_back.turn_back(job, reason)
 
 
