@@ -15,6 +15,7 @@ from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, 
 from gpusage_hooks.types.jobs import Job, JobState, MarkedJob, Submission
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
 from gpusage_hooks.types.rules import Binding, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
+from gpusage_hooks.types.usage import Division, Granted, Outcome, Usage
 from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Decision",
     "DecisionRecord",
     "Dim",
+    "Division",
     "ElementType",
     "Figure",
     "GenerationRules",
@@ -36,6 +38,7 @@ __all__ = [
     "GpuNeed",
     "GpuPool",
     "GpuRequest",
+    "Granted",
     "Interval",
     "Job",
     "JobState",
@@ -48,6 +51,7 @@ __all__ = [
     "Node",
     "NodeKind",
     "Optimizer",
+    "Outcome",
     "Place",
     "Precision",
     "Price",
@@ -62,5 +66,6 @@ __all__ = [
     "SloRules",
     "Stage",
     "Submission",
+    "Usage",
     "Workload",
 ]
