@@ -1,4 +1,4 @@
-"""A decision's record that several tests share."""
+"""A decision's record, and the usage of a job, that several tests share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from gpusage_hooks.types import (
     DecisionRecord,
     GpuNeed,
     GpuRequest,
+    Granted,
     Interval,
     Rendered,
     Slo,
+    Usage,
     Workload,
 )
 
@@ -41,4 +43,24 @@ RECORD = DecisionRecord(
     rendered=Rendered(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
     model="resnet50.onnx",
     workload=Workload(batch_size=64, shape=(("seq", (128,)),), mode="infer", slo=Slo(latency_s=0.05)),
+)
+USAGE = Usage(
+    number="69215f4a0c3e",
+    manager="slurm",
+    job_id="7",
+    user="ada",
+    job_name="train",
+    gpu="v100-sxm2-16gb",
+    granted=Granted(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=6 * 2**30),
+    outcome="completed",
+    started_at_s=1_700_000_100.0,
+    ended_at_s=1_700_003_700.0,
+    sampled_s=3595.0,
+    alone_s=1200.0,
+    gpu_utilization=0.31,
+    memory_bytes=2 * 10**9,
+    energy_j=500_000.0,
+    cpu_s=7100.0,
+    cpus=2,
+    read_bytes=3 * 10**11,
 )

@@ -220,6 +220,12 @@ def check_listener(function: Hook) -> None:
     sound_answer("decision_made", function, record=samples.record())
 
 
+def check_witness(function: Hook) -> None:
+    """Check what hears of usage: that of a job that was observed, and of one of which nothing is known."""
+    for usage in samples.usages():
+        sound_answer("usage_observed", function, usage=usage)
+
+
 def _check_refusal(function: Hook, source: str) -> None:
     try:
         answer = call(function, source=source, shape={})
@@ -260,5 +266,6 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "turn_back": check_turning,
     "add_commands": check_commands,
     "decision_made": check_listener,
+    "usage_observed": check_witness,
 }
 """The check of each hook; a test of gpusage's own fails where a hook has none."""

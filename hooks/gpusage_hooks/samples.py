@@ -19,6 +19,7 @@ from gpusage_hooks.types import (
     GpuNeed,
     GpuPool,
     GpuRequest,
+    Granted,
     Interval,
     Job,
     Known,
@@ -33,6 +34,7 @@ from gpusage_hooks.types import (
     SharingRules,
     Slo,
     Submission,
+    Usage,
     Workload,
 )
 from gpusage_hooks.units import GB, GIB, MHZ, MIB, TERA
@@ -290,3 +292,25 @@ def record() -> DecisionRecord:
         decision=draft(case()),
         rendered=Rendered(before="one GPU", after="one GPU", fields=MappingProxyType({})),
     )
+
+
+def usages() -> tuple[Usage, Usage]:
+    """Return what one job did, and a job of which nothing was observed."""
+    unseen = Usage(number="", manager=MANAGER, job_id="2", user="ada", started_at_s=0.0, ended_at_s=60.0)
+    seen = replace(
+        unseen,
+        number="69215f4a0c3e",
+        job_id="1",
+        gpu="v100-sxm2-16gb",
+        granted=Granted(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=int(6 * GIB)),
+        outcome="completed",
+        sampled_s=58.0,
+        alone_s=20.0,
+        gpu_utilization=0.4,
+        memory_bytes=int(3 * GIB),
+        energy_j=6000.0,
+        cpu_s=55.0,
+        cpus=4,
+        read_bytes=10**9,
+    )
+    return seen, unseen

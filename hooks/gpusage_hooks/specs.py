@@ -28,6 +28,7 @@ from gpusage_hooks.types import (
     Rendered,
     Stage,
     Submission,
+    Usage,
     Workload,
 )
 
@@ -217,3 +218,8 @@ def add_commands() -> Sequence[object] | None:
 @hookspec
 def decision_made(record: DecisionRecord) -> None:
     """Hear of a decision, before its answer leaves; an exception here is logged and nothing more."""
+
+
+@hookspec
+def usage_observed(usage: Usage) -> None:
+    """Hear of what a job really did, soon after it ended; an exception here is logged and nothing more."""

@@ -50,6 +50,7 @@ ASKED: Mapping[str, Callable[[Hooks], Any]] = {
     "turn_back": lambda hooks: hooks.turn_back(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]
     "add_commands": lambda hooks: hooks.commands_of("documented"),
     "decision_made": lambda hooks: hooks.decision_made(samples.record()) is None,  # type: ignore[func-returns-value]
+    "usage_observed": lambda hooks: hooks.usage_observed(samples.usages()[0]) is None,  # type: ignore[func-returns-value]
 }
 
 

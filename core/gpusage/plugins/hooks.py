@@ -36,6 +36,7 @@ from gpusage_hooks.types import (
     Rendered,
     Stage,
     Submission,
+    Usage,
     Workload,
 )
 
@@ -143,6 +144,10 @@ class Hooks:
     def decision_made(self, record: DecisionRecord) -> None:
         """Let plugins hear of a decision."""
         self._all(specs.decision_made, record=record)
+
+    def usage_observed(self, usage: Usage) -> None:
+        """Let plugins hear of what a job really did."""
+        self._all(specs.usage_observed, usage=usage)
 
     def _of(self, hook: str) -> Sequence[Implementation]:
         return self._implementations.get(hook, ())

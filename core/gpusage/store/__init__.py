@@ -1,1 +1,1 @@
-"""Decisions, kept."""
+"""Decisions and usage, kept."""

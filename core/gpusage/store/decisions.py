@@ -1,4 +1,4 @@
-"""The store of decisions, whatever keeps them: one row per decision.
+"""The store of decisions and usage, whatever keeps them: one row per decision, one per run of a job.
 
 Invariants:
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from gpusage.store.usage_rows import Observation, UsageQuestion
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import DecisionRecord, Usage
 
-SCHEMA_VERSION = 2
-"""1 had no numbers; a store of version 1 gets them when it is next opened, its records keep their empty ones."""
+SCHEMA_VERSION = 3
+"""1 had no numbers, 2 no usage. An older store gets them when it is next opened; its records keep empty numbers."""
 RETRY_S = 1.0
 """How long a store that could not be opened is left in peace."""
 DAY_S = 86_400.0
@@ -29,7 +30,7 @@ class StoreError(GpuUsageError):
 
 
 class DecisionStore(ABC):
-    """Keeps decisions."""
+    """Keeps decisions, and what became of the jobs."""
 
     def record(self, record: DecisionRecord) -> None:
         """Keep one decision; see `record_all`."""
@@ -66,6 +67,41 @@ class DecisionStore(ABC):
         Raises:
             StoreError: As `latest`.
         """
+
+    @abstractmethod
+    def record_usage(self, usages: Sequence[Usage]) -> None:
+        """Keep *usages*, all in one transaction; what is known of the same run of a job is replaced.
+
+        Raises:
+            StoreError: None of them could be kept.
+        """
+
+    def usage(
+        self,
+        *,
+        since_s: float | None = None,
+        user: str | None = None,
+        job_id: str | None = None,
+        number: str | None = None,
+        count: int | None = None,
+    ) -> tuple[Observation, ...]:
+        """Return what jobs really did, each with its decision, those that ended last first; none without a store.
+
+        Args:
+            since_s: Those that ended then or later, seconds since 1970.
+            user: Those of this user.
+            job_id: In the manager's own form; one line per run of a requeued job.
+            number: Of the decision.
+            count: At most so many.
+
+        Raises:
+            StoreError: As `latest`.
+        """
+        return self.observations(UsageQuestion(since_s=since_s, user=user, job_id=job_id, number=number, count=count))
+
+    @abstractmethod
+    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+        """Return what `usage` does."""
 
     @abstractmethod
     def close(self) -> None:

@@ -15,7 +15,7 @@ def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user@host/database``.
-        keep_days: How long decisions are kept; ``None`` for good.
+        keep_days: How long decisions and usage are kept; ``None`` for good.
 
     Raises:
         RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.

@@ -1,4 +1,4 @@
-"""Decisions in a PostgreSQL database, for a site that reads several clusters' in one place.
+"""Decisions and usage in a PostgreSQL database, for a site that reads several clusters' in one place.
 
 Invariants:
 
@@ -10,113 +10,67 @@ Invariants:
 
 from __future__ import annotations
 
-import getpass
 import os
-import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from gpusage.store.address import Address, address_of, ssl_context
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
 from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_of, row
+from gpusage.store.usage_rows import (
+    USAGE_DEFINITIONS,
+    Observation,
+    UsageQuestion,
+    observations_of,
+    usage_indices,
+    usage_insertion,
+    usage_selection,
+    usage_values,
+)
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import DecisionRecord, Usage
 
 Connection = Any
 """pg8000's, which has no types."""
-PORT = 5432
-SOCKETS = "/var/run/postgresql"
-SSL_MODES = ("disable", "prefer", "verify-full")
-"""Those of libpq's that can be kept to; ``prefer`` encrypts where the server can, whoever it is."""
+Insertion = Callable[[Connection], None]
 _TIMEOUT_S = 5.0
 _CHUNK_ROWS = 500
 _LOCK = 0x67707573
 _FORGETTING = (
-    "DELETE FROM gpusage.decisions WHERE id IN (SELECT id FROM gpusage.decisions ORDER BY id LIMIT :most)"
-    " AND decided_at_s < :oldest"
+    "DELETE FROM gpusage.{table} WHERE id IN (SELECT id FROM gpusage.{table} ORDER BY id LIMIT :most)"
+    " AND {clock} < :oldest"
 )
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
 _NUMBERS_INDEX = "CREATE INDEX IF NOT EXISTS numbers ON gpusage.decisions (number)"
+_ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+_USAGE = (
+    f"CREATE TABLE IF NOT EXISTS gpusage.usage ({_ID}, {USAGE_DEFINITIONS})",
+    *usage_indices("gpusage."),
+)
 _SCHEMA = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
     "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
     f"INSERT INTO gpusage.version SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM gpusage.version)",  # noqa: S608
-    f"CREATE TABLE IF NOT EXISTS gpusage.decisions (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {DEFINITIONS})",
+    f"CREATE TABLE IF NOT EXISTS gpusage.decisions ({_ID}, {DEFINITIONS})",
     _NUMBERS_INDEX,
+    *_USAGE,
 )
-_NUMBERS = (
+_LATER = (
     f"ALTER TABLE gpusage.decisions ADD COLUMN IF NOT EXISTS number {NUMBER_TYPE}",
     _NUMBERS_INDEX,
+    *_USAGE,
     f"UPDATE gpusage.version SET version = {SCHEMA_VERSION}",  # noqa: S608 - a number of ours
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a database is.
-
-    Attributes:
-        host: A name, or the folder of the server's Unix socket.
-        sslmode: Of `SSL_MODES`; a Unix socket is never encrypted.
-    """
-
-    host: str
-    port: int
-    user: str
-    database: str
-    sslmode: str = "prefer"
-
-    def __str__(self) -> str:
-        return f"postgresql://{self.user}@{self.host}:{self.port}/{self.database}"
-
-
-def address_of(url: str) -> Address:
-    """Return the database that *url* names, as libpq reads it, with ``host`` and ``sslmode`` after a question mark.
-
-    Raises:
-        RequestError: It is no such URL, or holds a password.
-    """
-    try:
-        parts = urlsplit(url)
-        port, options = parts.port or PORT, dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise _url_error(str(error)) from error
-    unknown = sorted(set(options) - {"host", "sslmode"})
-    mode = options.get("sslmode", "prefer")
-    trouble = ""
-    if parts.password is not None:
-        trouble = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
-    elif unknown:
-        trouble = f"{', '.join(unknown)} (host and sslmode are known)"
-    elif mode not in SSL_MODES:
-        trouble = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
-    if trouble:
-        raise _url_error(trouble)
-    user = unquote(parts.username or "") or getpass.getuser()
-    return Address(
-        host=options.get("host") or parts.hostname or SOCKETS,
-        port=port,
-        user=user,
-        database=unquote(parts.path.strip("/")) or user,
-        sslmode=mode,
-    )
-
-
-def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
-    """Return what pg8000 wants for *mode*: its own True encrypts and checks nothing, its None tries to."""
-    if mode == "verify-full":
-        return ssl.create_default_context()
-    return None if mode == "prefer" else False
-
-
 class PostgresqlStore(DecisionStore):
-    """Keeps decisions in the schema ``gpusage`` of a database.
+    """Keeps decisions and usage in the schema ``gpusage`` of a database.
 
     Args:
         url: See `address_of`.
-        keep_days: How long decisions are kept; ``None`` for good.
+        keep_days: How long they are kept; ``None`` for good.
 
     Raises:
         RequestError: The URL is none, or pg8000 is not installed.
@@ -132,14 +86,35 @@ class PostgresqlStore(DecisionStore):
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
         rows = [row(record) for record in records]
+
+        def insert(connection: Connection) -> None:
+            for begin in range(0, len(rows), _CHUNK_ROWS):
+                _insert(connection, rows[begin : begin + _CHUNK_ROWS])
+            self._forget(connection, "decisions", len(rows))
+
+        self._keep(insert)
+
+    def record_usage(self, usages: Sequence[Usage]) -> None:
+        """Keep *usages*; see `DecisionStore.record_usage`."""
+
+        def insert(connection: Connection) -> None:
+            for usage in usages:
+                values = {name: _storable(value) for name, value in usage_values(usage).items()}
+                connection.run(usage_insertion("gpusage."), **values)
+            self._forget(connection, "usage", len(usages))
+
+        self._keep(insert)
+
+    def _keep(self, insert: Insertion) -> None:
+        """Write by *insert*, once more where the connection turns out to be cut."""
         kept_open = self._connection is not None
         try:
-            self._write(rows)
+            self._write(insert)
         except self._client.Error as error:
             self.close()
             if not kept_open:
                 raise self._failure(error, "written") from error
-            self.record_all(records)  # the server was restarted meanwhile, or a firewall has forgotten the connection
+            self._keep(insert)  # the server was restarted meanwhile, or a firewall has forgotten the connection
 
     def prepare(self) -> None:
         """Open the connection; see `DecisionStore.prepare`."""
@@ -157,13 +132,21 @@ class PostgresqlStore(DecisionStore):
         records = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
         return records[0] if records else None
 
+    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+        """Return what jobs did; see `DecisionStore.usage`."""
+        statement, values = usage_selection("gpusage.", question)
+        return observations_of(self._rows(statement, values), str(self.address))
+
     def _read(self, which: str, **values: str | int) -> tuple[DecisionRecord, ...]:
+        rows = self._rows(f"SELECT record FROM gpusage.decisions {which}", values)  # noqa: S608 - ours
+        return records_of([text for (text,) in rows], DecisionRecord, str(self.address))
+
+    def _rows(self, statement: str, values: Mapping[str, str | float]) -> Sequence[Any]:
         try:
-            rows = self._open().run(f"SELECT record FROM gpusage.decisions {which}", **values)  # noqa: S608 - ours
+            return self._open().run(statement, **values) or ()
         except self._client.Error as error:
             self.close()
             raise self._failure(error, "read") from error
-        return records_of([text for (text,) in rows or ()], str(self.address))
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -172,16 +155,18 @@ class PostgresqlStore(DecisionStore):
             with suppress(self._client.Error, OSError):
                 connection.close()
 
-    def _write(self, rows: Sequence[Row]) -> None:
+    def _write(self, insert: Insertion) -> None:
         connection = self._open()
         connection.run("START TRANSACTION")
-        for begin in range(0, len(rows), _CHUNK_ROWS):
-            _insert(connection, rows[begin : begin + _CHUNK_ROWS])
-        if self._keep_days is not None:
-            # A few more than came: an old store shrinks little by little, and no write ever waits for a large one.
-            oldest_s = time.time() - self._keep_days * DAY_S
-            connection.run(_FORGETTING, most=2 * len(rows) + 1, oldest=oldest_s)
+        insert(connection)
         connection.run("COMMIT")
+
+    def _forget(self, connection: Connection, table: str, new_count: int) -> None:
+        """Delete a few more old rows than came: an old store shrinks little by little, and no write ever waits long."""
+        if self._keep_days is not None:
+            oldest_s = time.time() - self._keep_days * DAY_S
+            statement = _FORGETTING.format(table=table, clock=_CLOCKS[table])
+            connection.run(statement, most=2 * new_count + 1, oldest=oldest_s)
 
     def _open(self) -> Connection:
         if self._connection is not None:
@@ -220,7 +205,7 @@ class PostgresqlStore(DecisionStore):
             _make(connection, _SCHEMA)
         ((version,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
         if version < SCHEMA_VERSION:
-            _make(connection, _NUMBERS)
+            _make(connection, _LATER)
         if version > SCHEMA_VERSION:
             message = (
                 f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
@@ -285,8 +270,3 @@ def _told(error: Exception) -> str:
     """Return the server's own words."""
     fields = error.args[0] if error.args else None
     return " ".join(str(fields.get("M", fields) if isinstance(fields, dict) else error).split())
-
-
-def _url_error(trouble: str) -> RequestError:
-    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {trouble}. Mend it in gpusage.toml."
-    return RequestError(message)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import DecisionRecord, Usage
 
 TYPES = {
     "decided_at_s": "DOUBLE PRECISION NOT NULL",
@@ -25,6 +26,8 @@ TYPES = {
 COLUMNS = tuple(TYPES)
 DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
 NUMBER_TYPE = TYPES["number"]
+Record = TypeVar("Record", DecisionRecord, Usage)
+_NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
 
@@ -36,27 +39,28 @@ def row(record: DecisionRecord) -> Row:
         record.manager,
         record.mode,
         record.decision.code.value,
-        _utf8(record.origin),
-        None if record.model is None else _utf8(record.model),
-        _utf8(record.rendered.before),
-        _utf8(record.rendered.after),
-        _encoded(record),
+        utf8(record.origin),
+        None if record.model is None else utf8(record.model),
+        utf8(record.rendered.before),
+        utf8(record.rendered.after),
+        encoded(record),
         record.number,
     )
 
 
-def records_of(texts: Iterable[str], store: str) -> tuple[DecisionRecord, ...]:
-    """Return the records in rows' columns ``record``; a strange row of *store* is left out and hides no other."""
+def records_of(texts: Iterable[str], kind: type[Record], store: str) -> tuple[Record, ...]:
+    """Return the records of *kind* in columns ``record``; a strange row of *store* is left out and hides no other."""
     records = []
     for text in texts:
         try:
-            records.append(_DECODER.decode(text))
+            records.append(msgspec.json.decode(text, type=kind))
         except msgspec.MsgspecError as error:  # noqa: PERF203 - each row for itself
-            _log.warning("store %s holds a row that is no decision (%s): left out", store, error)
+            _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
 
 
-def _encoded(record: DecisionRecord) -> str:
+def encoded(record: DecisionRecord | Usage) -> str:
+    """Return *record* as JSON that any database can hold."""
     try:
         return _ENCODER.encode(record).decode()
     except UnicodeEncodeError:  # a user's text that is no Unicode: keep the columns, and the record in ASCII
@@ -67,13 +71,13 @@ def _encoded(record: DecisionRecord) -> str:
 def _cleaned(value: object) -> object:
     """Return a JSON value with every text made valid Unicode."""
     if isinstance(value, str):
-        return _utf8(value)
+        return utf8(value)
     if isinstance(value, Mapping):
-        return {_utf8(key): _cleaned(item) for key, item in value.items()}
+        return {utf8(key): _cleaned(item) for key, item in value.items()}
     return [_cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _utf8(text: str) -> str:
+def utf8(text: str) -> str:
     """Return *text* with what UTF-8 cannot hold as question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -87,4 +91,3 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-_DECODER = msgspec.json.Decoder(DecisionRecord)

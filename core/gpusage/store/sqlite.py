@@ -1,4 +1,4 @@
-"""Decisions in one SQLite file, one row per decision.
+"""Decisions and usage in one SQLite file.
 
 Invariants:
 
@@ -14,32 +14,50 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_of, row
-from gpusage_hooks.types import DecisionRecord
+from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, records_of, row
+from gpusage.store.usage_rows import (
+    USAGE_DEFINITIONS,
+    Observation,
+    UsageQuestion,
+    Values,
+    observations_of,
+    usage_indices,
+    usage_insertion,
+    usage_selection,
+    usage_values,
+)
+from gpusage_hooks.types import DecisionRecord, Usage
 
 CHUNK_ROWS = 100
 """Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
 SQLite before 3.32 takes 999 parameters."""
 
 _log = logging.getLogger(__name__)
-_FORGETTING = "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions ORDER BY id LIMIT ?) AND decided_at_s < ?"
-_SCHEMA = f"CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, {DEFINITIONS})"
+_FORGETTING = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT ?) AND {clock} < ?"
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
+_SCHEMA = (
+    f"CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, {DEFINITIONS})",
+    f"CREATE TABLE IF NOT EXISTS usage (id INTEGER PRIMARY KEY, {USAGE_DEFINITIONS})",
+    *usage_indices(""),
+)
+Insertion = Callable[[sqlite3.Connection], None]
 
 
 class SqliteStore(DecisionStore):
-    """Keeps decisions in a file.
+    """Keeps decisions and usage in a file.
 
     Args:
         path: The file; its folder is made where there is none.
         busy_timeout_s: How long to wait for another writer.
-        keep_days: How long decisions are kept; ``None`` for good.
+        keep_days: How long they are kept; ``None`` for good.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 1.0, keep_days: float | None = None) -> None:
@@ -53,15 +71,36 @@ class SqliteStore(DecisionStore):
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
         rows = [row(record) for record in records]
+
+        def insert(connection: sqlite3.Connection) -> None:
+            for begin in range(0, len(rows), CHUNK_ROWS):
+                chunk = rows[begin : begin + CHUNK_ROWS]
+                connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
+            self._forget(connection, "decisions", len(rows))
+
+        self._keep(insert)
+
+    def record_usage(self, usages: Sequence[Usage]) -> None:
+        """Keep *usages*; see `DecisionStore.record_usage`."""
+        rows = [usage_values(usage) for usage in usages]
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.executemany(usage_insertion(""), rows)
+            self._forget(connection, "usage", len(rows))
+
+        self._keep(insert)
+
+    def _keep(self, insert: Insertion) -> None:
+        """Write by *insert*; a file that is found damaged is moved aside, and a new one begun."""
         try:
-            self._write(rows)
+            self._write(insert)
         except sqlite3.Error as error:
             self.close()
             if not _is_corrupt(error):
                 raise self._failure(error, "written") from error
             self._move_aside(error)
             try:
-                self._write(rows)
+                self._write(insert)
             except sqlite3.Error as second:
                 self.close()
                 raise self._failure(second, "written") from second
@@ -81,15 +120,22 @@ class SqliteStore(DecisionStore):
         records = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
         return records[0] if records else None
 
+    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+        """Return what jobs did; see `DecisionStore.usage`."""
+        return observations_of(self._rows(*usage_selection("", question)), str(self.path))
+
     def _read(self, which: str, *values: str | int) -> tuple[DecisionRecord, ...]:
+        rows = self._rows(f"SELECT record FROM decisions {which}", values)  # noqa: S608 - ours
+        return records_of([text for (text,) in rows], DecisionRecord, str(self.path))
+
+    def _rows(self, statement: str, values: Sequence[str | int] | Values) -> list[tuple[Any, ...]]:
         if self._connection is None and not self.path.exists():
-            return ()
+            return []
         try:
-            rows = self._open().execute(f"SELECT record FROM decisions {which}", values).fetchall()  # noqa: S608 - ours
+            return self._open().execute(statement, values).fetchall()
         except sqlite3.Error as error:
             self.close()
             raise self._failure(error, "read") from error
-        return records_of([text for (text,) in rows], str(self.path))
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -98,17 +144,18 @@ class SqliteStore(DecisionStore):
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _write(self, rows: Sequence[Row]) -> None:
+    def _write(self, insert: Insertion) -> None:
         connection = self._open()
         connection.execute("BEGIN IMMEDIATE")
-        for begin in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows[begin : begin + CHUNK_ROWS]
-            connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
-        if self._keep_days is not None:
-            # A few more than came: an old store shrinks little by little, and no write ever waits for a large one.
-            oldest_s = time.time() - self._keep_days * DAY_S
-            connection.execute(_FORGETTING, (2 * len(rows) + 1, oldest_s))
+        insert(connection)
         connection.execute("COMMIT")
+
+    def _forget(self, connection: sqlite3.Connection, table: str, new_count: int) -> None:
+        """Delete a few more old rows than came: an old store shrinks little by little, and no write ever waits long."""
+        if self._keep_days is not None:
+            oldest_s = time.time() - self._keep_days * DAY_S
+            statement = _FORGETTING.format(table=table, clock=_CLOCKS[table])
+            connection.execute(statement, (2 * new_count + 1, oldest_s))
 
     def _open(self) -> sqlite3.Connection:
         """Return the connection, anew where the file was removed or replaced under it."""
@@ -146,7 +193,8 @@ class SqliteStore(DecisionStore):
             raise StoreError(message)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(_SCHEMA)
+        for statement in _SCHEMA:
+            connection.execute(statement)
         columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(decisions)")]
         if "number" not in columns:
             connection.execute(f"ALTER TABLE decisions ADD COLUMN number {NUMBER_TYPE}")

@@ -183,6 +183,11 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
     "nameless command": ("add_commands", lambda: [object()], "must give click commands"),
     "talks back": ("decision_made", lambda record: record, "must be None"),
+    "counts on what may be unknown": (
+        "usage_observed",
+        lambda usage: usage.cpu_s / 1 and None,
+        "must raise nothing but",
+    ),
 }
 
 

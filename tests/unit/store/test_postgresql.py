@@ -20,11 +20,12 @@ from pathlib import Path
 import pg8000.native  # type: ignore[import-untyped]
 import pytest
 
-from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError
+from gpusage.store.address import address_of, ssl_context
+from gpusage.store.decisions import RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
 from gpusage.store.opening import open_store
-from gpusage.store.postgresql import address_of, ssl_context
+from gpusage.store.usage_rows import Observation
 from gpusage_hooks.errors import RequestError
-from records import RECORD
+from records import RECORD, USAGE
 
 PORT = 5432  # of a Unix socket: several servers have it, each in a folder of its own
 NOBODY = 65534
@@ -132,6 +133,42 @@ def test_what_is_recorded_comes_back_equal_and_newest_first(opened: Callable[[],
     assert len(opened().latest(5000)) == 1204
 
 
+def test_usage_comes_back_with_its_decision_and_once_per_run(opened: Callable[[], DecisionStore]) -> None:
+    """The questions are the same statements as SQLite's."""
+    store = opened()
+    decided = replace(RECORD, number=USAGE.number)
+    store.record_all([RECORD, decided])
+    died = replace(USAGE, outcome="out_of_memory", job_name="a\x00\udc80")
+    later = replace(USAGE, number="", user="bob", ended_at_s=USAGE.ended_at_s + 10)
+    store.record_usage([USAGE, later, died])
+    kept = replace(died, job_name="a\x00?")
+    assert opened().usage() == (
+        Observation(usage=later, decision=None),
+        Observation(usage=kept, decision=decided),
+    )
+    only = (Observation(usage=kept, decision=decided),)
+    assert store.usage(user="ada") == store.usage(number=USAGE.number, job_id=USAGE.job_id) == only
+    assert store.usage(since_s=USAGE.ended_at_s + 5, count=3)[0].usage == later
+
+
+def test_a_store_without_usage_gets_the_table(server: Server, opened: Callable[[], DecisionStore]) -> None:
+    """As gpusage wrote it before it observed usage: schema 2."""
+    opened().record(RECORD)
+    server.ask("DROP TABLE gpusage.usage")
+    server.ask("UPDATE gpusage.version SET version = 2")
+    store = opened()
+    store.record_usage([USAGE])
+    assert (len(store.usage()), store.latest(2)) == (1, (RECORD,))
+
+
+def test_usage_that_is_too_old_goes_little_by_little(server: Server) -> None:
+    with closing(open_store(server.url)) as store:
+        store.record_usage([replace(USAGE, job_id=str(job), ended_at_s=1.0) for job in range(4)])
+    with closing(open_store(server.url, keep_days=1)) as store:
+        store.record_usage([replace(USAGE, ended_at_s=time.time())])
+        assert len(store.usage()) == 2  # of four old ones three went
+
+
 def test_texts_that_postgresql_cannot_hold_are_kept_as_far_as_it_can(opened: Callable[[], DecisionStore]) -> None:
     store = opened()
     store.record(replace(RECORD, model="a\x00\udc80'; DROP TABLE gpusage.decisions; --%s:x", origin="ü"))
@@ -191,13 +228,13 @@ def test_a_store_without_numbers_gets_them_and_keeps_its_decisions(
     assert store.find("69215f4a0c3e") == new
     assert store.find("000000000000") is None
     assert store.latest(9, ("uid 1000",)) == (RECORD,)
-    assert server.ask("SELECT max(version) FROM gpusage.version") == [[2]]
+    assert server.ask("SELECT max(version) FROM gpusage.version") == [[SCHEMA_VERSION]]
 
 
 def test_a_newer_gpusages_store_is_left_alone(server: Server, opened: Callable[[], DecisionStore]) -> None:
     opened().record(RECORD)
     server.ask("UPDATE gpusage.version SET version = 99")
-    with pytest.raises(StoreError, match="at most version 2; got 99"):
+    with pytest.raises(StoreError, match=f"at most version {SCHEMA_VERSION}; got 99"):
         opened().record(RECORD)
 
 

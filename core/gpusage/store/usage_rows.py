@@ -1,0 +1,117 @@
+"""What jobs really did as rows of the store, and the statements on them that both databases know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpusage.store.rows import encoded, records_of, utf8
+from gpusage_hooks.types import DecisionRecord, Usage
+
+_TYPES = {
+    "number": "TEXT NOT NULL",
+    "manager": "TEXT NOT NULL",
+    "job_id": "TEXT NOT NULL",
+    "owner": "TEXT NOT NULL",
+    "started_at_s": "DOUBLE PRECISION NOT NULL",
+    "ended_at_s": "DOUBLE PRECISION NOT NULL",
+    "outcome": "TEXT NOT NULL",
+    "record": "TEXT NOT NULL",
+}
+USAGE_DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+_RUN = "manager, job_id, started_at_s, number"
+"""What no two runs share: a requeued job starts again, and several clusters may write into one store."""
+_JOINED = (
+    "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
+    " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
+)
+Values = dict[str, float | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a job really did, with what was decided of it.
+
+    Attributes:
+        decision: ``None`` where the job carried no number, or its decision is kept no more.
+    """
+
+    usage: Usage
+    decision: DecisionRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuestion:
+    """Which jobs' usage is asked for; what is ``None`` limits nothing.
+
+    Attributes:
+        count: At most so many, those that ended last.
+        since_s: Those that ended then or later, seconds since 1970.
+        job_id: In the manager's own form.
+        number: Of the decision.
+    """
+
+    count: int | None = None
+    since_s: float | None = None
+    user: str | None = None
+    job_id: str | None = None
+    number: str | None = None
+
+
+def usage_indices(schema: str) -> tuple[str, ...]:
+    """Return the statements that make the indices of the table in *schema*, which ends with a dot or is empty."""
+    return (
+        f"CREATE UNIQUE INDEX IF NOT EXISTS usage_runs ON {schema}usage ({_RUN})",
+        f"CREATE INDEX IF NOT EXISTS usage_ends ON {schema}usage (ended_at_s)",
+        f"CREATE INDEX IF NOT EXISTS usage_numbers ON {schema}usage (number)",
+    )
+
+
+def usage_insertion(schema: str) -> str:
+    """Return the statement that keeps one row of `usage_values`; the same run again replaces what was known of it."""
+    marks = ", ".join(f":{name}" for name in _TYPES)
+    fresh = ", ".join(f"{name} = excluded.{name}" for name in ("owner", "ended_at_s", "outcome", "record"))
+    insertion = f"INSERT INTO {schema}usage ({', '.join(_TYPES)}) VALUES ({marks})"  # noqa: S608 - our names
+    return f"{insertion} ON CONFLICT ({_RUN}) DO UPDATE SET {fresh}"
+
+
+def usage_values(usage: Usage) -> Values:
+    """Return *usage* by the names of its columns."""
+    texts = {
+        "number": usage.number,
+        "manager": usage.manager,
+        "job_id": usage.job_id,
+        "owner": usage.user,
+        "outcome": usage.outcome,
+        "record": encoded(usage),
+    }
+    return {name: utf8(text) for name, text in texts.items()} | {
+        "started_at_s": usage.started_at_s,
+        "ended_at_s": usage.ended_at_s,
+    }
+
+
+def usage_selection(schema: str, question: UsageQuestion) -> tuple[str, Values]:
+    """Return the statement that answers *question*, newest first, and its values by name."""
+    limits: dict[str, tuple[str, float | str | None]] = {
+        "since_s": ("u.ended_at_s >= :since_s", question.since_s),
+        "owner": ("u.owner = :owner", question.user),
+        "job_id": ("u.job_id = :job_id", question.job_id),
+        "number": ("u.number = :number", question.number),
+    }
+    values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
+    where = " AND ".join(["TRUE", *(limits[name][0] for name in values)])
+    statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
+    if question.count is None:
+        return statement, values
+    return f"{statement} LIMIT :count", values | {"count": question.count}
+
+
+def observations_of(rows: Iterable[tuple[str, str | None]], store: str) -> tuple[Observation, ...]:
+    """Return what rows of `usage_selection` hold; a strange row of *store* is left out and hides no other."""
+    observations = []
+    for text, decision in rows:
+        for usage in records_of([text], Usage, store):
+            decisions = records_of([decision] if decision is not None else [], DecisionRecord, store)
+            observations.append(Observation(usage=usage, decision=decisions[0] if decisions else None))
+    return tuple(observations)
