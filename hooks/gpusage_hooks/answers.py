@@ -102,6 +102,9 @@ def _check_share(wanted: GpuRequest) -> None:
     share, cap_bytes = wanted.mps_thread_percent, wanted.memory_cap_bytes
     require(share is None or 1 <= share <= 100, f"a share must be 1 to 100 percent; got {share}")  # noqa: PLR2004
     require(share is None or wanted.gpu_count == 0, f"a share must replace the whole GPU; got {wanted.gpu_count} too")
+    threads = wanted.thread_cap_percent
+    sound = threads is None or (share is not None and share <= threads <= 100)  # noqa: PLR2004
+    require(sound, f"a share's threads must be from its percentage to 100; got {threads} for {share}")
     require(cap_bytes is None or cap_bytes > 0, f"a memory cap must be above 0 bytes; got {cap_bytes}")
 
 

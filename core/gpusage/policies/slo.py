@@ -67,7 +67,13 @@ def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
 
 
 def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
-    whole = replace(draft.request, gpu_count=case.request.gpu_count, mps_thread_percent=None, memory_cap_bytes=None)
+    whole = replace(
+        draft.request,
+        gpu_count=case.request.gpu_count,
+        mps_thread_percent=None,
+        thread_cap_percent=None,
+        memory_cap_bytes=None,
+    )
     return replace(draft, request=whole, reasons=(f"a whole GPU is kept: {reason}",))
 
 

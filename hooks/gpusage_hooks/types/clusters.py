@@ -14,6 +14,7 @@ class GpuRequest:
         gpu_count: Whole GPUs of the whole job; 0 where it asks for none.
         gpu_type: The catalogue or site name that the user insists on.
         mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
+        thread_cap_percent: What the processes on the share may use of the GPU's threads; ``None`` means its percentage.
         memory_cap_bytes: Device memory that the share may use.
         preferred_gpus: Site types to try first, best first; any of the others will do.
         required_gpus: Site types of which one must run it, best first; none means that any may.
@@ -29,6 +30,7 @@ class GpuRequest:
     gpu_count: int
     gpu_type: str | None = None
     mps_thread_percent: int | None = None
+    thread_cap_percent: int | None = None
     memory_cap_bytes: int | None = None
     preferred_gpus: tuple[str, ...] = ()
     required_gpus: tuple[str, ...] = ()

@@ -28,6 +28,9 @@ _NO_ROOM = "its own constraint, preference, nodes or other resources leave no ro
 DECISION_VARIABLE = "GPUSAGE_DECISION"
 """The variable by which the node side and an inner srun know a job whose GPU became a share."""
 
+THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
+"""The variable by which the task prolog knows that the job may use more threads than its share."""
+
 _WHOLE = 100  # percent
 
 
@@ -82,7 +85,10 @@ def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) ->
         return place
     share = f"mps:{units}"
     after = ", ".join(filter(None, (f"gres/{share}", place.after)))
-    return _Change(fields={**_share_fields(fields, share, request.memory_cap_bytes), **place.fields}, after=after)
+    return _Change(
+        fields={**_share_fields(fields, share), **_cap_variables(request), **place.fields},
+        after=after,
+    )
 
 
 def _place(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
@@ -125,7 +131,7 @@ def _bound(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Clust
     return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
-def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int | None) -> dict[str, str]:
+def _share_fields(fields: Mapping[str, str], share: str) -> dict[str, str]:
     """Return the fields that put *share* in place of the GPUs in all four places."""
     # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
     others = [item.text for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
@@ -137,10 +143,18 @@ def _share_fields(fields: Mapping[str, str], share: str, memory_cap_bytes: int |
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""
     changes[f"env.{DECISION_VARIABLE}"] = share
-    if memory_cap_bytes is not None:
-        # Device 0, for the job sees only the device that it shares.
-        changes["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(memory_cap_bytes / MIB)}M"
     return changes
+
+
+def _cap_variables(request: GpuRequest) -> dict[str, str]:
+    """Return the variables that tell what the processes on a share may take."""
+    variables = {}
+    if request.memory_cap_bytes is not None:
+        # Device 0, for the job sees only the device that it shares.
+        variables["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(request.memory_cap_bytes / MIB)}M"
+    if request.thread_cap_percent is not None:
+        variables[f"env.{THREADS_VARIABLE}"] = str(request.thread_cap_percent)
+    return variables
 
 
 def _may_prefer(fields: Mapping[str, str]) -> bool:

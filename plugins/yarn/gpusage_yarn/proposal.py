@@ -59,8 +59,8 @@ def propose(premises: Premises, job: Job, graph: ModelGraph | None, view: View, 
     if verdict.held_back:
         whole = replace(verdict.decision, request=job.request)
         return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size, catalogue))
-    cap_mib = int(verdict.rendered.fields.get("set.memory_cap_mib", "0"))
-    return Proposal(verdict=verdict, plan=replace(wanted, memory_cap_mib=cap_mib))
+    cap_mib, threads = (int(verdict.rendered.fields.get(f"set.{key}", "0")) for key in ("memory_cap_mib", "threads"))
+    return Proposal(verdict=verdict, plan=replace(wanted, memory_cap_mib=cap_mib, threads=threads))
 
 
 def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size, catalogue: GpuCatalogue) -> Plan:

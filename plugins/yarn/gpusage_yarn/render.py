@@ -36,6 +36,8 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
         return Rendered(before=before, after=before, fields=MappingProxyType({}))
     percent = decision.request.mps_thread_percent
     fields = {"set.share": str(percent or WHOLE_GPU), "set.labels": ",".join(labels)}
+    if decision.request.thread_cap_percent is not None:
+        fields["set.threads"] = str(decision.request.thread_cap_percent)
     cap_bytes = decision.request.memory_cap_bytes
     if cap_bytes is not None:
         fields["set.memory_cap_mib"] = str(math.ceil(cap_bytes / MIB))

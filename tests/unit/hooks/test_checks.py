@@ -156,6 +156,11 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "stray preference": ("decide", changing(preferred_gpus=("b200",)), "must be in the cluster"),
     "huge share": ("decide", changing(mps_thread_percent=101, gpu_count=0), "1 to 100 percent"),
     "share beside GPU": ("decide", changing(mps_thread_percent=50), "must replace the whole GPU"),
+    "fewer threads": (
+        "decide",
+        changing(mps_thread_percent=50, gpu_count=0, thread_cap_percent=40),
+        "must be from its percentage to 100",
+    ),
     "no reason": ("decide", lambda draft: replace(draft, final=True), "must have reasons"),
     "too few": ("predict_needs", lambda gpus: [samples.need(gpus[0])], "one entry per GPU; got 1 for 3"),
     "own order": ("predict_needs", sorted_by_name, "must name its GPU"),

@@ -286,6 +286,15 @@ def test_the_task_prolog_leaves_the_request_that_the_user_wrote_but_for_its_bind
     assert said == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
 
 
+@pytest.mark.parametrize(("wished", "given"), [("80", "80"), ("100", "100"), ("40", ""), ("20", ""), ("1e9", "")])
+def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
+    node: Node, wished: str, given: str
+) -> None:
+    lines = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_THREAD_PERCENT=wished)
+    raised = [line for line in lines if "THREAD_PERCENTAGE" in line]
+    assert raised == ([f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={given}"] if given else [])
+
+
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
     said = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
     assert said[-1] == "export CUDA_VISIBLE_DEVICES=1"

@@ -55,6 +55,11 @@ def test_a_share_replaces_the_gpu_and_carries_its_cap() -> None:
     )
 
 
+def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
+    fields = rendered(job_of(), mps_thread_percent=40, thread_cap_percent=80).fields
+    assert (fields["set.gres"], fields["env.GPUSAGE_THREAD_PERCENT"]) == ("mps:40", "80")
+
+
 @pytest.mark.parametrize("place", ["tres_per_job", "tres_per_socket", "tres_per_task"])
 def test_the_other_places_are_emptied(place: str) -> None:
     fields = rendered(job_of(**{place: "gres/gpu:1"}), mps_thread_percent=40).fields

@@ -72,7 +72,11 @@ def test_what_is_set_is_a_plan() -> None:
     fields = share(job_of()).fields
     texts = {key.removeprefix("set."): value for key, value in fields.items() if key.startswith("set.")}
     plan = parse_plan(encode_texts({"v": "1", **texts}))
-    assert (plan.share, plan.labels, plan.memory_cap_mib) == (40, ("a100", "h100", "v100"), 6144)
+    assert (plan.share, plan.labels, plan.memory_cap_mib, plan.threads) == (40, ("a100", "h100", "v100"), 6144, 0)
+
+
+def test_a_plan_may_let_a_container_use_more_threads_than_its_share() -> None:
+    assert share(job_of(), thread_cap_percent=80).fields["set.threads"] == "80"
 
 
 def test_a_label_that_the_user_named_stays_the_only_one() -> None:

@@ -29,9 +29,11 @@ local NUMBERS = {
 }
 local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer" }
 local READ_AS = { gres = "tres_per_node" } -- gres is another name of tres_per_node that adds the version's own prefix
-local VARIABLES = { GPUSAGE_DECISION = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true }
+local VARIABLES = {
+  GPUSAGE_DECISION = true, GPUSAGE_THREAD_PERCENT = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true,
+}
 local INHERITED = {
-  "GPUSAGE_DECISION", "GPUSAGE_JOB", "GPUSAGE_DEVICE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+  "GPUSAGE_DECISION", "GPUSAGE_JOB", "GPUSAGE_DEVICE", "GPUSAGE_THREAD_PERCENT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
   "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
 }
 

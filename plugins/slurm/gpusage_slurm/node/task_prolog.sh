@@ -4,7 +4,7 @@
 
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
-    for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
+    for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
         CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
         echo "unset $name"
     done
@@ -12,7 +12,7 @@ if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
 fi
 
 # Unset variables that job_submit emptied: those that an sbatch inside a job of ours passed on, and the card.
-for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE \
+for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT \
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
     eval "empty=\${$name-given}" # "given" if there is no such variable
     [ -z "$empty" ] && echo "unset $name"
@@ -31,6 +31,14 @@ fi
 # read it. Only the binding that --gpus-per-task implies goes: it would hide the device from every step.
 echo "export GPUSAGE_JOB=${SLURM_JOB_ID:-}"
 echo "unset SLURM_TRES_BIND"
+
+# The site may let a job use more threads than its share. It never gets fewer than Slurm gives it.
+case ${GPUSAGE_THREAD_PERCENT:-} in
+    [1-9] | [1-9][0-9] | 100)
+        [ "$GPUSAGE_THREAD_PERCENT" -gt "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] 2>/dev/null &&
+            echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$GPUSAGE_THREAD_PERCENT"
+        ;;
+esac
 
 # The batch script's device is the job's only one. If Slurm binds several tasks to GPUs, it hides the device from them.
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then

@@ -36,6 +36,12 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
 
   static final String MEMORY_CAP = "GPUSAGE_MEMORY_CAP_MIB";
 
+  /** What a container's processes may use of the GPU's threads, in percent, if that is more than its share. */
+  static final String THREADS = "GPUSAGE_THREAD_PERCENT";
+
+  /** The share itself, which a NodeManager that restarts reads again. */
+  static final String SHARE = "GPUSAGE_SHARE";
+
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareNodeListener.class);
   private static final String TROUBLE = "listener";
 
@@ -198,13 +204,14 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  /** Return the variables of a container with {@code share} of {@code gpu}, whose master lets it use {@code capMib} MiB at most. */
-  static Map<String, String> variables(Node node, String gpu, long share, long capMib) {
+  /** Return the variables of a container with {@code share} of {@code gpu}, whose master lets it use {@code threads} percent of the threads and {@code capMib} MiB at most. */
+  static Map<String, String> variables(Node node, String gpu, long share, long threads, long capMib) {
     Map<String, String> variables = new LinkedHashMap<>();
     variables.put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     variables.put("CUDA_VISIBLE_DEVICES", gpu);
     variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(gpu));
-    variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", String.valueOf(share));
+    variables.put(SHARE, String.valueOf(share));
+    variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", String.valueOf(Math.max(share, Math.min(threads, Settings.WHOLE_GPU))));
     long most = node.memoryMib * share / Settings.WHOLE_GPU;
     long cap = most == 0 || capMib > 0 && capMib < most ? capMib : most;
     if (cap > 0) {
@@ -215,9 +222,15 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
 
   private void dress(Container container, Bindings.Binding binding) {
     Map<String, String> environment = container.getLaunchContext().getEnvironment();
-    String cap = environment.getOrDefault(MEMORY_CAP, "");
+    long threads = number(environment, THREADS);
+    long capMib = number(environment, MEMORY_CAP);
     forgetMps(environment);
-    environment.putAll(variables(node, binding.gpu, binding.share, cap.matches("[0-9]{1,9}") ? Long.parseLong(cap) : 0));
+    environment.putAll(variables(node, binding.gpu, binding.share, threads, capMib));
+  }
+
+  private static long number(Map<String, String> environment, String name) {
+    String text = environment.getOrDefault(name, "");
+    return text.matches("[0-9]{1,9}") ? Long.parseLong(text) : 0;
   }
 
   /** Keep a container without a share off the shared GPUs. We leave alone containers that have whole GPUs from YARN itself. */

@@ -32,6 +32,9 @@ final class Plan {
   /** Hundredths of one GPU, 1 to 100. */
   final int share;
 
+  /** The most of a GPU's threads, in percent, that a container's processes may use; 0 for as much as the share. */
+  final int threads;
+
   /** The most GPU memory that a container may take; 0 if only the share limits it. */
   final int memoryCapMib;
 
@@ -55,6 +58,7 @@ final class Plan {
     }
     id = matched(texts, "id", ID, "have at most 64 letters, digits and ._:-");
     share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
+    threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
     memoryCapMib = number(texts, "memory_cap_mib", "0", 0, 1 << 24);
     labels = labels(texts.getOrDefault("labels", ""));
     fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
@@ -105,6 +109,7 @@ final class Plan {
     texts.put("v", VERSION);
     texts.put("id", id);
     texts.put("share", String.valueOf(share));
+    texts.put("threads", String.valueOf(threads));
     texts.put("memory_cap_mib", String.valueOf(memoryCapMib));
     texts.put("labels", String.join(",", labels));
     texts.put("fallback_after_s", String.valueOf(fallbackAfterS));

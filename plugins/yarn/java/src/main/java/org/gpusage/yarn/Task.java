@@ -35,6 +35,7 @@ final class Task {
     environment.put("GPUSAGE_CONTAINER", String.valueOf(number - 1));
     environment.put("GPUSAGE_CONTAINERS", String.valueOf(plan.containers));
     environment.put(GpuShareNodeListener.MEMORY_CAP, String.valueOf(plan.memoryCapMib));
+    environment.put(GpuShareNodeListener.THREADS, String.valueOf(plan.threads));
     String start =
         "printf %s " + Texts.toBase64(script(command, variables)) + " | base64 -d >" + SCRIPT
             + " && exec bash " + SCRIPT + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr";

@@ -40,4 +40,11 @@ class LaunchScriptTest {
     }
     assertEquals("1", LaunchScript.binding(GPU + GPU + SHARE).get().gpu);
   }
+
+  @Test
+  void theShareIsBelievedBeforeTheThreadsThatMayBeMore() {
+    String share = "export GPUSAGE_SHARE=\"25\"\n";
+    assertEquals(25, LaunchScript.binding(GPU + SHARE + share).get().share);
+    assertEquals(Optional.empty(), LaunchScript.binding(GPU + SHARE + share + share.replace("25", "5")));
+  }
 }

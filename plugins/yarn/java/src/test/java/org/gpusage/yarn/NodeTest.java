@@ -42,19 +42,30 @@ class NodeTest {
     assertEquals("0=6400M", cap(sized, 40, 0));
     Node unsized = node("none", "");
     assertEquals("0=3000M", cap(unsized, 40, 3000));
-    assertFalse(GpuShareNodeListener.variables(unsized, "0", 40, 0).containsKey(LIMIT));
+    assertFalse(GpuShareNodeListener.variables(unsized, "0", 40, 0, 0).containsKey(LIMIT));
   }
 
   @Test
   void theVariablesNameOneGpuAndItsDaemon() {
-    Map<String, String> variables = GpuShareNodeListener.variables(node("none", ""), "GPU-1", 40, 0);
+    Map<String, String> variables = GpuShareNodeListener.variables(node("none", ""), "GPU-1", 40, 0, 0);
     assertEquals("GPU-1", variables.get("CUDA_VISIBLE_DEVICES"));
     assertEquals("40", variables.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+    assertEquals("40", variables.get("GPUSAGE_SHARE"));
     assertEquals("/run/gpusage-mps/GPU-1/pipe", variables.get("CUDA_MPS_PIPE_DIRECTORY"));
   }
 
+  @Test
+  void thePlanMayLetAContainerUseMoreThreadsThanItsShareAndNeverFewer() {
+    int[][] cases = {{0, 40}, {30, 40}, {80, 80}, {900, 100}};
+    for (int[] each : cases) {
+      Map<String, String> variables = GpuShareNodeListener.variables(node("none", ""), "0", 40, each[0], 0);
+      assertEquals(String.valueOf(each[1]), variables.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+      assertEquals("40", variables.get("GPUSAGE_SHARE"));
+    }
+  }
+
   private static String cap(Node node, long share, long capMib) {
-    return GpuShareNodeListener.variables(node, "0", share, capMib).get(LIMIT);
+    return GpuShareNodeListener.variables(node, "0", share, 0, capMib).get(LIMIT);
   }
 
   private static Node node(String key, String value) {
