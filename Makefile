@@ -4,6 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RELEASES ?= bookworm trixie forky
 MARKS ?= slurm
+# So many test files run at a time. The tests on YARN run alone: they keep two processors busy.
+WORKERS ?= 2
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
@@ -26,14 +29,16 @@ demo: .venv/base  ## the main job on a real Slurm of this machine's own, without
 demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Java 17 and Maven (3 minutes)
 	$(BIN)/python examples/demo_yarn.py
 
-test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (10 minutes)
-	$(BIN)/pytest -m "short or not (slurm or yarn or release)"
+test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (8 minutes)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release)"
+	$(BIN)/pytest -m "short and (slurm or yarn)"
 
-test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (20 minutes more)
-	$(BIN)/pytest -m "(slurm or yarn or release) and not short"
+test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (15 minutes more)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slurm and not short"
+	$(BIN)/pytest -m "(yarn or release) and not short"
 
-test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (8 minutes each); MARKS="slurm and short" for a short round
-	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest -m "$(MARKS)" --slurm-release $$release || exit 1; done
+test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
+	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release
