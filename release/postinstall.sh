@@ -4,6 +4,6 @@ find /opt/gpusage -name __pycache__ -type d -prune -exec rm -rf {} +
 /opt/gpusage/bin/python -m compileall -qq -j 0 /opt/gpusage/lib || echo 'gpusage: the modules could not be compiled; commands start more slowly' >&2
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
-    systemctl try-restart gpusaged.service
+    systemctl try-restart gpusaged.service gpusage-late.service
 fi
 exit 0

@@ -10,7 +10,7 @@ if grep -qs '^[^#]*gpusage' "$conf"; then
     exit 1
 fi
 if [ -d /run/systemd/system ]; then
-    systemctl disable --now gpusaged.service
+    systemctl disable --now gpusaged.service gpusage-late.service
 fi
 find /opt/gpusage -name __pycache__ -type d -prune -exec rm -rf {} +
 exit 0

@@ -78,6 +78,21 @@ def mark_of(record: DecisionRecord) -> Mark:
     )
 
 
+def with_mark(text: str, mark: Mark, limit_bytes: int) -> str:
+    """Return *text* with *mark* in the place of the one that it holds, or behind it; only the mark is cut off.
+
+    Args:
+        text: What others wrote stays.
+        mark: Printable ASCII.
+        limit_bytes: Of the whole.
+    """
+    match = _MARK.search(text)
+    others = text[: match.start()] if match else f"{text}; " if text else ""
+    room = limit_bytes - len(others.encode())
+    line = str(mark)
+    return others + (line if len(line) <= room else f"{line[: max(room - 3, 0)]}...")
+
+
 def parse_mark(text: str) -> Mark | None:
     """Return the mark in *text*, where others may have written as well; ``None`` where there is none.
 

@@ -8,12 +8,13 @@ Invariants:
 1. Nothing is read, asked or kept here, but through what is handed over.
 2. With the kill switch on nothing is read or predicted here, and every job stays as it is.
 3. Only the mode ``enforce`` carries out a rewrite; in the other modes it is held back, and the record tells both.
+4. For a job that can be judged but not changed, ``enforce`` is ``advise``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
 from gpusage.advisor import Advisor
@@ -138,7 +139,11 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
     graph = read_model(job, wish) if wish is not None and wish.enabled else None
     decision = premises.advisor.decide(job, graph, cluster)
     decision, rendered = premises.advisor.render(job, decision, cluster)
-    return Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=premises.mode)
+    mode = premises.mode
+    if job.advice_only and decision.code is Code.REWRITE:
+        decision = replace(decision, reasons=(job.advice_only, *decision.reasons))
+        mode = "advise" if mode == "enforce" else mode
+    return Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=mode)
 
 
 def leave_alone(submission: Submission, premises: Premises, reason: str, job: Job | None = None) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.mark import REST_LIMIT_BYTES, Mark, mark_of, parse_mark
+from gpusage.mark import REST_LIMIT_BYTES, Mark, mark_of, parse_mark, with_mark
 from records import RECORD
 
 MARK = Mark(
@@ -65,3 +65,12 @@ def test_a_users_text_becomes_printable_ascii_of_bounded_length() -> None:
     assert text.isprintable()
     assert text.endswith("...")
     assert len(text) == len("gpusage 69215f4a0c3e") + REST_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("others", ["", "project=x", "é"])
+def test_a_mark_takes_the_place_of_another_and_what_others_wrote_stays(others: str) -> None:
+    first = with_mark(others, MARK, 1024)
+    assert first == (f"{others}; {MARK}" if others else str(MARK))
+    newer = replace(MARK, code="BACK", reasons="it was stuck")
+    assert with_mark(first, newer, 1024) == first.replace(str(MARK), str(newer))
+    assert with_mark(others, MARK, len(others.encode()) + 40).endswith("...")

@@ -107,6 +107,17 @@ def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
     assert slurm.rendered.after != yarn.rendered.after
 
 
+def test_a_job_that_cannot_be_changed_any_more_is_advised_and_recorded_as_that(advisor: Advisor, card: str) -> None:
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card, "advice_only": "it is too late"}
+    ruling = ruled(advisor, "slurm", **fields)
+    record = recorded(ruling.verdict)
+    assert (record.mode, record.decision.code, record.decision.reasons[0]) == ("advise", Code.REWRITE, "it is too late")
+    assert ruling.answer.code is Code.KEEP
+    assert ruling.answer.settings == {}
+    assert ruling.claim is None
+    assert ruling.answer.mark.startswith(" REWRITE (advise) gres/gpu:1 -> gres/mps:")
+
+
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: str, mode: SiteMode) -> None:
     ruling = ruled(advisor, "yarn", mode, comment=COMMENT, card=card)

@@ -41,6 +41,7 @@ class Job:
         card: The model's card, where one travelled with the job.
         card_trouble: Why none did, as one sentence, where that is known.
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
+        advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
     """
 
     submission: Submission
@@ -50,6 +51,7 @@ class Job:
     card: str | None = None
     card_trouble: str | None = None
     caveat: str | None = None
+    advice_only: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

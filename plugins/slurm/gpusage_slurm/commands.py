@@ -100,6 +100,21 @@ def doctor() -> None:
 
 
 @slurm.command()
+@click.option("--once", is_flag=True, help="Look once, and end.  [default: every daemon.refresh_s]")
+@_JSON
+@run_by("gpusage_slurm.late.actions:late")
+def late() -> None:
+    """Decide jobs that wait and brought no description of their model: from slurmrestd, or a host without cli_filter.
+
+    Each model is read in a child process with its user's own rights, so this runs as root, beside slurmctld; any other
+    user's is for jobs of its own. gpusaged decides, and a job that still waits is changed. Slurm 22.05 changes no
+    waiting GPU into a share: there, and for srun and salloc, the decision is advice in the job's mark.
+
+    Example: gpusage slurm late --once
+    """
+
+
+@slurm.command()
 @_JSON
 @run_by("gpusage_slurm.actions:status")
 def status() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -108,7 +108,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     ]
     edits += wrappers
     edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode)))
-    edits += _unit_edits(site, _unit(site))
+    edits += _unit_edits(site, wanted=True)
     edits += _backup_edits(site, before[site.slurm_conf], texts[site.slurm_conf])
     # What slurm.conf names must be there first: sbatch reads slurm.conf anew each time, and fails without the script.
     return (*edits, *(edit_of(path, texts[path]) for path in texts))
@@ -134,7 +134,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
     edits.append(edit_of(site.gpusage_toml, None if generated else own))
     if read_text(_backup_path(site)) == edits[0].after:
         edits.append(Edit(path=_backup_path(site), before=edits[0].after, after=None, summary="is removed"))
-    return (*edits, *_unit_edits(site, None))
+    return (*edits, *_unit_edits(site, wanted=False))
 
 
 def new_node_scripts(edits: Iterable[Edit]) -> tuple[str, ...]:
@@ -202,14 +202,23 @@ def _backup_edits(site: Site, before: str, after: str) -> tuple[Edit, ...]:
     return (Edit(path=path, before=read_text(path), after=before, mode=0o600, summary=summary),)
 
 
-def _unit(site: Site) -> str:
-    """Return gpusaged's unit with the full path of this installation's daemon."""
-    text = files("gpusage.service").joinpath("gpusaged.service").read_text(encoding="utf-8")
-    return text.replace("ExecStart=gpusaged\n", f"ExecStart={site.command.with_name('gpusaged')}\n")
+def _unit_edits(site: Site, *, wanted: bool) -> tuple[Edit, ...]:
+    """Return the edits that put gpusage's units in place, or take them away."""
+    folder = site.unit_folder
+    return (
+        ()
+        if folder is None
+        else tuple(edit_of(folder / path.name, text if wanted else None) for path, text in _units(site))
+    )
 
 
-def _unit_edits(site: Site, after: str | None) -> tuple[Edit, ...]:
-    return () if site.unit_folder is None else (edit_of(site.unit_folder / "gpusaged.service", after),)
+def _units(site: Site) -> Iterator[tuple[Path, str]]:
+    """Yield each unit's file as it is shipped, and its text with the full path of this installation's program."""
+    for package, name in (("gpusage.service", "gpusaged"), ("gpusage_slurm.late", "gpusage-late")):
+        path = Path(str(files(package).joinpath(f"{name}.service")))
+        start = re.compile(r"^ExecStart=(gpusaged?)(?= |$)", re.MULTILINE)
+        text = path.read_text(encoding="utf-8")
+        yield path, start.sub(lambda match: f"ExecStart={site.command.with_name(match[1])}", text)
 
 
 def _toml(present: str | None, mode: SiteMode | None) -> str:

@@ -18,12 +18,15 @@ CAVEAT = (
 _LEFT_BEHIND = (
     "--export={} left the description of the model behind, because the Lua of the submission's host has no luaposix"
 )
+ONLY_BATCH = "only batch jobs are changed, not srun or salloc"
 _BATCH = "1"
 _STATUS = re.compile(rf"{SIGN}([0-9]{{1,3}}|unknown)")
 """How `gpusage job-card` ended where it gave neither a card nor a reason; no encoded sentence is of this length."""
 _MISSING = "the host of the submission has no gpusage where its cli_filter.lua looks for it"
 _SLOW = "describing the model took longer than slurm.card_limit_s allows"
 _ENDINGS = {"124": _SLOW, "137": _SLOW, "126": _MISSING, "127": _MISSING}
+_LATER = ("no description of the model came with the job", _MISSING, _SLOW, "describing the model takes longer than")
+_LEFT_BEHIND_END = "left the description of the model behind"
 _ENDED = "gpusage job-card on the host of the submission ended with status {}"
 
 
@@ -32,7 +35,7 @@ def no_card(fields: Mapping[str, str]) -> str | None:
     reason = read_reason(fields.get("card", ""))
     if reason:
         return reason
-    if fields.get("script", _BATCH) != _BATCH:
+    if not is_batch(fields):
         return None
     return UNKNOWN if exports_all(fields) else _LEFT_BEHIND.format(fields["export"])
 
@@ -46,3 +49,13 @@ def read_reason(card: str) -> str | None:
 def exports_all(fields: Mapping[str, str]) -> bool:
     """Tell whether the job takes the whole environment with it, which carries a card in any case."""
     return fields.get("export", "").partition(",")[0] in ("", "ALL")
+
+
+def is_batch(fields: Mapping[str, str]) -> bool:
+    """Tell whether the job is a batch job, not one of srun or salloc."""
+    return fields.get("script", _BATCH) == _BATCH
+
+
+def may_be_read_later(reasons: str) -> bool:
+    """Tell whether the *reasons* of a job's mark begin with one for which its model may be read while it waits."""
+    return reasons.startswith((*_LATER, ONLY_BATCH)) or _LEFT_BEHIND_END in reasons.partition(";")[0]

@@ -17,7 +17,7 @@ from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
 from gpusage_hooks.units import MIB
 from gpusage_slurm.constraint import alternatives
-from gpusage_slurm.missing_card import CAVEAT, exports_all, no_card
+from gpusage_slurm.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
 from gpusage_slurm.script import read_script
 from gpusage_slurm.settings import SLURM
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
@@ -29,6 +29,7 @@ EXCLUSIVE = "0"
 
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 _MAXIMUM_LIST_CHARACTERS = 256
+_MAXIMUM_ADVICE_CHARACTERS = 200
 _TOO_LONG = Tres(
     text=f"a list of more than {_MAXIMUM_LIST_CHARACTERS} characters", name="gpu", generic=True, count=None
 )
@@ -68,6 +69,8 @@ def parse_submission(submission: Submission) -> Job | None:
         model_request=_found_from(fields.get("work_dir", ""), parse_comment(fields.get("comment", ""))),
         card=card if fits else None,
         card_trouble=None if fits else no_card(fields),
+        advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
+        or ("" if is_batch(fields) else ONLY_BATCH),
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 
@@ -180,8 +183,8 @@ def _scopes(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
-    if fields.get("script", "1") != "1":
-        yield "only batch jobs are changed, not srun or salloc"
+    if not is_batch(fields) and not fields.get("card"):
+        yield ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"
     yield from _ill_requests(fields, gpus, kinds)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpusage.mark import Mark, parse_mark
+from gpusage.mark import Mark, parse_mark, with_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
@@ -24,7 +24,8 @@ from gpusage_slurm.tres import is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
 _COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
-_MAXIMUM_BYTES = 1024
+MAXIMUM_BYTES = 1024
+"""Of an admin comment."""
 _REFUSED = "generic resource"
 _CURE = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
 
@@ -49,7 +50,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
         return True
     if mark.code != "STUCK":
         advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
-        _update(job, _comment(job, mark, replace(mark, code="STUCK", reasons=advice)))
+        _update(job, _comment(job, replace(mark, code="STUCK", reasons=advice)))
     return False
 
 
@@ -57,7 +58,7 @@ def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, .
     """Tell whether slurmctld lets the job have *gpu* in the place of its share."""
     back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
     try:
-        _update(job, f"Gres={_restored(row, gpu)}", *freed, _comment(job, mark, back))
+        _update(job, f"Gres={_restored(row, gpu)}", *freed, _comment(job, back))
     except RequestError as error:
         if _REFUSED not in str(error):
             raise
@@ -102,14 +103,15 @@ def _restored(row: Row, gpu: str) -> str:
     return ",".join((gpu, *others))
 
 
-def _comment(job: MarkedJob, old: Mark, new: Mark) -> str:
-    """Return the setting that puts *new* in the place of the mark *old*, within Slurm's limit; the site's stays."""
-    site = job.mark.partition(f"gpusage {old.number}")[0]
-    room = _MAXIMUM_BYTES - len(site.encode())
-    text = str(new)
-    return f"AdminComment={site}{text if len(text) <= room else text[: room - 3] + '...'}"
+def _comment(job: MarkedJob, new: Mark) -> str:
+    """Return the setting that puts *new* in the place of the job's mark, within Slurm's limit."""
+    return f"AdminComment={with_mark(job.mark, new, MAXIMUM_BYTES)}"
+
+
+def job_name(job_id: str) -> str:
+    """Return how `scontrol update` knows the job: an array's limit on tasks at once, 12_[1-9%2], is left out."""
+    return re.sub(r"%[0-9]+", "", job_id)
 
 
 def _update(job: MarkedJob, *settings: str) -> None:
-    # Of an array's limit on tasks at once, 12_[1-9%2], scontrol wants to hear nothing.
-    scontrol.run("scontrol", "update", f"JobId={re.sub(r'%[0-9]+', '', job.job_id)}", *settings)
+    scontrol.run("scontrol", "update", f"JobId={job_name(job.job_id)}", *settings)

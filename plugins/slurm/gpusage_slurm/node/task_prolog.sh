@@ -18,6 +18,17 @@ for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE
     [ -z "$empty" ] && echo "unset $name"
 done
 
+# A job that was decided while it waited holds a share, and nothing in its environment says so: its mark does.
+if [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+    mark=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
+        -e "/^JobId=${SLURM_JOB_ID:-} /!d" -e 's/.* AdminComment=//' \
+        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]* -> gres\/\(mps:[0-9]*\)[^|]*| memory cap \([0-9]*\) MiB;.*/\1 \2/p')
+    [ -n "$mark" ] || exit 0
+    GPUSAGE_DECISION=${mark% *}
+    echo "export GPUSAGE_DECISION=$GPUSAGE_DECISION"
+    echo "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=${mark#* }M"
+fi
+
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back

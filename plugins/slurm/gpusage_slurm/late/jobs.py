@@ -1,0 +1,176 @@
+"""Jobs that wait for a GPU and brought no description of their model, as slurmctld has them.
+
+Invariants:
+
+1. What decides about rights, the job's user, is read from columns of fixed width, where no text of a user's can pass
+   for it.
+2. A user's own words, the comment and the folder, are each all that a command prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpusage.mark import parse_mark
+from gpusage_hooks.comment import parse_comment
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm import scontrol
+from gpusage_slurm.bound import mib
+from gpusage_slurm.jobs import Row, base_id, rows
+from gpusage_slurm.missing_card import may_be_read_later
+from gpusage_slurm.request import describe_request
+
+_ASKED = {
+    "tres_per_node": "tres-per-node",
+    "tres_per_job": "tres-per-job",
+    "tres_per_socket": "tres-per-socket",
+    "tres_per_task": "tres-per-task",
+}
+_COLUMN_OF = {
+    **_ASKED,
+    "tres_bind": "tres-bind",
+    "tres_freq": "tres-freq",
+    "cpus_per_tres": "cpus-per-tres",
+    "mem_per_tres": "mem-per-tres",
+    "features": "Feature",
+    "prefer": "Prefer",
+    "partition": "Partition",
+    "req_nodes": "ReqNodes",
+    "reservation": "Reservation",
+    "qos": "QOS",
+    "min_nodes": "NumNodes",
+    "num_tasks": "NumTasks",
+    "min_cpus": "MinCpus",
+    "cpus_per_task": "cpus-per-task",
+    "pn_min_tmp_disk": "MinTmpDisk",
+}
+"""The fields that job_submit sees, and where `squeue` shows them."""
+
+_LINE_OF = {"exc_nodes": "ExcNodeList", "ntasks_per_tres": "NtasksPerTRES"}
+"""What `squeue` of 22.05 does not show; what a user may write into this line concerns that user's job alone."""
+
+_FIRST = (("JobArrayID", 64), ("StateCompact", 4), ("BatchFlag", 4), ("admin_comment", 1100))
+_COLUMNS = (
+    *(("JobArrayID", 64), ("UserID", 16), ("StateCompact", 4), ("BatchFlag", 4), ("HetJobOffset", 12)),
+    ("OverSubscribe", 12),
+    *((column, 320) for column in _COLUMN_OF.values()),
+    ("admin_comment", 1100),
+)
+_NOTHING = ("", "N/A", "(null)", "*")
+_WHOLE_NODE = "NO"
+_MAXIMUM_SCRIPT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateJob:
+    """A job whose model may be read now.
+
+    Attributes:
+        job_id: As `squeue` has it; the tasks of an array that wait are one.
+        uid: Its user.
+        folder: Where it will run, and where a relative path to a model begins.
+        comment: What its user says.
+        fields: The request as job_submit would see it.
+        admin_comment: Where its mark stands, if it has one.
+    """
+
+    job_id: str
+    uid: int
+    folder: str
+    comment: str
+    fields: Mapping[str, str]
+    admin_comment: str
+
+
+def late_job_ids() -> tuple[str, ...]:
+    """Return the jobs that brought no description of their model: batch jobs that wait, others that run as well.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    asked = tuple((column, 128) for column in _ASKED.values())
+    listed = rows("--states=PENDING,RUNNING", columns=(*_FIRST[:3], *asked, _FIRST[3]))
+    late = {row["JobArrayID"]: bool(row["admin_comment"]) for row in listed if _is_late(row)}
+    marked = [job_id for job_id, is_marked in late.items() if is_marked]
+    rest = {job_id for job_id, is_marked in late.items() if not is_marked}
+    return (*marked, *(job_id for job_id in _commented() if job_id in rest)) if rest else tuple(marked)
+
+
+def look_at(job_id: str) -> LateJob | None:
+    """Return the job as it is now; ``None`` where it waits no more, or was marked or changed meanwhile.
+
+    Raises:
+        RequestError: slurmctld does not answer, or no longer knows it.
+    """
+    which = f"--jobs={base_id(job_id)}"
+    listed = {row["JobArrayID"]: row for row in rows("--states=PENDING,RUNNING", which, columns=_COLUMNS)}
+    row = listed.get(job_id)
+    # Of an array that runs in part squeue prints one comment for each of its parts, all alike.
+    if row is None or not _is_late(row) or not row["UserID"].isdigit() or len(listed) > 1:
+        return None
+    fields = _fields(row, scontrol.job(base_id(job_id)))
+    mark = parse_mark(row["admin_comment"])
+    if mark and mark.before and mark.before != describe_request(fields):
+        return None  # its user has asked for something else since, and will have meant it
+    comment = _printed(which, "Comment:1100")
+    options = script_options(_script(job_id)) if row["BatchFlag"] == "1" else ""
+    return LateJob(
+        job_id=job_id,
+        uid=int(row["UserID"]),
+        folder=_printed(which, "WorkDir:4096"),
+        comment=comment,
+        fields={**fields, "comment": comment, "script_options": options},
+        admin_comment=row["admin_comment"],
+    )
+
+
+def script_options(script: str) -> str:
+    """Return what gpusage.lua says of a batch script: the option for its srun lines that a share cannot carry."""
+    if len(script.encode()) > _MAXIMUM_SCRIPT_BYTES:
+        return "unread"
+    return "cpus-per-gpu" if any(word in script for word in ("--cpus-per-g", "SLURM_CPUS_PER_GPU")) else ""
+
+
+def _script(job_id: str) -> str:
+    return scontrol.run("scontrol", "write", "batch_script", base_id(job_id), "-")
+
+
+def _is_late(row: Row) -> bool:
+    if not any("gpu" in row[column] for column in _ASKED.values()):
+        return False
+    if row["BatchFlag"] == "1" and row["StateCompact"] != "PD":
+        return False
+    mark = parse_mark(row["admin_comment"])
+    return mark is None or (mark.code == "KEEP" and (not mark.number or may_be_read_later(mark.reasons)))
+
+
+def _commented() -> Iterator[str]:
+    """Yield the jobs whose comment seems to name a model; a user may write a line here that passes for another job."""
+    for row in rows("--states=PENDING,RUNNING", columns=(("JobArrayID", 64), ("Comment", 1100))):
+        try:
+            wish = parse_comment(row["Comment"])
+        except RequestError:
+            continue
+        if wish is not None and wish.enabled:
+            yield row["JobArrayID"]
+
+
+def _printed(which: str, column: str) -> str:
+    text = scontrol.run("squeue", "--noheader", "--all", which, f"--Format={column}").strip()
+    return "" if text in _NOTHING else text
+
+
+def _fields(row: Row, line: scontrol.Line) -> dict[str, str]:
+    """Return the job's fields as job_submit would see them."""
+    fields = {name: row[column] for name, column in _COLUMN_OF.items()}
+    fields |= {name: line.get(word, "") for name, word in _LINE_OF.items()}
+    fields["max_nodes"] = fields["min_nodes"].rpartition("-")[2]
+    fields["min_nodes"] = fields["min_nodes"].partition("-")[0]
+    fields["shared"] = "0" if row["OverSubscribe"] == _WHOLE_NODE else ""
+    fields["script"] = row["BatchFlag"]
+    fields["het"] = "0" if row["HetJobOffset"] in _NOTHING else "1"
+    fields["min_mem_per_node"] = f"{mib(line.get('MinMemoryNode', '')):.0f}"
+    fields["min_mem_per_cpu"] = f"{mib(line.get('MinMemoryCPU', '')):.0f}"
+    fields["user_id"] = row["UserID"]
+    return {name: "" if value in _NOTHING else value for name, value in fields.items()}

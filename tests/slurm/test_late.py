@@ -1,0 +1,149 @@
+"""Jobs that come another way than through our cli_filter, on a real Slurm: slurmrestd's, bare clients', srun's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.sandbox.trial import install_plugin
+
+pytestmark = pytest.mark.slurm
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+CHANGES = (23, 11)
+"""22.05 changes no waiting GPU into a share."""
+REPORT = """
+echo "$GPUSAGE_DECISION $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+srun --gres=gpu:1 sh -c 'echo "inner $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"'
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
+    """Return a cluster with gpusage installed; clients in it are bare where they use the other slurm.conf."""
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
+        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+        conf = sandbox.layout.slurm_conf
+        (sandbox.layout.etc / "bare.conf").write_text(
+            "".join(line for line in conf.read_text().splitlines(True) if not line.startswith("CliFilterPlugins"))
+        )
+        yield sandbox
+
+
+@pytest.fixture(autouse=True)
+def empty_queue(sandbox: Sandbox) -> Iterator[None]:
+    """Leave no job to the next test."""
+    yield
+    sandbox.run("scancel", "--state=PENDING", check=False)
+    sandbox.run("scancel", "--state=RUNNING", check=False)
+    sandbox.wait_for_queue()
+
+
+def bare(sandbox: Sandbox, *options: str, comment: str = LIGHT, wrap: str = "true") -> str:
+    """Submit a held job with a client that has no cli_filter."""
+    command = ("sbatch", "--parsable", "--hold", f"--comment={comment}", *options, f"--wrap={wrap}")
+    return sandbox.run(*command, environment={"SLURM_CONF": str(sandbox.layout.etc / "bare.conf")}).stdout.strip()
+
+
+def late(sandbox: Sandbox) -> dict[str, dict[str, str]]:
+    """Look once, and return what became of each job."""
+    document = json.loads(sandbox.run("gpusage", "slurm", "late", "--once", "--json").stdout)
+    return {job["job_id"]: job for job in document["jobs"]}
+
+
+def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
+    """Return what `scontrol show job` says; the mark as a whole."""
+    text = sandbox.run("scontrol", "show", "job", job).stdout
+    return dict(re.findall(r"(\w+)=(\S*)", text)) | dict(re.findall(r"^ *(AdminComment)=(.*?) *$", text, re.MULTILINE))
+
+
+def changes(sandbox: Sandbox) -> bool:
+    return sandbox.installation.major_minor >= CHANGES
+
+
+@pytest.mark.parametrize("request_", ["--gres=gpu:1", "--gpus=1", "--gpus-per-task=1"])
+def test_a_bare_clients_job_runs_on_a_share_with_its_cap_and_inner_sruns(sandbox: Sandbox, request_: str) -> None:
+    output = sandbox.layout.jobs / f"late{request_}"
+    job = bare(sandbox, request_, "--ntasks=1", f"--output={output}", wrap=REPORT)
+    assert "no description of the model came" in shown(sandbox, job)["AdminComment"]
+    outcome = late(sandbox)[job]["outcome"]
+    mark = shown(sandbox, job)["AdminComment"]
+    assert late(sandbox) == {}  # decided once
+    if not changes(sandbox):
+        assert outcome == "advised"
+        assert re.match(r"gpusage \w{12} REWRITE \(advise\) gres/gpu:1 -> gres/mps:\d+ \| Slurm of this", mark), mark
+        return
+    assert outcome == "decided"
+    found = re.match(r"gpusage \w{12} REWRITE gres/gpu:1 -> gres/mps:(\d+).* \| memory cap (\d+) MiB; ", mark)
+    assert found, mark
+    sandbox.run("scontrol", "release", job)
+    sandbox.wait_for_queue()
+    assert output.read_text() == f"mps:{found[1]} {found[1]} 0={found[2]}M\ninner {found[1]}\n"
+    (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
+    assert decision["code"] == "REWRITE"
+
+
+def test_an_array_is_decided_once(sandbox: Sandbox) -> None:
+    job = bare(sandbox, "--gres=gpu:1", "--array=1-3%2")
+    assert list(late(sandbox)) == [f"{job}_[1-3%2]"]
+    assert late(sandbox) == {}
+    if changes(sandbox):
+        assert {row.split()[1] for row in sandbox.run("squeue", "-hro", "%i %b").stdout.splitlines()} == {"gres/mps:25"}
+
+
+def test_what_the_user_changes_before_or_after_stays(sandbox: Sandbox) -> None:
+    """A request that changed since the mark is left alone, a comment that names a model now is heard."""
+    changed = bare(sandbox, "--gres=gpu:1")
+    sandbox.run("scontrol", "update", f"JobId={changed}", "Gres=gpu:2")
+    opted_out = bare(sandbox, "--gres=gpu:1")
+    sandbox.run("scontrol", "update", f"JobId={opted_out}", "Comment=gpusage: off")
+    named = bare(sandbox, "--gres=gpu:1", comment="nothing for us")
+    assert "AdminComment" not in shown(sandbox, named)
+    sandbox.run("scontrol", "update", f"JobId={named}", f"Comment={LIGHT}")
+    outcomes = late(sandbox)
+    assert changed not in outcomes
+    assert outcomes[named]["outcome"] == ("decided" if changes(sandbox) else "advised")
+    assert "gpu" in shown(sandbox, opted_out)["TresPerNode"]
+    if changes(sandbox):
+        sandbox.run("scontrol", "update", f"JobId={named}", "Gres=gpu:1")
+        assert named not in late(sandbox)
+        assert shown(sandbox, named)["TresPerNode"] == "gres/gpu:1"
+
+
+def test_a_model_that_cannot_be_read_and_a_script_that_needs_its_gpu_keep_it(sandbox: Sandbox) -> None:
+    missing = bare(sandbox, "--gres=gpu:1", comment="model=/nowhere/a.onnx")
+    counted = bare(sandbox, "--gres=gpu:1", wrap="srun --cpus-per-gpu=2 true")
+    late(sandbox)
+    assert "must be a file that you can read" in shown(sandbox, missing)["AdminComment"]
+    assert "--cpus-per-gpu" in shown(sandbox, counted)["AdminComment"]
+    assert {shown(sandbox, job)["TresPerNode"][-5:] for job in (missing, counted)} == {"gpu:1"}
+    assert late(sandbox) == {}
+
+
+def test_a_requeued_job_is_decided_while_it_waits_again(sandbox: Sandbox) -> None:
+    job = bare(sandbox, "--gres=gpu:1", wrap="sleep 60")
+
+    def is_in(state: str) -> bool:
+        return shown(sandbox, job)["JobState"] == state
+
+    sandbox.run("scontrol", "release", job)
+    sandbox.wait_for(lambda: is_in("RUNNING"), "it runs")
+    assert late(sandbox) == {}
+    sandbox.run("scontrol", "requeuehold", job)
+    sandbox.wait_for(lambda: is_in("PENDING"), "it waits")
+    assert late(sandbox)[job]["outcome"] == ("decided" if changes(sandbox) else "advised")
+
+
+def test_srun_gets_advice(sandbox: Sandbox) -> None:
+    sandbox.run("sh", "-c", f"srun --gres=gpu:1 --comment={LIGHT} sleep 30 >srun.log 2>&1 &")
+    sandbox.wait_for(sandbox.run("squeue", "-ht", "R").stdout.strip, "srun runs")
+    ((job, seen),) = late(sandbox).items()
+    assert seen["outcome"] == "advised"
+    mark = shown(sandbox, job)["AdminComment"]
+    assert re.match(r"gpusage \w{12} REWRITE \(advise\) gres/gpu:1 -> gres/mps:\d+", mark), mark
