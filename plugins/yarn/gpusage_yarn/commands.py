@@ -9,6 +9,7 @@ import click
 
 from gpusage.cli.deferred import run_by
 from gpusage.configuration import SiteMode
+from gpusage.dividing import PROGRAM
 from gpusage_yarn.sandbox_commands import sandbox
 from gpusage_yarn.submit_command import submit
 
@@ -45,7 +46,12 @@ yarn.add_command(submit)
 @_ROLE
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs that each node of this configuration shares.")
 @click.option(
-    "--mps-command", default="", metavar="PATH", help="Program that starts MPS daemons on the nodes: node/gpusage-mps."
+    "--mps-command",
+    default="",
+    is_flag=False,
+    flag_value=str(PROGRAM),
+    metavar="PATH",
+    help="Program that starts MPS daemons on the nodes.  [with no value: this installation's gpusage-mps]",
 )
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_YES

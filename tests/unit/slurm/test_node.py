@@ -13,37 +13,19 @@ from pathlib import Path
 import pytest
 
 import gpusage_slurm
+from gpusage.dividing.granted import NOT_READ_BACK, granted_of
+from gpusage_hooks.types import Granted
+from mps import GPU, control_in, driver_in, told
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"
 
-# It "runs" while the file `running` lies in its pipe folder, as the real one does while it listens there.
-CONTROL = """#!/bin/sh
-echo "$* device=$CUDA_VISIBLE_DEVICES ceiling=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >>"$0.log"
-if [ "$1" = -d ]; then
-    [ -n "$SINGLE_USER_ONLY" ] && [ -n "$2" ] && exit 1
-    touch "$CUDA_MPS_PIPE_DIRECTORY/running"
-    if [ -n "$STAY" ]; then
-        sleep 30 </dev/null >/dev/null 2>&1 &
-        echo $! >"$0.pid"
-    fi
-    exit 0
-fi
-read -r word
-echo "$word" >>"$0.log"
-[ -e "$CUDA_MPS_PIPE_DIRECTORY/running" ] || exit 1
-[ "$word" = quit ] && rm "$CUDA_MPS_PIPE_DIRECTORY/running"
-exit 0
-"""
-
 
 class Node:
-    """A node with a folder of its own for MPS, and a control command that only writes down what it is told."""
+    """A node with a folder of its own for MPS, and a stand-in for the control daemon."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "mps"
-        self.control = folder / "control"
-        self.control.write_text(CONTROL)
-        self.control.chmod(0o755)
+        self.control = control_in(folder)
 
     def run(self, script: str, job: int, *, prefix: tuple[str, ...] = (), **environment: str) -> list[str]:
         """Run *script* for *job*, and return what it printed; it must end well whatever happens."""
@@ -75,12 +57,15 @@ class Node:
 
     def told(self) -> list[str]:
         """Return what the control command was told."""
-        log = self.control.with_name("control.log")
-        return log.read_text().splitlines() if log.exists() else []
+        return told(self.control)
 
     def runs(self, device: str = "1") -> bool:
         """Tell whether the daemon of *device* runs."""
         return (self.root / f"gpu-{device}" / "pipe" / "running").exists()
+
+    def granted(self, job: int) -> Granted | None:
+        """Return what *job* was given."""
+        return granted_of(str(job), folder=self.root, sm_count=132)
 
     def serves(self, job: int) -> bool:
         """Tell whether *job* was given a daemon."""
@@ -163,8 +148,8 @@ def test_no_user_can_hold_the_lock_on_a_gpu(node: Node, earlier: bool) -> None: 
 
 
 def test_a_daemon_does_not_hold_the_lock_on_its_gpu(node: Node) -> None:
-    node.prolog(7, STAY="yes")
-    held = int(node.control.with_name("control.pid").read_text())  # the stand-in's daemon, still there
+    node.prolog(7, STANDIN_STAYS="yes")
+    held = int(node.control.with_name("nvidia-cuda-mps-control.pid").read_text())  # the stand-in's daemon, still there
     os.kill(held, 0)
     node.prolog(8)  # would wait 5 s and give up
     assert node.serves(8)
@@ -260,6 +245,7 @@ def test_a_gpu_that_hangs_in_the_kernel_holds_the_node_no_longer_than_the_limit(
     node.prolog(7, PATH=f"{programs}:{os.environ['PATH']}", GPUSAGE_PROLOG_LIMIT_S="1")
     assert time.monotonic() - began_s < 10
     assert not node.serves(7)
+    assert node.granted(7) == Granted(share_percent=40, trouble="the GPU did not answer within 1 s")
 
 
 def test_an_epilog_of_a_job_that_was_never_served_does_nothing(node: Node) -> None:
@@ -363,3 +349,189 @@ def test_the_task_prolog_leads_to_the_daemon_that_the_prolog_started(node: Node)
     ]
     node.epilog(7)
     assert not [line for line in node.run("task_prolog.sh", 7, **OURS) if "CUDA_MPS" in line]
+
+
+PROGRAM_OF_SLO = {"SLURM_JOB_COMMENT": "model=r.onnx,mode=infer,slo=50ms"}
+NEWER = {"STANDIN_VERSION": "13010"}
+
+
+def client(node: Node, job: int, **environment: str) -> dict[str, str]:
+    """Return the variables that *job* has after the task prolog, which reads back what a client sees."""
+    lines = node.run("task_prolog.sh", job, **OURS, LD_LIBRARY_PATH=str(node.root.parent), **environment)
+    return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """Return a stand-in for the CUDA driver, where the task prolog finds it."""
+    library = driver_in(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    return library
+
+
+def test_what_a_job_was_given_is_written_down_and_outlives_it(node: Node) -> None:
+    node.prolog(7)
+    given = Granted(division="percentage", share_percent=40, thread_percent=40, trouble=NOT_READ_BACK)
+    assert node.granted(7) == given
+    node.epilog(7)
+    assert node.granted(7) == given
+
+
+@pytest.mark.usefixtures("driver")
+def test_what_a_client_sees_is_read_back(node: Node) -> None:
+    node.prolog(7)
+    client(node, 7, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=4096M")
+    # 132 SMs * 40 % = 52.8, of which the client sees 52: 39.4 % of 132, and at most 40
+    assert node.granted(7) == Granted(
+        division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=4 * 2**30
+    )
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_client_that_no_daemon_holds_is_found_out(node: Node) -> None:
+    node.prolog(7)
+    (node.root / "gpu-1" / "pipe" / "running").unlink()  # the daemon died
+    client(node, 7)
+    granted = node.granted(7)
+    assert granted is not None
+    assert (granted.division, granted.thread_percent) == ("whole", None)
+    assert granted.trouble == "no MPS daemon holds the client: it sees all SMs"
+
+
+def test_a_site_may_let_a_job_use_more_than_its_share(node: Node) -> None:
+    node.prolog(7)
+    assert client(node, 7, GPUSAGE_THREAD_PERCENT="70")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "70"
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in client(node, 7, GPUSAGE_THREAD_PERCENT="170")
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in client(node, 7, GPUSAGE_THREAD_PERCENT="7; reboot")
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_job_with_a_latency_limit_gets_sms_of_its_own_where_mps_can_give_them(node: Node) -> None:
+    node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER)
+    node.prolog(8, device=GPU, **NEWER)
+    first, second = client(node, 7), client(node, 8)
+    assert f"-d -S device={GPU} ceiling=none" in node.told()
+    # 40 % of 16 chunks are 6.4: up to 7 for the job with the limit, down to 6 for the one beside it; 8 of 132 SMs each
+    assert first["CUDA_MPS_SM_PARTITION"] == f"{GPU}/Dx1AAAA"
+    assert second["CUDA_MPS_SM_PARTITION"] == f"{GPU}/Dx2AAAA"
+    assert first["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+    percents = {job: (granted := node.granted(job)) and (granted.division, granted.thread_percent) for job in (7, 8)}
+    assert percents == {7: ("partition", 43), 8: ("partition", 37)}  # 56 of 132, 48 of 132, rounded up
+    node.epilog(7)
+    assert (node.root / f"gpu-{GPU}" / "pipe" / "partitions").read_text() == "Dx2AAAA 6\n"
+    node.epilog(8)
+    assert not node.runs(GPU)
+
+
+def test_where_mps_is_too_old_a_latency_limit_is_kept_by_percentage(node: Node) -> None:
+    node.prolog(7, device=GPU, **PROGRAM_OF_SLO)
+    granted = node.granted(7)
+    assert granted is not None
+    assert (granted.division, granted.thread_percent) == ("percentage", 40)
+    assert granted.trouble.startswith("the GPU is divided by percentage, not by partitions")
+
+
+def test_a_gpu_whose_sms_cannot_be_cut_is_divided_by_percentage(node: Node) -> None:
+    node.prolog(7, device=GPU, STANDIN_CHUNKS="none", **PROGRAM_OF_SLO, **NEWER)
+    granted = node.granted(7)
+    assert granted is not None
+    assert granted.division == "percentage"
+    assert [line for line in node.told() if line.startswith("-d")][-1] == f"-d device={GPU} ceiling=none"
+
+
+def test_a_job_for_which_no_sms_are_left_runs_without_mps(node: Node) -> None:
+    node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="100")
+    node.prolog(8, device=GPU, **NEWER)
+    assert (node.serves(7), node.serves(8)) == (True, False)
+    assert node.granted(8) == Granted(share_percent=40, trouble="no SMs were free for a partition")
+    node.epilog(7)
+    assert not node.runs(GPU)
+
+
+@pytest.mark.usefixtures("driver")
+def test_under_static_partitioning_a_client_without_a_partition_is_found_out(node: Node) -> None:
+    node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER)
+    (node.root / f"gpu-{GPU}" / "pipe" / "partitions").write_text("")
+    client(node, 7)
+    granted = node.granted(7)
+    assert granted is not None
+    assert granted.trouble == "a client cannot start: cuInit ended with 915"
+
+
+def test_with_mps_v3_each_job_has_a_namespace_whose_limits_the_daemon_keeps(node: Node) -> None:
+    newer = {"GPUSAGE_MPS_PROTOCOL": "3", "STANDIN_VERSION": "13040", "GPUSAGE_MEMORY_MIB": "4096"}
+    for job in (7, 8):
+        node.prolog(job, device=GPU, **newer)
+    pipe = node.root / f"gpu-{GPU}" / "pipe" / "gpusage"
+    assert client(node, 7)["CUDA_MPS_PIPE_DIRECTORY"] == str(pipe / "job7")
+    limits = "--server=gpusage --active-thread-percentage=40 --client-priority=1 --pinned-memory-limit=4096M"
+    assert (pipe / "job7" / "limits").read_text() == f"namespace set job7 {limits}\n"
+    assert f"server create gpusage --uid=1000 --allowed-devices={GPU}" in node.told()
+    node.epilog(7)
+    assert [each.name for each in pipe.iterdir()] == ["job8"]
+    node.epilog(8)
+    assert not node.runs(GPU)
+
+
+def test_where_mps_knows_no_v3_the_daemon_speaks_v2(node: Node) -> None:
+    node.prolog(7, GPUSAGE_MPS_PROTOCOL="3")
+    assert node.serves(7)
+    assert node.told()[-1] == "get_server_list"
+
+
+def test_a_daemon_that_died_and_left_its_pipe_is_started_again(node: Node) -> None:
+    node.prolog(7)
+    pipe = node.root / "gpu-1" / "pipe"
+    (pipe / "running").rename(pipe / "stale")
+    node.prolog(8)
+    assert node.serves(8)
+    assert node.runs()
+
+
+def test_what_another_boot_left_is_forgotten(node: Node, tmp_path: Path) -> None:
+    boot = tmp_path / "boot"
+    boot.write_text("one\n")
+    node.prolog(7, user=1000, GPUSAGE_BOOT_ID=str(boot))
+    boot.write_text("two\n")
+    node.prolog(8, user=1001, GPUSAGE_BOOT_ID=str(boot))
+    assert node.serves(8)
+    node.epilog(8)  # the last one: what was there before the boot has no job any more
+    assert not node.runs()
+
+
+@pytest.mark.parametrize(
+    ("environment", "trouble"),
+    [
+        ({"GPUSAGE_MPS_CONTROL": "no-such-command"}, "MPS is not on this node"),
+        ({"STANDIN_FAILS": "yes"}, "MPS could not be started"),
+    ],
+)
+def test_the_record_says_why_a_job_runs_without_mps(node: Node, environment: dict[str, str], trouble: str) -> None:
+    node.prolog(7, **environment)
+    assert not node.serves(7)
+    assert node.granted(7) == Granted(share_percent=40, trouble=trouble)
+
+
+def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: Node) -> None:
+    node.prolog(7)
+    began_s = time.monotonic()
+    node.prolog(8, STANDIN_HANGS="yes", GPUSAGE_PROLOG_LIMIT_S="1")
+    assert time.monotonic() - began_s < 10
+    assert node.runs()
+    assert node.granted(8) == Granted(share_percent=40, trouble="the MPS daemon of the GPU does not answer")
+
+
+def test_another_users_job_is_told_so(node: Node) -> None:
+    node.prolog(7, user=1000)
+    node.prolog(8, user=1001)
+    assert node.granted(8) == Granted(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
+
+
+def test_two_jobs_at_once_share_one_daemon(node: Node) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(node.prolog, range(7, 13)))
+    assert len([line for line in node.told() if line.startswith("-d")]) == 1
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(node.epilog, range(7, 13)))
+    assert not node.runs()

@@ -5,15 +5,16 @@
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
-        CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+        CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
         echo "unset $name"
     done
     exit 0
 fi
 
 # Unset variables that job_submit emptied: those that an sbatch inside a job of ours passed on, and the card.
-for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT \
-    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD GPUSAGE_JOB GPUSAGE_DEVICE \
+    GPUSAGE_THREAD_PERCENT CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE \
+    CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
     eval "empty=\${$name-given}" # "given" if there is no such variable
     [ -z "$empty" ] && echo "unset $name"
 done
@@ -34,7 +35,9 @@ fi
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none: with an old percentage, its user's own MPS daemon would still limit it to the share.
 if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
-    echo "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    for name in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY GPUSAGE_THREAD_PERCENT; do
+        eval "[ -z \"\${$name:-}\" ] || echo 'unset $name'"
+    done
     exit 0
 fi
 
@@ -46,8 +49,10 @@ echo "unset SLURM_TRES_BIND"
 # The site may let a job use more threads than its share. It never gets fewer than Slurm gives it.
 case ${GPUSAGE_THREAD_PERCENT:-} in
     [1-9] | [1-9][0-9] | 100)
-        [ "$GPUSAGE_THREAD_PERCENT" -gt "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] 2>/dev/null &&
+        if [ "$GPUSAGE_THREAD_PERCENT" -gt "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] 2>/dev/null; then
+            export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="$GPUSAGE_THREAD_PERCENT"
             echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$GPUSAGE_THREAD_PERCENT"
+        fi
         ;;
 esac
 
@@ -58,14 +63,32 @@ elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
     echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
 fi
 
-# If the prolog could start an MPS daemon for this job, it wrote where the daemon listens. Its only device is number 0.
+# If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. Its only device is 0.
 job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
-if [ -r "$job_file" ]; then
-    read -r folder <"$job_file" || folder=
-    if [ -n "$folder" ] && [ -d "$folder/pipe" ]; then
-        echo "export CUDA_MPS_PIPE_DIRECTORY=$folder/pipe"
-        echo "export CUDA_MPS_LOG_DIRECTORY=$folder/log"
-        echo "export CUDA_VISIBLE_DEVICES=0"
-    fi
-fi
+[ -r "$job_file" ] || exit 0
+{
+    read -r folder
+    if [ -z "$folder" ] || [ ! -d "$folder/pipe" ]; then exit 0; fi
+    while IFS== read -r name value; do
+        case $name in
+            CUDA_MPS_SM_PARTITION) # SMs of its own, of which a percentage would take a part; cli_filter looks for one
+                export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100
+                echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"
+                ;;
+            CUDA_MPS_PIPE_DIRECTORY | CUDA_MPS_LOG_DIRECTORY) ;;
+            *) continue ;;
+        esac
+        export "$name=$value"
+        echo "export $name=$value"
+    done
+} <"$job_file"
+export CUDA_VISIBLE_DEVICES=0
+echo "export CUDA_VISIBLE_DEVICES=0"
+
+# Read back, once for each job, what a client really sees. Whatever it says, the job runs.
+here=$(dirname "$(readlink -f "$0")")
+for program in "$here/gpusage-mps" "$here/../../gpusage/dividing/gpusage-mps" "$here/../../../../core/gpusage/dividing/gpusage-mps"; do
+    [ ! -x "$program" ] || break # beside this script, as installed, or in a checkout
+done
+[ ! -x "$program" ] || "$program" probe "${SLURM_JOB_ID:-}" </dev/null >/dev/null 2>&1
 exit 0

@@ -1,0 +1,112 @@
+"""What a job was given of a GPU, as `gpusage-mps` wrote it on the node, and as the job's own client read it back.
+
+Invariants:
+
+1. The node's file is root's. What the client read back is the user's own file: it describes, and gives the job nothing.
+2. A file that is missing, too large, or not ours is never an error: nothing was read back then.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpusage.plain_text import ascii_line, shortened
+from gpusage_hooks.types import Granted
+from gpusage_hooks.units import GIB, MIB
+
+FOLDER = Path("/run/gpusage-mps")
+"""Where `gpusage-mps` keeps its files, unless the environment names another folder."""
+
+NOT_READ_BACK = "not read back"
+_WITHOUT_MPS = "no MPS daemon holds the client: it sees all SMs"
+_MAXIMUM_BYTES = 4096
+_CLAUSE_CHARACTERS = 120
+_JOB = re.compile(r"[A-Za-z0-9_]{1,80}")
+_LIMIT = re.compile(r"0=([0-9]{1,9})([MG])B?")
+_UNITS = {"M": MIB, "G": GIB}
+_File = TypeVar("_File")
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client saw, as probe.py prints it."""
+
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    thread_percent: str | None = None
+    memory_limit: str | None = None
+    priority: str | None = None
+    partition: str | None = None
+    trouble: str = ""
+
+
+def granted_of(job_id: str, *, folder: Path = FOLDER, sm_count: int | None = None) -> Granted | None:
+    """Return what the job *job_id* of this node was given; ``None`` where it shared no GPU through us.
+
+    Args:
+        job_id: In the workload manager's own form.
+        folder: Where `gpusage-mps` keeps its files.
+        sm_count: Of the whole GPU, where that is known: a client that sees them all is held by nothing.
+    """
+    if not _JOB.fullmatch(job_id):
+        return None
+    given = _read(folder / "granted" / f"{job_id}.json", Granted)
+    if given is None or given.division == "whole":
+        return given
+    return _read_back(given, _read(folder / "granted" / f"{job_id}.seen", Seen), sm_count)
+
+
+def _read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Granted:
+    """Return *given* with what a client saw of it."""
+    if seen is None or seen.sm_count is None:
+        return _with_trouble(given, (seen and _clause(seen.trouble)) or NOT_READ_BACK)
+    percent = given.thread_percent
+    if given.division == "percentage":
+        percent = _percent(seen.thread_percent) or percent
+    if sm_count and percent is not None and percent < _WHOLE and seen.sm_count >= sm_count:
+        return _with_trouble(replace(given, division="whole", thread_percent=None), _WITHOUT_MPS)
+    limits = (given.memory_limit_bytes, _bytes(seen.memory_limit))
+    least = min((limit for limit in limits if limit is not None), default=None)
+    if sm_count:
+        percent = min(_WHOLE, math.ceil(_WHOLE * seen.sm_count / sm_count))
+    return replace(given, thread_percent=percent, memory_limit_bytes=least)
+
+
+def _with_trouble(given: Granted, clause: str) -> Granted:
+    return replace(given, trouble="; ".join(filter(None, (given.trouble, clause))))
+
+
+def _percent(text: str | None) -> int | None:
+    """Return the percentage that *text* names, from 1 to 100; ``None`` for anything else."""
+    number = int(text) if text and text.isascii() and text.isdigit() and len(text) < len("1000") else 0
+    return number if 0 < number <= _WHOLE else None
+
+
+def _bytes(text: str | None) -> int | None:
+    """Return the limit of device 0 in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's own form, ``0=4096M``."""
+    limit = _LIMIT.fullmatch(text or "")
+    return int(limit[1]) * _UNITS[limit[2]] if limit else None
+
+
+def _clause(text: str) -> str:
+    return shortened(ascii_line(text), _CLAUSE_CHARACTERS)
+
+
+def _read(path: Path, kind: type[_File]) -> _File | None:
+    """Return the value in the file at *path*; ``None`` where there is none, or no regular file holds it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(_MAXIMUM_BYTES)
+        return msgspec.json.decode(content, type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+_WHOLE = 100  # percent

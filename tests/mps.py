@@ -1,0 +1,33 @@
+"""A node's MPS without a GPU: stand-ins for NVIDIA's control daemon and for the CUDA driver, for all tests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+STANDINS = Path(__file__).parent / "standins"
+PROGRAM = Path(__file__).parents[1] / "core/gpusage/dividing/gpusage-mps"
+GPU = "GPU-8932f937-d72c-4106"
+"""The one whose partitions the stand-in shows."""
+
+
+def control_in(folder: Path) -> Path:
+    """Return a copy of the stand-in for the control daemon in *folder*, under its real name; its log lies beside it."""
+    return Path(shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder))
+
+
+def driver_in(folder: Path) -> Path | None:
+    """Return a stand-in for the CUDA driver in *folder*, under its real name; ``None`` where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    library = folder / "libcuda.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, STANDINS / "libcuda.c"], check=True)
+    return library
+
+
+def told(control: Path) -> list[str]:
+    """Return what the stand-in *control* was told."""
+    log = control.with_name(f"{control.name}.log")
+    return log.read_text().splitlines() if log.exists() else []
