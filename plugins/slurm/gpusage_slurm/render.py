@@ -54,7 +54,8 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered 
     if decision.code is not Code.REWRITE or not change.fields:
         return Rendered(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
     after = change.after if change.after.startswith("gres/") else f"{before}, {change.after}"
-    return Rendered(before=before, after=after, fields=MappingProxyType({**change.fields}))
+    priority = _priority(job) if f"env.{DECISION_VARIABLE}" in change.fields else {}
+    return Rendered(before=before, after=after, fields=MappingProxyType({**change.fields, **priority}))
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:
@@ -155,6 +156,12 @@ def _cap_variables(request: GpuRequest) -> dict[str, str]:
     if request.thread_cap_percent is not None:
         variables[f"env.{THREADS_VARIABLE}"] = str(request.thread_cap_percent)
     return variables
+
+
+def _priority(job: Job) -> dict[str, str]:
+    """Return the variable that lets the kernels of a job with a latency limit go before those of the jobs beside it."""
+    is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
+    return {"env.CUDA_MPS_CLIENT_PRIORITY": "0" if is_urgent else "1"}  # MPS's own: normal, and below normal
 
 
 def _may_prefer(fields: Mapping[str, str]) -> bool:

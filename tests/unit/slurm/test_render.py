@@ -51,8 +51,14 @@ def test_a_share_replaces_the_gpu_and_carries_its_cap() -> None:
             "set.prefer": "v100",
             "env.GPUSAGE_DECISION": "mps:40",
             "env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M",  # 6 x 1024 MiB
+            "env.CUDA_MPS_CLIENT_PRIORITY": "1",
         },
     )
+
+
+def test_a_job_with_a_latency_limit_goes_before_those_beside_it() -> None:
+    urgent = job_of(tres_per_node="gres:gpu:1", comment="model=r.onnx,mode=infer,slo=50ms")
+    assert rendered(urgent, mps_thread_percent=40).fields["env.CUDA_MPS_CLIENT_PRIORITY"] == "0"
 
 
 def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
