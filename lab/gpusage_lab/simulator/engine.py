@@ -1,0 +1,265 @@
+"""The simulation itself: events in the order of their time, each of which moves jobs on or off GPUs.
+
+Invariants, which tests/properties hold:
+
+1. On no GPU are more jobs than the policy allows, and a job that wants to be alone is alone.
+2. A job does exactly its work: time on GPUs times the speed there, no matter who comes and goes beside it.
+3. Every job ends. The same jobs, fleet, policy and truth give the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from gpusage_lab.simulator.contract import Ask, Policy, Truth
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.gpus import Gpus
+from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.reservation import earliest
+from gpusage_lab.simulator.result import Record, Result
+from gpusage_lab.simulator.roles import Roles
+from gpusage_lab.simulator.runs import Run, Runs, Way
+from gpusage_lab.simulator.waiting import Waiting
+
+OUT_OF_MEMORY_S = 30.0
+"""From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
+TOLD = 200
+"""Times that the progress is told."""
+
+
+def simulate(
+    jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None] | None = None
+) -> Result:
+    """Return what becomes of *jobs* on *fleet* where *policy* decides and *truth* is what happens.
+
+    Args:
+        jobs: At least one.
+        fleet: The cluster's GPUs.
+        policy: Is told what is predicted alone.
+        truth: Speeds, memory and interference.
+        progress: Is told now and then how many jobs have ended.
+
+    Raises:
+        RequestError: A job fits nowhere.
+    """
+    return _Engine(jobs, fleet, policy, truth, progress or (lambda _: None)).run()
+
+
+class _Engine:
+    """State of one simulation."""
+
+    def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
+        self.jobs, self.fleet, self.policy, self.progress = jobs, fleet, policy, progress
+        self.roles = Roles(fleet, policy, truth)
+        self.gpus = Gpus(fleet, self.roles, policy.most_per_gpu)
+        self.runs = Runs(self.gpus, self.roles)
+        self.waiting = Waiting()
+        self.record = Record(len(jobs))
+        self.oldest: tuple[int, int] | None = None
+        self.until_s = 0.0
+        self.freed: list[int] = []
+        self.ended = 0
+
+    def run(self) -> Result:
+        """Return the result once every job has ended."""
+        self.gpus.begin(float(self.jobs.submit_s[0]))
+        for now_s, arrivals in self._arrivals():
+            self._end_until(now_s)
+            self._arrive(arrivals, now_s)
+        self._end_until(float("inf"))
+        self.progress(self.ended)
+        self.gpus.end(float(self.record.end_s.max()))
+        return self.record.result(self.jobs, self.fleet, self.policy.name, self.gpus)
+
+    def _arrivals(self) -> Iterator[tuple[float, list[int]]]:
+        """Yield each time at which jobs come, with these jobs."""
+        times = self.jobs.submit_s.tolist()
+        for now_s, group in groupby(range(len(times)), key=times.__getitem__):
+            yield now_s, [*group]
+
+    def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
+        kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
+        for job in arrivals:
+            role = self.roles.number(Ask(int(kind[job]), int(count[job])))
+            if role not in self.waiting:
+                fresh.add(role)
+            self.waiting.add(role, job)
+        self._start_where_possible(fresh, now_s)
+
+    def _end_until(self, before_s: float) -> None:
+        while (event := self.runs.next_end(before_s)) is not None:
+            now_s, job, run = event
+            fresh: set[int] = set()
+            for gpu in run.gpus:
+                if not self.gpus.here[gpu]:
+                    self.gpus.empty_at_s[gpu] = 0.0
+            if run.way == "work":
+                self._finish(job, run, now_s)
+            else:
+                fresh.add(self._send_back(job, run))
+            self._refill(run.gpus, now_s)
+            if fresh:
+                self._start_where_possible(fresh, now_s)
+
+    def _finish(self, job: int, run: Run, now_s: float) -> None:
+        gpu_type = self.gpus.type_of[run.gpus[0]]
+        alone_s = float(self.jobs.work_s[job]) / self.roles.speed(run.role, gpu_type)
+        self.record.end(job, run, alone_s, now_s)
+        self.ended += 1
+        if self.ended % max(len(self.jobs) // TOLD, 1) == 0:
+            self.progress(self.ended)
+
+    def _send_back(self, job: int, run: Run) -> int:
+        """Let a job wait again that was profiled, or that ran out of memory; return its new role."""
+        ask, demand = self.roles.asks[run.role], self.roles.demands[run.role]
+        if run.way == "profile":
+            ask = ask._replace(stage="profiled")
+        else:
+            self.record.out_of_memory[job] += 1
+            whole = self.fleet.types[self.gpus.type_of[run.gpus[0]]].memory_bytes
+            ask = ask._replace(stage="rescued", above_bytes=whole if demand.alone else ask.above_bytes)
+        role = self.roles.number(ask)
+        self.waiting.add(role, job)
+        return role
+
+    def _start_where_possible(self, fresh: set[int], now_s: float) -> None:
+        """Start jobs of the roles *fresh*, of which none could be tried before."""
+        if self.policy.backfill == "none":
+            self._start_in_order(now_s)
+            return
+        while fresh := {role for role in fresh if role in self.waiting}:
+            role = min(fresh, key=self._turn)
+            if not self._place(role, now_s):
+                fresh.discard(role)
+        self._reserve(now_s)
+        if self.freed:
+            self._refill((), now_s)
+
+    def _turn(self, role: int) -> tuple[float, int]:
+        return self.roles.rank(role, self.roles.demands[role].types[0]), self.waiting.head(role)
+
+    def _start_in_order(self, now_s: float) -> None:
+        while self.waiting:
+            _, role = self.waiting.oldest()
+            if not self._place(role, now_s):
+                return
+
+    def _place(self, role: int, now_s: float) -> bool:
+        """Start the oldest job of *role* where it is welcome; tell whether it could."""
+        count = self.roles.asks[role].gpu_count
+        for gpu_type in self.roles.demands[role].types:
+            if count == 1:
+                gpu = self.gpus.cheapest(gpu_type, role)
+                if gpu is not None:
+                    self._start(role, (gpu,), now_s)
+                    return True
+            elif self.gpus.free_count[gpu_type] >= count:
+                self._start(role, self.gpus.empties(gpu_type, count), now_s)
+                return True
+        return count == 1 and self._place_for_a_while(role, now_s)
+
+    def _place_for_a_while(self, role: int, now_s: float) -> bool:
+        """Start a job on a reserved GPU where it will be gone in time."""
+        for gpu in self.gpus.reserved:
+            here = self.gpus.here[gpu]
+            if self.roles.cost(self.gpus.type_of[gpu], here, role) is not None and self._ends_in_time(role, gpu, now_s):
+                self._start(role, (gpu,), now_s)
+                return True
+        return False
+
+    def _refill(self, gpus: Iterable[int], now_s: float) -> None:
+        """Let jobs that wait onto *gpus*, from which one has gone, and onto those that are held no more."""
+        if self.policy.backfill == "none":
+            self._start_in_order(now_s)
+            return
+        todo = [*gpus, *self.freed]
+        self.freed.clear()
+        while todo and self.waiting:
+            gpu = todo.pop()
+            self._start_oldest(gpu, now_s)
+            while (role := self._next_for(gpu, now_s)) is not None:
+                count = self.roles.asks[role].gpu_count
+                self._start(role, (gpu,) if count == 1 else self.gpus.empties(self.gpus.type_of[gpu], count), now_s)
+            self._reserve(now_s)
+            todo += self.freed
+            self.freed.clear()
+
+    def _reserve(self, now_s: float) -> None:
+        """Hold the GPUs that will be empty first for the oldest job that waits, so that nobody delays it for ever."""
+        if self.oldest is not None or not self.waiting or self.policy.backfill != "reserve":
+            return
+        self.oldest = self.waiting.oldest()
+        role = self.oldest[1]
+        held, at_s = earliest(
+            self.gpus.empty_at_s, self.fleet, self.roles.demands[role].types, self.roles.asks[role].gpu_count
+        )
+        self.until_s = max(at_s, now_s)
+        self.gpus.reserve(held)
+
+    def _start_oldest(self, gpu: int, now_s: float) -> None:
+        """Start the job for which GPUs are held, once they and others that are free are enough."""
+        if self.oldest is None:
+            return
+        role, gpus = self.oldest[1], self.gpus
+        gpu_type, count = gpus.type_of[gpu], self.roles.asks[role].gpu_count
+        if count == 1:
+            if gpu in gpus.reserved and self.roles.cost(gpu_type, gpus.here[gpu], role) is not None:
+                self._start(role, (gpu,), now_s)
+            return
+        held = [one for one in sorted(gpus.reserved) if not gpus.here[one] and gpus.type_of[one] == gpu_type][:count]
+        if held and len(held) + gpus.free_count[gpu_type] >= count:
+            self._start(role, [*held, *gpus.empties(gpu_type, count - len(held))], now_s)
+
+    def _next_for(self, gpu: int, now_s: float) -> int | None:
+        """Return the role whose turn it is on *gpu*, of those that fit there."""
+        roles, gpu_type, here = self.roles, self.gpus.type_of[gpu], self.gpus.here[gpu]
+        if roles.is_closed(here):
+            return None
+        most = 1 if gpu in self.gpus.reserved else max(self.gpus.free_count[gpu_type], 1)
+        costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
+        best: tuple[float, int, int] | None = None
+        for role, job in self.waiting.heads():
+            cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
+            if cost is None or counts[role] > most:
+                continue
+            turn = (rank(role, gpu_type), job, role)
+            if (best is None or turn < best) and self._may_stand(role, gpu, now_s):
+                best = turn
+        return None if best is None else best[2]
+
+    def _may_stand(self, role: int, gpu: int, now_s: float) -> bool:
+        """Tell whether *gpu* is not held for another, or the oldest job of *role* is gone from it in time."""
+        return gpu not in self.gpus.reserved or self._ends_in_time(role, gpu, now_s)
+
+    def _ends_in_time(self, role: int, gpu: int, now_s: float) -> bool:
+        """Tell whether the oldest job of *role* is gone from *gpu* when that is needed."""
+        return now_s + self._expected_s(self.waiting.head(role), role, gpu) <= self.until_s
+
+    def _expected_s(self, job: int, role: int, gpu: int) -> float:
+        """Return how long *job* would stay on *gpu*, by its time limit."""
+        speed = self.roles.speed(role, self.gpus.type_of[gpu])
+        return self.roles.demands[role].profiling_s or float(self.jobs.limit_s[job]) / speed
+
+    def _start(self, role: int, gpus: Sequence[int], now_s: float) -> None:
+        """Start the oldest job of *role* on *gpus*."""
+        job, first = self.waiting.pop(role), gpus[0]
+        expected_at_s = now_s + self._expected_s(job, role, first)
+        here = tuple(sorted((*self.gpus.here[first], role)))
+        way, left_s = self._way(job, role, self.gpus.type_of[first], here)
+        self.record.start(job, first, self.roles.demands[role], now_s)
+        self.runs.begin(job, Run(role, gpus, way, left_s, now_s), now_s)
+        for gpu in gpus:
+            self.gpus.empty_at_s[gpu] = max(self.gpus.empty_at_s[gpu], expected_at_s)
+        if self.oldest is not None and self.oldest[0] == job:
+            self.freed += sorted(self.gpus.reserved)
+            self.gpus.release()
+            self.oldest = None
+
+    def _way(self, job: int, role: int, gpu_type: int, here: tuple[int, ...]) -> tuple[Way, float]:
+        demand = self.roles.demands[role]
+        if self.roles.runs_out(gpu_type, here, role):
+            return "out_of_memory", OUT_OF_MEMORY_S
+        if demand.profiling_s > 0:
+            return "profile", demand.profiling_s
+        return "work", float(self.jobs.work_s[job])

@@ -1,0 +1,53 @@
+"""The GPUs of a cluster, numbered; those of one type are neighbours. Nodes are left out (docs/simulator.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.types import Cluster, Gpu, GpuPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """The GPUs of one type; *gpu* is ``None`` where the catalogue does not know it, and their memory is without end."""
+
+    name: str
+    gpu_count: int
+    memory_bytes: float = inf
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """All GPUs: the first type's have the numbers from 0 on, then come the second's.
+
+    Attributes:
+        cluster: As the policies of production are asked about it.
+    """
+
+    types: tuple[GpuType, ...]
+    cluster: Cluster
+
+    @property
+    def gpu_count(self) -> int:
+        """Return how many GPUs there are."""
+        return sum(one.gpu_count for one in self.types)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return the number of each type's first GPU."""
+        return tuple(sum(one.gpu_count for one in self.types[:index]) for index in range(len(self.types)))
+
+
+def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
+    """Return the GPUs of *cluster*; its pools without GPUs are left out."""
+    types = tuple(_type_of(pool, catalogue) for pool in cluster.pools if pool.gpu_count > 0)
+    return Fleet(types=types, cluster=cluster)
+
+
+def _type_of(pool: GpuPool, catalogue: Catalogue) -> GpuType:
+    gpu = None if pool.gpu is None else catalogue.find(pool.gpu)
+    memory_bytes = inf if gpu is None else float(gpu.memory_bytes)
+    return GpuType(name=pool.site_type, gpu_count=pool.gpu_count, memory_bytes=memory_bytes, gpu=gpu)
