@@ -60,10 +60,17 @@ RUNS: tuple[tuple[Mode, int], ...] = (
 )
 CASES = (
     ("by SM activity, as before", SharingRules(rule="activity"), "", None),
+    ("by SM activity, utilization=60", SharingRules(rule="activity"), ",utilization=60", None),
+    ("by SM activity, utilization=30", SharingRules(rule="activity"), ",utilization=30", None),
+    ("by known utilization", SharingRules(rule="utilization"), "", None),
+    ("by known utilization, utilization=60", SharingRules(rule="utilization"), ",utilization=60", None),
+    ("by known utilization, utilization=30", SharingRules(rule="utilization"), ",utilization=30", None),
     ("by price", SharingRules(), "", 22),
     ("by price, slowdown=1.5", SharingRules(), ",slowdown=1.5", 45),
     ("by price, slowdown=2", SharingRules(), ",slowdown=2", None),
     ("by price, utilization=60", SharingRules(), ",utilization=60", 80),
+    ("by price, utilization=30", SharingRules(), ",utilization=30", None),
+    ("by price, cap=double", SharingRules(cap="double"), "", None),
     ("by price, binding never", SharingRules(bind="never"), "", None),
 )
 ZOO_RUNS = tuple(

@@ -13,7 +13,7 @@ from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
-from gpusage.policies.price import sizes
+from gpusage.policies.price import priced_percents
 from gpusage.policies.price_list import SharePrice, price_list
 from gpusage.prediction import Predictor, answered
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
@@ -142,8 +142,11 @@ class Advisor(Predictor):
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
         places = tuple(Place(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
+        if self.rules.sharing.rule == "utilization":
+            known = self.known(graph, workload, gpus)
+            places = tuple(replace(place, known=there) for place, there in zip(places, known, strict=True))
         if may_share(request, workload, cluster, self.rules.sharing):
-            prices = self.price(graph, workload, gpus, sizes(self.rules.sharing))
+            prices = self.price(graph, workload, gpus, priced_percents(self.rules.sharing))
             places = tuple(replace(place, shares=shares) for place, shares in zip(places, prices, strict=True))
         return Case(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
 

@@ -93,8 +93,8 @@ def check_decision(decision: Decision, case: Case, draft: Decision) -> None:
     require(asked.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
     require(wanted.gpu_count <= asked.gpu_count, f"no more GPUs than asked for may be given; got {wanted.gpu_count}")
     known = {pool.site_type for pool in case.cluster.pools}
-    stray = [name for name in wanted.preferred_gpus if name not in known]
-    require(not stray, f"preferred GPUs must be in the cluster; got {stray}")
+    stray = [name for name in (*wanted.preferred_gpus, *wanted.required_gpus) if name not in known]
+    require(not stray, f"preferred and required GPUs must be in the cluster; got {stray}")
     _check_share(wanted)
 
 

@@ -9,7 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
-from gpusage.policies.price import partners_of
+from gpusage.policies.price import limits, partners_of
 from gpusage.predictors.beside import beside
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
@@ -19,12 +19,14 @@ from gpusage_hooks.types import (
     Cluster,
     Code,
     Decision,
+    Figure,
     GenerationRules,
     Gpu,
     GpuNeed,
     GpuPool,
     GpuRequest,
     Interval,
+    Known,
     NodeKind,
     Place,
     Price,
@@ -88,7 +90,7 @@ def prices(gpu: Gpu, of_half: float, spread: float) -> tuple[Price, ...]:
     """Return what shares cost where half the GPU costs *of_half*: more for a smaller one, as it is."""
     return tuple(
         Price(gpu=gpu.name, share_percent=size, slowdown=Interval(low=1.0, value=value, high=value * spread))
-        for size in SIZES
+        for size in (*SIZES, 66)  # twice a third, which the site may let a job use
         for value in (1 + (of_half - 1) * (100 - size) / 50,)
     )
 
@@ -138,17 +140,50 @@ def rules() -> st.SearchStrategy[Rules]:
     )
 
 
+def maybe_sliced(draw: st.DrawFn, place: Place) -> Place:
+    """Return *place*, or a slice (MIG) in its stead, which has a price of its own and no shares."""
+    if draw(st.sampled_from((False, False, True))):
+        cost = draw(st.sampled_from((1.0, 1.1, 1.4)))
+        memory = draw(st.sampled_from((1, 5))) * GIB
+        need = replace(place.need, slowdown=Interval(low=1.0, value=cost, high=cost * 1.1))
+        return replace(
+            place,
+            gpu=replace(place.gpu, cut_from="h200", memory_bytes=memory),
+            need=replace(need, fits=need.memory_bytes.high <= memory),
+            pool=replace(place.pool, mps_per_gpu=None, exact_feature=None),
+            shares=(),
+        )
+    return place
+
+
+def known_utilization(draw: st.DrawFn) -> Known:
+    figure = draw(st.none() | intervals(0.01, 1).map(lambda ends: Figure(interval=ends, source="earlier runs")))
+    return Known(gpu_utilization=figure)
+
+
+@st.composite
+def packed_cases(draw: st.DrawFn) -> Case:
+    """Return a job as `priced_cases` does, of which a utilization may be known, where the site packs by it."""
+    case = draw(priced_cases())
+    places = tuple(replace(place, known=known_utilization(draw)) for place in case.places)
+    packed = SharingRules(rule="utilization", maximum_packed=draw(st.integers(1, 6)))
+    return replace(case, places=places, rules=Rules(sharing=packed))
+
+
 @st.composite
 def priced_cases(draw: st.DrawFn) -> Case:
     """Return a job that may well have a share by its price: a small one that asks for one GPU."""
     found = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, min_size=1))]
     small = Interval(low=GIB / 2, value=GIB, high=draw(st.sampled_from((1.5, 2.5, 5.0))) * GIB)
     places = tuple(
-        Place(
-            pool=pool,
-            gpu=replace(gpu, compute_capability=(9, 0)),
-            need=replace(need, memory_bytes=small, fits=True, familiar=True),
-            shares=prices(gpu, draw(st.sampled_from((1.0, 1.05, 1.2, 1.5))), draw(st.sampled_from((1.0, 1.2)))),
+        maybe_sliced(
+            draw,
+            Place(
+                pool=pool,
+                gpu=replace(gpu, compute_capability=(9, 0)),
+                need=replace(need, memory_bytes=small, fits=True, familiar=True),
+                shares=prices(gpu, draw(st.sampled_from((1.0, 1.05, 1.2, 1.5))), draw(st.sampled_from((1.0, 1.2)))),
+            ),
         )
         for pool, need, gpu in found
     )
@@ -168,6 +203,7 @@ def priced_cases(draw: st.DrawFn) -> Case:
                 rule="price",
                 sizes=draw(st.sampled_from((SIZES, SIZES, (50,)))),
                 bind=draw(st.sampled_from(("room", "room", "never", "always"))),
+                cap=draw(st.sampled_from(("share", "share", "double", "none"))),
                 maximum_slowdown=draw(st.sampled_from((1.1, 1.25, 2.0))),
                 worst_slowdown=draw(st.sampled_from((1.1, 1.5, 3.0))),
                 maximum_partners=draw(st.sampled_from((2, 4))),
@@ -228,6 +264,17 @@ def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
     assert 100 // share <= case.rules.sharing.maximum_partners
 
 
+@given(priced_cases())
+def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(case: Case) -> None:
+    """What is booked, and so what partners are left, is the share, whatever the job may use of the threads."""
+    request, sharing = decide(case).request, replace(case.rules.sharing, cap="share")
+    plain = decide(replace(case, rules=Rules(sharing=sharing))).request
+    assert request.mps_thread_percent == plain.mps_thread_percent
+    assert plain.thread_cap_percent is None
+    if request.thread_cap_percent is not None:
+        assert (request.mps_thread_percent or 100) < request.thread_cap_percent <= 100
+
+
 def shared_by_price(case: Case) -> Decision | None:
     """Return the decision where it is a share that was chosen by its price."""
     decision = decide(case)
@@ -251,6 +298,38 @@ def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: Case) -> 
             assert cost.value <= accepted
             assert cost.high <= worst * (1 + 1e-9) or sharing.maximum_slowdown <= 1
         assert share * alone.value <= 80
+
+
+@given(priced_cases())
+def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case: Case) -> None:
+    """It is alone there, so its own price counts, at both ends; a share that could be had comes after it."""
+    decision, sharing = decide(case), case.rules.sharing
+    if not decision.request.gpu_count or not decision.request.required_gpus:
+        return
+    (name,) = decision.request.required_gpus
+    (place,) = (place for place in case.places if place.name == name)
+    accepted = limits(sharing, case.workload.slowdown)
+    assert place.gpu.cut_from is not None
+    assert place.need.memory_bytes.high <= place.gpu.memory_bytes
+    assert place.need.slowdown.value <= accepted.expected
+    assert place.need.slowdown.high <= accepted.worst
+    assert case.request.gpu_type is None
+    assert sharing.bind == "always" or (sharing.bind == "room" and place.pool.has_room(100))
+
+
+@given(packed_cases())
+def test_known_utilizations_never_add_up_to_more_than_a_gpu(case: Case) -> None:
+    """Nobody is limited in threads, each has its memory, and no more jobs fit than the site allows."""
+    request = decide(case).request
+    if request.mps_thread_percent is None:
+        return
+    assert request.thread_cap_percent == 100
+    assert (case.rules.sharing.maximum_packed + 1) * request.mps_thread_percent > 100
+    for place in landing(case, decide(case)):
+        figure = place.known.gpu_utilization
+        assert figure is not None
+        assert request.mps_thread_percent >= round(100 * figure.interval.high, 6)
+        assert 100 * (request.memory_cap_bytes or 0) <= request.mps_thread_percent * place.gpu.memory_bytes
 
 
 @given(priced_cases())
@@ -318,8 +397,11 @@ def test_the_cases_reach_every_outcome() -> None:
     ):
         assert outcome(decide(find(cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
     for outcome in (
-        lambda decision: bool(decision.request.required_gpus),
+        lambda decision: bool(decision.request.required_gpus) and not decision.request.gpu_count,
+        lambda decision: bool(decision.request.required_gpus) and decision.request.gpu_count == 1,
+        lambda decision: decision.request.thread_cap_percent is not None,
         lambda decision: decision.request.mps_thread_percent is not None and not decision.request.required_gpus,
         lambda decision: decision.request.mps_thread_percent is None,
     ):
         assert outcome(decide(find(priced_cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
+    assert find(packed_cases(), lambda case: decide(case).request.mps_thread_percent is not None, settings=ANY)

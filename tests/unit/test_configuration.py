@@ -59,7 +59,7 @@ def test_each_value_tells_where_it_came_from() -> None:
         ("[sharing]\nsizes = [50, 100]", "whole numbers, each from 1 to 99"),
         ("[sharing]\nsizes = 50", "a list of whole numbers"),
         ("[sharing]\nmaximum_slowdown = 0.9", "a number from 1 to 100"),
-        ('[sharing]\nrule = "prize"', "one of price, activity"),
+        ('[sharing]\nrule = "prize"', "one of price, utilization, activity"),
         ("mode =", "must be TOML"),
         ("[slrum]\nlimit_ms = 3", "Did you mean 'slurm'"),
         ("[slurm]\nlimit = 3", "Did you mean 'slurm.limit_ms'"),

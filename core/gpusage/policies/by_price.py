@@ -1,27 +1,35 @@
-"""The rule ``price``: the share with the least GPU time whose predicted slowdown stays within what was promised."""
+"""The rule ``price``: the share with the least GPU time whose predicted slowdown stays within what was promised.
+
+A slice (MIG) of which the same holds goes before any share: it has walls, and no partners.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.policies import landing
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
+from gpusage.policies.landing import NO_GPU, shared_places
 from gpusage.policies.place import admitted, names, not_understood
 from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
+from gpusage.policies.slices import choose_slice, slice_offers
 from gpusage.wording import cost, part_of, percent
 from gpusage_hooks.types import Case, Cluster, Decision, GpuRequest, SharingRules, Workload
 
 
 def decide(case: Case, draft: Decision) -> Decision:
     """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
-    within = limits_of(case)
+    within, reach = limits_of(case), _reach(case, draft)
+    sliced = choose_slice([*slice_offers(case)], reach, within, case.rules.sharing.bind)
+    if sliced:
+        return _on_slice(draft, sliced, within, case)
     obstacle = _obstacle(case.cluster, case.rules.sharing, within)
     if obstacle:
         return whole(draft, obstacle)
     offered = offered_shares(case)
     if not offered:
-        return whole(draft, "no GPU that it may use can be shared")
-    reach = _reach(case, draft)
+        return whole(draft, NO_GPU)
     choice = choose(offered, reach, within, case.rules.sharing.bind)
     if choice is None:
         return whole(draft, _why_not(offered, reach, within, case))
@@ -36,7 +44,7 @@ def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: 
 
 def offered_shares(case: Case) -> tuple[Offer, ...]:
     """Return every share of a size of the site's, on each place that can be shared."""
-    return tuple(offers((place for place in admitted(case) if place.pool.mps_per_gpu), case.rules.sharing))
+    return tuple(offers(shared_places(case), case.rules.sharing))
 
 
 def limits_of(case: Case) -> Limits:
@@ -47,7 +55,7 @@ def limits_of(case: Case) -> Limits:
 
 def whole(draft: Decision, reason: str) -> Decision:
     """Return *draft* with the reason why a whole GPU is kept."""
-    return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+    return landing.whole(draft, reason, __name__)
 
 
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
@@ -59,7 +67,7 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
     if not sizes(rules):
         return "the site's rules allow no size of a share"
     if not any(pool.mps_per_gpu for pool in cluster.pools):
-        return "no GPU that it may use can be shared"
+        return NO_GPU
     return None
 
 
@@ -68,13 +76,14 @@ def _reach(case: Case, draft: Decision) -> Reach:
     where = admitted(case)
     default = case.cluster.default_partition
     wished = [place for place in where if place.name in draft.request.preferred_gpus]
-    usual = wished or [place for place in where if place.need.fits] or where
+    fitting = [place for place in where if place.need.fits]
+    usual = wished or [place for place in fitting if place.gpu.cut_from is None] or fitting or where
     return Reach(
         request=case.request,
         partitions=case.request.partitions or ((default,) if default else ()),
         places=where,
         closed=not any(pool.mps_per_gpu for pool in not_understood(case)),
-        usual_s=max(place.need.step_time_s.value for place in usual),
+        usual_s=max((place.need.step_time_s.value for place in usual), default=0.0),
         releases=case.cluster.releases,
     )
 
@@ -86,16 +95,30 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
         draft.request,
         gpu_count=0,
         mps_thread_percent=choice.share_percent,
+        thread_cap_percent=choice.thread_cap_percent,
         memory_cap_bytes=choice.cap_bytes,
         preferred_gpus=() if choice.binding else draft.request.preferred_gpus,
         required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
     )
     reasons = [] if choice.binding else [*draft.reasons]
-    accepted = f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
-    reasons += [f"beside partners {cost(dearest.slowdown)}, {accepted}"]
+    reasons += [f"beside partners {cost(dearest.slowdown)}, {_accepted(within)}"]
+    if choice.thread_cap_percent:
+        reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
     reasons += [known] if (known := _known(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(dearest))
+
+
+def _on_slice(draft: Decision, offer: Offer, within: Limits, case: Case) -> Decision:
+    place = offer.place
+    request = replace(draft.request, preferred_gpus=(), required_gpus=(place.name,))
+    reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted(within)}"]
+    reasons += [known] if (known := _known(case)) else []
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=place.need)
+
+
+def _accepted(within: Limits) -> str:
+    return f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
 
 
 def _known(case: Case) -> str:

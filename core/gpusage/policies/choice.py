@@ -11,13 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpusage.policies.place import cap_bytes_of
 from gpusage.policies.price import Limits, Offer, holds
 from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place, Room
-from gpusage_hooks.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +35,11 @@ class Choice:
     def share_percent(self) -> int:
         """Return the size of the share."""
         return self.offers[0].share_percent
+
+    @property
+    def thread_cap_percent(self) -> int | None:
+        """Return what the job may use of the threads, where that is more than its share."""
+        return self.offers[0].threads.share_percent if self.offers[0].threads else None
 
     @property
     def gpu_time(self) -> float:
@@ -80,15 +84,19 @@ def can_bind(place: Place, reach: Reach) -> bool:
 
     If its nodes are not known, it is enough that *place* is one of the job's places.
     """
+    return place.pool.exact_feature is not None and could_run_on(place, reach)
+
+
+def could_run_on(place: Place, reach: Reach) -> bool:
+    """Tell whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
     kinds = place.pool.node_kinds
     everywhere = all(any(_could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
-    return place.pool.exact_feature is not None and reach.request.bindable and (not kinds or everywhere)
+    return reach.request.bindable and (not kinds or everywhere)
 
 
 def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
     """Tell whether the job is not slower here than its limit lets it be, against the GPU that it would have had."""
-    step_s = offer.place.need.step_time_s.value * offer.slowdown.value
-    return step_s <= reach.usual_s * within.expected
+    return offer.step_time_s.value <= reach.usual_s * within.expected
 
 
 def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
@@ -115,7 +123,7 @@ def _preference(choice: Choice) -> tuple[float, bool]:
 
 
 def _cap_bytes(offers: Sequence[Offer]) -> int:
-    return math.ceil(max(offer.booked_bytes for offer in offers) / MIB) * MIB
+    return cap_bytes_of(max(offer.booked_bytes for offer in offers))
 
 
 def _has_room(offer: Offer, reach: Reach) -> bool:

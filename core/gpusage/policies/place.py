@@ -58,7 +58,17 @@ def memory_share(place: Place) -> Interval:
 
 def memory_cap_bytes(where: Iterable[Place]) -> int:
     """Return the memory that is enough on each of *where*: the largest high end, in whole MiB."""
-    return math.ceil(max(place.need.memory_bytes.high for place in where) / MIB) * MIB
+    return cap_bytes_of(max(place.need.memory_bytes.high for place in where))
+
+
+def cap_bytes_of(booked_bytes: float) -> int:
+    """Return *booked_bytes* as a cap says them: in whole MiB, rounded up."""
+    return math.ceil(booked_bytes / MIB) * MIB
+
+
+def memory_percent(place: Place, booked_bytes: float) -> int:
+    """Return what part of the GPU's memory at *place* a cap of *booked_bytes* is, in percent; may exceed 100."""
+    return -(-100 * cap_bytes_of(booked_bytes) // place.gpu.memory_bytes)
 
 
 def names(where: Iterable[Place]) -> str:

@@ -5,11 +5,13 @@ Invariants (docs/decisions/0023):
 1. What is promised holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
+4. A job that may use more threads than its share has these while its partners are idle; beside partners it is promised
+   what its share costs, for they may use as many (docs/decisions/0024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpusage.policies.place import LIMITING
@@ -19,8 +21,10 @@ from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
 from gpusage_hooks.units import gib
 
+WHOLE_PERCENT = 100
 MOST_GPU_TIME = 0.8
 """Of the whole GPU's time for a step: a share that takes more of it saves too little to be worth a slowdown."""
+NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +42,42 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One share of the GPU at one place.
+    """One share of the GPU at one place, or the slice (MIG) that is the place.
 
     Attributes:
-        price: What it costs the job alone there.
+        price: What it costs the job alone there, with as many threads as it books.
+        threads: The same with as many as it may use, where these are more.
     """
 
     place: Place
     price: Price
+    threads: Price | None = None
+
+    @property
+    def is_slice(self) -> bool:
+        """Tell whether it is a whole slice, which has no partners."""
+        return self.share_percent == WHOLE_PERCENT
+
+    @property
+    def alone(self) -> Interval:
+        """Return the step time against that on the whole GPU, while nobody else uses the GPU."""
+        return (self.threads or self.price).slowdown
 
     @property
     def slowdown(self) -> Interval:
         """Return the step time against that on the whole GPU, beside average partners."""
         from gpusage.predictors.beside import beside  # noqa: PLC0415 - numpy, for whoever only loads plugins
 
-        return beside(self.price.slowdown, partners_of(self.share_percent))
+        if self.is_slice:
+            return self.price.slowdown
+        booked = beside(self.price.slowdown, partners_of(self.share_percent))
+        return replace(booked, low=self.alone.low) if self.threads else booked
+
+    @property
+    def step_time_s(self) -> Interval:
+        """Return the seconds of a step, beside average partners; of a slice they are predicted as they are."""
+        whole_s = self.place.need.step_time_s
+        return whole_s if self.is_slice else product(whole_s, self.slowdown)
 
     @property
     def share_percent(self) -> int:
@@ -66,8 +91,17 @@ class Offer:
 
     @property
     def booked_bytes(self) -> float:
-        """Return the memory that the share has to have, for it is also the most that the job may take."""
-        return self.place.need.share_memory_bytes
+        """Return the memory that the share has to have, for it is also the most that the job may take.
+
+        On a slice nothing caps the job before the slice's end, so it has to fit as on a whole GPU.
+        """
+        need = self.place.need
+        return need.memory_bytes.high if self.is_slice else need.share_memory_bytes
+
+    @property
+    def saves(self) -> bool:
+        """Tell whether it is worth a slowdown; a slice is there whether it is used or not."""
+        return self.is_slice or self.gpu_time <= MOST_GPU_TIME
 
     def has_memory(self, booked_bytes: float) -> bool:
         """Tell whether *booked_bytes* are within the share's part of the GPU's memory."""
@@ -95,8 +129,7 @@ def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
     """Tell whether the latency that *serving* promises holds on the share, at its pessimistic end."""
     if serving is None or serving.slo is None:
         return True
-    step_s = product(offer.place.need.step_time_s, offer.slowdown).high
-    return latency_s(step_s, serving) <= serving.slo.latency_s
+    return latency_s(offer.step_time_s.high, serving) <= serving.slo.latency_s
 
 
 def sizes(rules: SharingRules) -> tuple[int, ...]:
@@ -108,11 +141,29 @@ def sizes(rules: SharingRules) -> tuple[int, ...]:
 
 def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
     """Yield the shares at each place that have a size of the site's."""
-    allowed = sizes(rules)
     for place in where:
-        for price in place.shares:
-            if price.share_percent in allowed:
-                yield Offer(place=place, price=price)
+        prices = {price.share_percent: price for price in place.shares}
+        for size in sizes(rules):
+            if size in prices:
+                yield Offer(place=place, price=prices[size], threads=_more_threads(size, prices, rules))
+
+
+def thread_percent(size: int, rules: SharingRules) -> int:
+    """Return what a job with a share of *size* percent may use of the threads."""
+    return {"share": size, "double": min(2 * size, WHOLE_PERCENT), "none": WHOLE_PERCENT}[rules.cap]
+
+
+def priced_percents(rules: SharingRules) -> tuple[int, ...]:
+    """Return every part of a GPU whose price counts: the sizes of shares, and the threads that these may use."""
+    allowed = sizes(rules)
+    threads = {thread_percent(size, rules) for size in allowed} - {WHOLE_PERCENT}
+    return tuple(sorted({*allowed} | threads))
+
+
+def _more_threads(size: int, prices: Mapping[int, Price], rules: SharingRules) -> Price | None:
+    percent = thread_percent(size, rules)
+    whole = replace(prices[size], share_percent=WHOLE_PERCENT, slowdown=NO_SLOWDOWN)
+    return None if percent == size else whole if percent == WHOLE_PERCENT else prices.get(percent)
 
 
 def partners_of(share_percent: int) -> int:
@@ -122,7 +173,8 @@ def partners_of(share_percent: int) -> int:
 
 def need_on(offer: Offer) -> GpuNeed:
     """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
-    whole, slowdown, part = offer.place.need, offer.price.slowdown, offer.share_percent / 100
+    whole, slowdown = offer.place.need, offer.alone
+    part = (offer.threads or offer.price).share_percent / WHOLE_PERCENT
     return replace(
         whole,
         step_time_s=product(whole.step_time_s, slowdown),
@@ -141,7 +193,7 @@ def holds(offer: Offer, within: Limits) -> bool:
         offer.place.gpu.compute_capability >= LIMITING
         and offer.place.need.familiar
         and offer.has_memory(offer.booked_bytes)
-        and offer.gpu_time <= MOST_GPU_TIME
+        and offer.saves
     )
     # Alone first, which is told for less: beside partners nothing is faster.
     return possible and _is_within(offer.price.slowdown, within) and _is_kept(offer, within)
@@ -159,17 +211,19 @@ def trouble(offer: Offer, within: Limits) -> str:
     """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
     if holds(offer, within):
         return ""
-    slowdown = offer.slowdown
+    slowdown, company = offer.slowdown, "" if offer.is_slice else " beside partners"
     if offer.place.gpu.compute_capability < LIMITING:
         return "MPS cannot hold a job to its share there (older than Volta)"
     if not offer.place.need.familiar:
         return "the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.booked_bytes):
-        return f"may need up to {gib(offer.booked_bytes)}, more than its part of the memory"
+        return (
+            f"may need up to {gib(offer.booked_bytes)}, more than its {'' if offer.is_slice else 'part of the '}memory"
+        )
     if not slowdown.value <= within.expected:
-        return f"would cost {percent(slowdown.value)} beside partners, more than {percent(within.expected)}"
+        return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
-        return f"may cost up to {percent(slowdown.high)} beside partners, more than {percent(within.worst)}"
+        return f"may cost up to {percent(slowdown.high)}{company}, more than {percent(within.worst)}"
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 

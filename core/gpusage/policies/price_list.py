@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpusage.policies.by_price import limits_of, offered_shares
-from gpusage.policies.price import Offer, trouble
+from gpusage.policies.price import WHOLE_PERCENT, Offer, trouble
+from gpusage.policies.slices import slice_offers
 from gpusage_hooks.types import Case, Decision, Interval
 
 
@@ -15,6 +16,7 @@ class SharePrice:
 
     Attributes:
         gpu: The site's own name of the type.
+        share_percent: 100 for a slice (MIG), which is offered whole.
         slowdown: The step time against that on the whole GPU, alone on the share.
         beside_partners: The same beside average partners, which is what limits hold for.
         taken: Whether the job gets this share.
@@ -30,18 +32,21 @@ class SharePrice:
 
 
 def price_list(case: Case, decision: Decision) -> tuple[SharePrice, ...]:
-    """Return the price of each share that *decision*, made on *case*, had to choose from."""
-    return tuple(_listed(offer, case, decision) for offer in offered_shares(case))
+    """Return the price of each slice and share that *decision*, made on *case*, had to choose from."""
+    if case.rules.sharing.rule != "price":
+        return ()
+    return tuple(_listed(offer, case, decision) for offer in (*slice_offers(case), *offered_shares(case)))
 
 
 def _listed(offer: Offer, case: Case, decision: Decision) -> SharePrice:
     request, name = decision.request, offer.place.name
     landing = not request.required_gpus or name in request.required_gpus
-    taken = request.mps_thread_percent == offer.share_percent and landing
+    size = WHOLE_PERCENT if request.gpu_count and request.required_gpus else request.mps_thread_percent
+    taken = size == offer.share_percent and landing
     return SharePrice(
         gpu=name,
         share_percent=offer.share_percent,
-        slowdown=offer.price.slowdown,
+        slowdown=offer.alone,
         beside_partners=offer.slowdown,
         taken=taken,
         reason="" if taken else trouble(offer, limits_of(case)) or _passed_over(decision),
@@ -50,6 +55,8 @@ def _listed(offer: Offer, case: Case, decision: Decision) -> SharePrice:
 
 def _passed_over(decision: Decision) -> str:
     """Say why a share is not taken that could have been promised."""
+    if decision.request.required_gpus and decision.request.gpu_count:
+        return "would do, but a slice has no partners, or takes less"
     if decision.request.mps_thread_percent is not None:
         return "would do, but another share takes less GPU time"
     return "would do here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")

@@ -14,7 +14,7 @@ from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
 from gpusage_hooks.types.jobs import Job, JobState, MarkedJob, Submission
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
-from gpusage_hooks.types.rules import Binding, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
+from gpusage_hooks.types.rules import Binding, Cap, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
 from gpusage_hooks.types.usage import Division, Granted, Outcome, Usage
 from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
@@ -23,6 +23,7 @@ __all__ = [
     "Alone",
     "Attribute",
     "Binding",
+    "Cap",
     "Case",
     "Cluster",
     "Code",

@@ -17,7 +17,8 @@ class GpuRequest:
         thread_cap_percent: What the processes on the share may use of the GPU's threads; ``None`` means its percentage.
         memory_cap_bytes: Device memory that the share may use.
         preferred_gpus: Site types to try first, best first; any of the others will do.
-        required_gpus: Site types of which one must run it, best first; none means that any may.
+        required_gpus: Site types of which one must run it, best first; none means that any may. Beside a whole GPU it
+            is the one slice (MIG) that takes its place.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Partitions or queues that may run it; none named means the cluster's default.
         scopes: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, get_args
 
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
 from gpusage_hooks.types.gpus import Gpu
-from gpusage_hooks.types.needs import GpuNeed, Price
+from gpusage_hooks.types.needs import GpuNeed, Known, Price
 from gpusage_hooks.types.rules import Rules
 from gpusage_hooks.types.workloads import Workload
 
@@ -26,12 +26,14 @@ class Place:
         gpu: The catalogue's row of the pool's GPUs.
         need: On a whole GPU of the pool.
         shares: What each size of a share of such a GPU costs the job.
+        known: What its user or earlier runs know of the job alone on a whole GPU of the pool.
     """
 
     pool: GpuPool
     gpu: Gpu
     need: GpuNeed
     shares: tuple[Price, ...] = ()
+    known: Known = field(default_factory=Known)
 
     @property
     def name(self) -> str:

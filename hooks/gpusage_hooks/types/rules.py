@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-SharingRule = Literal["price", "activity"]
+SharingRule = Literal["price", "utilization", "activity"]
+Cap = Literal["share", "double", "none"]
 Binding = Literal["room", "never", "always"]
 
 
@@ -22,12 +23,14 @@ class SharingRules:
     """When a whole GPU may become a share.
 
     Attributes:
-        rule: What decides: the predicted price of a share, or the predicted SM activity.
+        rule: What decides: the predicted price of a share, the sum of known utilizations, or the predicted SM activity.
         sizes: By price: the percentages that a share may have, each 1 to 99.
         maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
         worst_slowdown: By price: the same at the pessimistic end.
         bind: By price: when a share may confine the job to the GPU types on which its price holds: where one of them
             has room now, never, or always.
+        cap: By price: what a job may use of the threads: its share, twice that, or all; what is booked is the share.
+        maximum_packed: By utilization: how many jobs one GPU may have.
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
     """
 
@@ -37,6 +40,8 @@ class SharingRules:
     maximum_slowdown: Annotated[float, Range(low=1, high=100)] = 1.25
     worst_slowdown: Annotated[float, Range(low=1, high=100)] = 1.5
     bind: Binding = "room"
+    cap: Cap = "share"
+    maximum_packed: Annotated[int, Range(low=1, high=48)] = 3
     maximum_percent: int = 80
     minimum_percent: int = 10
     step_percent: int = 5

@@ -1,4 +1,4 @@
-"""A waiting job that its share binds to GPU types: its own constraint, and which nodes could run its own request.
+"""A waiting job that its share or slice binds to GPU types: its own constraint, and where its own request could run.
 
 Its pool had room when it was bound. Where that is gone, or its nodes, it would wait while other GPUs are free.
 """
@@ -24,14 +24,23 @@ WAITS_FOR_NODES = (
 """How the reasons begin for which such a job waits; for `BadConstraints` slurmctld holds it, and nobody releases it."""
 
 _CONSTRAINT = "constraint "
+_SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
 _AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[KMGTP]?)")
 _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  # MiB
 
 
 def is_bound(mark: Mark | None) -> bool:
-    """Tell whether *mark* is of a share that was bound to GPU types; one whose user named the type is not."""
-    return mark is not None and _place(mark).startswith(_CONSTRAINT) and bool(_UNTYPED.fullmatch(mark.before))
+    """Tell whether *mark* is of a job that was bound to GPU types; one whose user named the type is not."""
+    if mark is None or not _UNTYPED.fullmatch(mark.before):
+        return False
+    return _place(mark).startswith(_CONSTRAINT) or slice_of(mark) is not None
+
+
+def slice_of(mark: Mark) -> str | None:
+    """Return the type of the slice (MIG) that a job with *mark* has in place of its user's GPU, as ``3g.20gb``."""
+    typed = _SLICE.fullmatch(mark.after) if _UNTYPED.fullmatch(mark.before) else None
+    return typed[1] if typed else None
 
 
 def own_constraint(mark: Mark, features: str) -> str | None:
@@ -43,6 +52,8 @@ def own_constraint(mark: Mark, features: str) -> str | None:
     """
     if not is_bound(mark):
         return None
+    if slice_of(mark):
+        return "" if features == "(null)" else features
     held = _place(mark).removeprefix(_CONSTRAINT)
     same = features.startswith(held[:-3]) if held.endswith("...") else features == held
     return unbound_constraint(features) if same else None

@@ -76,7 +76,7 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ..
 
 def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
     if request.mps_thread_percent is None:
-        return _preference(fields, request, cluster)
+        return _slice(fields, request) if request.required_gpus else _preference(fields, request, cluster)
     named = (request.gpu_type,) if request.gpu_type else request.required_gpus
     units = mps_units(request.mps_thread_percent, cluster.pools, named)
     if units is None:
@@ -87,9 +87,15 @@ def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) ->
     share = f"mps:{units}"
     after = ", ".join(filter(None, (f"gres/{share}", place.after)))
     return _Change(
-        fields={**_share_fields(fields, share), **_cap_variables(request), **place.fields},
+        fields={**_instead(fields, share), f"env.{DECISION_VARIABLE}": share, **_caps(request), **place.fields},
         after=after,
     )
+
+
+def _slice(fields: Mapping[str, str], request: GpuRequest) -> _Change:
+    """Return the change that asks for a slice (MIG) by its type; unlike a share it can name one."""
+    named = f"gpu:{request.required_gpus[0]}:1"
+    return _Change(fields=_instead(fields, named), after=f"gres/{named}")
 
 
 def _place(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
@@ -132,22 +138,21 @@ def _bound(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Clust
     return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
-def _share_fields(fields: Mapping[str, str], share: str) -> dict[str, str]:
-    """Return the fields that put *share* in place of the GPUs in all four places."""
+def _instead(fields: Mapping[str, str], part: str) -> dict[str, str]:
+    """Return the fields that put *part*, of one GPU, in place of the GPUs in all four places."""
     # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
     others = [item.text for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
-    changes = {"set.gres": ",".join((share, *others))}
+    changes = {"set.gres": ",".join((part, *others))}
     for place in TRES_FIELDS[1:]:
         left = without_gpus(fields.get(place, ""))
         if left != fields.get(place, ""):
             changes[f"set.{place}"] = left
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""
-    changes[f"env.{DECISION_VARIABLE}"] = share
     return changes
 
 
-def _cap_variables(request: GpuRequest) -> dict[str, str]:
+def _caps(request: GpuRequest) -> dict[str, str]:
     """Return the variables that tell what the processes on a share may take."""
     variables = {}
     if request.memory_cap_bytes is not None:

@@ -1,4 +1,4 @@
-"""Jobs whose whole GPU became a share, and which of those that wait seem unable to start.
+"""Jobs whose whole GPU became a share, or that wait for a slice (MIG) in its place, and which seem unable to start.
 
 A waiting job is stuck where a limit on its own share stops it, where a whole node that it may use is idle and planned
 for nobody else, or where its share binds it to GPU types while another GPU, which its user's request could have, is
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpusage.mark import parse_mark
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint
+from gpusage_slurm.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
 from gpusage_slurm.cluster import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs import STATES, Row, base_id, marked_job, rows
-from gpusage_slurm.tres import is_share, parse_list
+from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
@@ -39,7 +39,7 @@ def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
         RequestError: slurmctld does not answer.
     """
     wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
-    shares = [row["JobArrayID"] for row in rows(wanted, columns=_FIRST) if _has_share(row["tres-per-node"])]
+    shares = [row["JobArrayID"] for row in rows(wanted, columns=_FIRST) if _may_be_part(row["tres-per-node"])]
     bases = list(dict.fromkeys(base_id(name) for name in shares))
     shared = []
     for begin in range(0, len(bases), _MOST_AT_ONCE):
@@ -137,13 +137,18 @@ def _released(row: Row, nodes: _Nodes) -> str:
     return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
 
 
-def _has_share(resources: str) -> bool:
-    return any(is_share(resource) for resource in parse_list(resources))
+def _may_be_part(resources: str) -> bool:
+    """Tell whether *resources* have a share, or a GPU of a type, which may be a slice of ours."""
+    return any(is_share(resource) or (is_gpu(resource) and resource.kind) for resource in parse_list(resources))
 
 
 def _is_ours(row: Row) -> bool:
+    """Tell whether the job in *row* has a share of ours, or waits for a slice; one that has its slice needs nobody."""
     mark = parse_mark(row["admin_comment"])
-    return mark is not None and mark.of_share
+    if mark is None or not mark.of_share:
+        return False
+    waits = row["StateCompact"] == "PD"
+    return bool(waits and slice_of(mark)) or not mark.after.startswith("gres/gpu")
 
 
 def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:

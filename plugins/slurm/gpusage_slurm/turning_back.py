@@ -16,11 +16,11 @@ from gpusage.mark import Mark, parse_mark, with_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.bound import own_constraint
+from gpusage_slurm.bound import own_constraint, slice_of
 from gpusage_slurm.cluster import parse_node
 from gpusage_slurm.free import counts, of_type
 from gpusage_slurm.jobs import Row, base_id, rows
-from gpusage_slurm.tres import is_share, parse_list
+from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
 _COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
@@ -41,7 +41,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     if mark is None or asked is None or not mark.of_share:
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
-    row = _waiting(job)
+    row = _waiting(job, mark)
     freed = tuple(_freed(mark, row["Feature"]))
     if _changed(job, mark, row, asked[1], freed, reason):
         return True
@@ -58,7 +58,7 @@ def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, .
     """Tell whether slurmctld lets the job have *gpu* in the place of its share."""
     back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
     try:
-        _update(job, f"Gres={_restored(row, gpu)}", *freed, _comment(job, back))
+        _update(job, f"Gres={_restored(row, mark, gpu)}", *freed, _comment(job, back))
     except RequestError as error:
         if _REFUSED not in str(error):
             raise
@@ -86,20 +86,25 @@ def _freed(mark: Mark, features: str) -> Iterator[str]:
         yield f"Features={own}"
 
 
-def _waiting(job: MarkedJob) -> Row:
-    """Return what the job asks for now; it waits for a share."""
+def _waiting(job: MarkedJob, mark: Mark) -> Row:
+    """Return what the job asks for now; it waits for a share, or a slice."""
     which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
     waiting = {row["JobArrayID"]: row for row in rows(*which, columns=_COLUMNS)}.get(job.job_id)
-    if waiting is None or not any(is_share(resource) for resource in parse_list(waiting["tres-per-node"])):
+    if waiting is None or not any(_is_part(each, mark) for each in parse_list(waiting["tres-per-node"])):
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
     return waiting
 
 
-def _restored(row: Row, gpu: str) -> str:
-    """Return what the job in *row* asks for, *gpu* in the place of its share."""
+def _is_part(resource: Tres, mark: Mark) -> bool:
+    """Tell whether *resource* is the share or slice that a job with *mark* has in place of its GPU."""
+    return is_share(resource) or (is_gpu(resource) and resource.kind is not None and resource.kind == slice_of(mark))
+
+
+def _restored(row: Row, mark: Mark, gpu: str) -> str:
+    """Return what the job in *row* asks for, *gpu* in the place of its share or slice."""
     resources = parse_list(row["tres-per-node"])
-    others = [re.sub(r"^gres[:/]", "", resource.text) for resource in resources if not is_share(resource)]
+    others = [re.sub(r"^gres[:/]", "", resource.text) for resource in resources if not _is_part(resource, mark)]
     return ",".join((gpu, *others))
 
 

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from gpusage_yarn.queues import DEFAULT, MASTER_MIB, Queue, makes_queues, parse_
 from gpusage_yarn.request import MANAGER
 
 WHOLE_GPUS = "yarn.io/gpu"
+_SLICE = re.compile(r"(\dg)[-_](\d+gb)", re.IGNORECASE)
+"""Of ``a100-3g-20gb``, a slice (MIG): a label can hold no dot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,7 @@ def _size(resources: Mapping[str, int], share: str) -> Size:
 def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: GpuCatalogue) -> GpuPool:
     names = (name for queue, known in spellings(queues) if queue.opens(label) for name in known)
     return GpuPool(
-        gpu=known_gpu(catalogue, label),
+        gpu=known_gpu(catalogue, label) or known_gpu(catalogue, _SLICE.sub(r"\1.\2", label)),
         site_type=label,
         gpu_count=sum(map(_count, nodes)),
         free_gpu_count=sum(node.free.share // WHOLE_GPU if node.total.share else node.free_gpus for node in nodes),

@@ -64,9 +64,10 @@ def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCa
     request = decision.request
     named = (request.gpu_type or "").casefold()
     fitting = [pool for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())]
+    if request.required_gpus:
+        fitting = [pool for pool in fitting if pool.site_type in request.required_gpus]
     if request.mps_thread_percent is not None:
-        held = request.required_gpus or tuple(pool.site_type for pool in fitting)
-        fitting = [pool for pool in fitting if pool.mps_per_gpu and pool.site_type in held]
+        fitting = [pool for pool in fitting if pool.mps_per_gpu]
     else:
         fitting = [pool for pool in fitting if _is_large_enough(pool, decision, catalogue)] or fitting
     known = {pool.site_type for pool in fitting}

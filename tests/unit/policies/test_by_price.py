@@ -9,6 +9,7 @@ import pytest
 from gpusage.policies import sharing, slo
 from gpusage.policies.by_price import may_share
 from gpusage.policies.price import partners_of
+from gpusage.policies.price_list import price_list
 from gpusage.predictors.beside import beside
 from gpusage.predictors.intervals import product
 from gpusage.wording import cost, percent
@@ -27,6 +28,7 @@ from gpusage_hooks.types import (
     Slo,
     Workload,
 )
+from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
 PRICE = SharingRules(rule="price", maximum_partners=4)
@@ -88,6 +90,68 @@ def test_one_that_holds_on_some_binds_the_job_to_these_and_says_so() -> None:
 def test_a_named_type_needs_no_binding() -> None:
     decision = decided(priced(DEAR, CHEAP, CHEAP, request=GpuRequest(gpu_count=1, gpu_type=FAST.name)))
     assert (decision.request.mps_thread_percent, decision.request.required_gpus) == (33, ())
+
+
+def test_a_site_may_let_a_share_use_more_threads_and_its_job_is_told() -> None:
+    costs = {**CHEAP, 66: 1.05}
+    decision = decided(priced(costs, costs, costs, rules=replace(PRICE, cap="double")))
+    assert (decision.request.mps_thread_percent, decision.request.thread_cap_percent) == (33, 66)
+    assert decision.reasons[-1] == "66 % of the threads where partners leave them"
+    assert decided(priced(CHEAP, CHEAP, CHEAP)).request.thread_cap_percent is None
+
+
+def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: object) -> Case:
+    """Return a case whose last place is a slice of the fast GPU, on which a step costs *slowdown*."""
+    case = priced(CHEAP, CHEAP, {}, **changes)  # type: ignore[arg-type]
+    *others, last = case.places
+    memory = Interval(value=gib * GIB, low=gib * GIB, high=gib * GIB)
+    cost_there = Interval(value=slowdown, low=1.0, high=slowdown + 0.05)
+    there = replace(
+        last,
+        pool=replace(last.pool, site_type="3g.20gb", mps_per_gpu=None, exact_feature=None, free_gpu_count=free),
+        gpu=replace(FAST, name="sample-fast:3g.20gb", cut_from=FAST.name, memory_bytes=20 * GIB),
+        need=replace(last.need, slowdown=cost_there, memory_bytes=memory, fits=gib <= 20),
+    )
+    pools = (*(place.pool for place in others), there.pool)
+    return replace(case, places=(*others, there), cluster=replace(case.cluster, pools=pools))
+
+
+def test_a_slice_that_keeps_the_promise_goes_before_a_share() -> None:
+    decision = decided(sliced(1.2))
+    assert (decision.request.gpu_count, decision.request.mps_thread_percent) == (1, None)
+    assert decision.request.required_gpus == ("3g.20gb",)
+    (why,) = decision.reasons
+    assert why == "a slice that shares nothing costs 20 % (0-25), at most 25 % is accepted, 50 % at worst"
+
+
+def test_a_slice_is_priced_without_partners() -> None:
+    """At 1.24 a share is refused for its partners' sake."""
+    assert beside(Interval(value=1.24, low=1.0, high=1.29), 1).value > 1.25
+    assert decided(sliced(1.24)).request.required_gpus == ("3g.20gb",)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        sliced(1.3),
+        sliced(1.2, gib=21.0),
+        sliced(1.2, free=0),
+        sliced(1.2, workload=Workload(slowdown=1.1)),
+        sliced(1.2, request=GpuRequest(gpu_count=1, bindable=False)),
+        sliced(1.2, request=GpuRequest(gpu_count=1, gpu_type=SMALL.name)),
+        sliced(1.2, rules=replace(PRICE, bind="never")),
+    ],
+    ids=["dear", "small", "full", "the user's limit", "tied", "named", "never"],
+)
+def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(case: Case) -> None:
+    assert "3g.20gb" not in decided(case).request.required_gpus
+
+
+def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
+    listed = price_list(sliced(1.3), decided(sliced(1.3)))
+    assert (listed[0].gpu, listed[0].share_percent, listed[0].taken) == ("3g.20gb", 100, False)
+    assert listed[0].reason == "would cost 30 %, more than 25 %"
+    assert [row.gpu for row in price_list(sliced(1.2), decided(sliced(1.2))) if row.taken] == ["3g.20gb"]
 
 
 def test_what_the_user_told_of_an_earlier_run_is_said() -> None:

@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies.choice import Choice, Reach, choose
-from gpusage.policies.price import Limits, Offer, holds, limits, offers, partners_of, sizes, trouble
+from gpusage.policies.price import (
+    Limits,
+    Offer,
+    holds,
+    limits,
+    need_on,
+    offers,
+    partners_of,
+    priced_percents,
+    sizes,
+    trouble,
+)
 from gpusage.predictors.beside import beside
 from gpusage_hooks import samples
 from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Place, Price, Room, SharingRules
@@ -81,6 +92,31 @@ def test_average_partners_count() -> None:
     assert found.slowdown == beside(cost(1.1), 1)
     assert found.slowdown.value > 1.1
     assert found.gpu_time == pytest.approx(0.5 * 1.1)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (SharingRules(), (25, 33, 50, 75)),
+        (SharingRules(cap="double"), (25, 33, 50, 66, 75)),  # 2 x 25 is a size, 2 x 50 and 2 x 75 are all threads
+        (SharingRules(cap="none"), (25, 33, 50, 75)),
+    ],
+)
+def test_the_threads_that_a_share_may_use_are_priced_too(rules: SharingRules, expected: tuple[int, ...]) -> None:
+    assert priced_percents(rules) == expected
+
+
+def test_more_threads_than_the_share_count_while_partners_are_idle_and_not_beside_them() -> None:
+    """A third with the threads of two: alone it costs what two thirds cost, beside partners what a third does."""
+    where = place(FAST, on_share(FAST, 33, 1.15), on_share(FAST, 66, 1.02))
+    (booked,) = offers([where], SharingRules())
+    (doubled,) = offers([where], SharingRules(cap="double"))
+    assert (booked.alone, doubled.alone) == (cost(1.15), cost(1.02))
+    assert doubled.slowdown == replace(booked.slowdown, low=cost(1.02).low)
+    assert doubled.gpu_time == booked.gpu_time
+    assert need_on(doubled).slowdown == cost(1.02)
+    (free,) = offers([where], SharingRules(cap="none"))
+    assert (free.alone.value, free.alone.high) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("percent", "partners"), [(25, 3), (33, 2), (50, 1), (75, 1)])

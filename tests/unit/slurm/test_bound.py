@@ -72,6 +72,8 @@ def test_a_node_that_could_not_run_the_users_request_now_frees_nobody(change: di
     ("mark_text", "features", "own"),
     [
         (MARK, "h100", ""),
+        (MARK.replace("gres/mps:50, constraint h100", "gres/gpu:3g.20gb:1"), "ib", "ib"),  # a slice confines by itself
+        (MARK.replace("gres/mps:50, constraint h100", "gres/gpu:1, prefer a100"), "", None),
         (MARK, "h200", None),  # its user changed it
         (MARK, "", None),
         (MARK.replace("h100", "h100&ib"), "h100&ib", "ib"),

@@ -61,6 +61,13 @@ def test_a_job_with_a_latency_limit_goes_before_those_beside_it() -> None:
     assert rendered(urgent, mps_thread_percent=40).fields["env.CUDA_MPS_CLIENT_PRIORITY"] == "0"
 
 
+def test_a_slice_is_asked_for_by_its_type_and_nothing_else_is_set() -> None:
+    job = job_of(tres_per_node="gres:nvme:1", tres_per_job="gres/gpu:1")
+    found = rendered(job, required_gpus=("3g.20gb",))
+    assert found.after == "gres/gpu:3g.20gb:1"
+    assert found.fields == {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
+
+
 def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
     fields = rendered(job_of(), mps_thread_percent=40, thread_cap_percent=80).fields
     assert (fields["set.gres"], fields["env.GPUSAGE_THREAD_PERCENT"]) == ("mps:40", "80")

@@ -75,6 +75,11 @@ def test_what_is_set_is_a_plan() -> None:
     assert (plan.share, plan.labels, plan.memory_cap_mib, plan.threads) == (40, ("a100", "h100", "v100"), 6144, 0)
 
 
+def test_a_slice_is_a_whole_gpu_of_its_label() -> None:
+    fields = rendered(job_of(), required_gpus=("h100",)).fields
+    assert (fields["set.share"], fields["set.labels"]) == ("100", "h100")
+
+
 def test_a_plan_may_let_a_container_use_more_threads_than_its_share() -> None:
     assert share(job_of(), thread_cap_percent=80).fields["set.threads"] == "80"
 

@@ -1,0 +1,46 @@
+"""Where a share may land that binds its job to no GPU type, and why no share can be asked for there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.policies.place import LIMITING, admitted, names, not_understood
+from gpusage_hooks.types import Case, Decision, Place
+
+NO_GPU = "no GPU that it may use can be shared"
+
+
+def shared_places(case: Case) -> tuple[Place, ...]:
+    """Return the places of *case* whose GPUs can be shared; a slice (MIG) is given whole."""
+    return tuple(place for place in admitted(case) if place.pool.mps_per_gpu and place.gpu.cut_from is None)
+
+
+def obstacle(case: Case, where: Sequence[Place]) -> str | None:
+    """Return why no share can be asked for on *where*, whatever its size; ``None`` where one can."""
+    if case.cluster.unshared:
+        return unshared(case)
+    unknown = [pool.site_type for pool in not_understood(case) if pool.mps_per_gpu]
+    if unknown:
+        return f"a share could land on {', '.join(unknown)}, which is not in the catalogue"
+    if not where:
+        return NO_GPU
+    others = [place for place in admitted(case) if place not in where]
+    if others:
+        # A manager refuses a job that only these could run: what else ties it to them is not for us to know.
+        return f"it may be bound to {names(others)}, which cannot be shared"
+    old = [place for place in where if place.gpu.compute_capability < LIMITING]
+    if old:
+        return f"a share could land on {names(old)}, where MPS cannot hold a job to its share (older than Volta)"
+    too_small = [place for place in where if not place.need.fits]
+    return f"a share could land on {names(too_small)}, which may be too small" if too_small else None
+
+
+def unshared(case: Case) -> str:
+    """Return why the cluster keeps GPUs whole where the job may run; empty where it does not."""
+    return "; ".join(dict.fromkeys(case.cluster.unshared.values()))
+
+
+def whole(draft: Decision, reason: str, plugin: str) -> Decision:
+    """Return *draft* with the *reason* why a whole GPU is kept, of which *plugin* is sure."""
+    return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=plugin)
