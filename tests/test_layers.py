@@ -189,7 +189,9 @@ def imports_at_run_time(path: Path) -> Iterator[str]:
 def test_each_package_that_we_import_is_one_that_users_get() -> None:
     """The extras for tests and releases do not count: users do not install them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [project["optional-dependencies"][name] for name in ("torch", "slurm", "yarn", "postgresql", "train")]
+    extras = [
+        project["optional-dependencies"][name] for name in ("torch", "slurm", "yarn", "postgresql", "train", "plan")
+    ]
     declared = {re.split(r"[^\w-]", line)[0] for line in sum(extras, project["dependencies"])}
     known = {*sys.stdlib_module_names, *LAYERS, *declared, *NOT_DECLARED}
     strays = [

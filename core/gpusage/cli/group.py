@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "validate": "gpusage.cli.commands.validate:command",
         "card": "gpusage.cli.commands.card:command",
         "gpus": "gpusage.cli.commands.gpus:command",
+        "plan": "gpusage.cli.commands.plan:command",
         "decisions": "gpusage.cli.commands.decisions:command",
         "status": "gpusage.cli.commands.status:command",
         "plugins": "gpusage.cli.commands.plugins:command",

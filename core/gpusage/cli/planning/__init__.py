@@ -1,0 +1,1 @@
+"""`gpusage plan`: its two files, its work, and its page."""

@@ -1,0 +1,122 @@
+"""The nodes that `gpusage plan` may use: a JSON or TOML file.
+
+``nodes`` is a list of tables: ``name``, ``count``, and ``types``, what each node may be: a list of tables with
+``name``, ``gpu``, ``gpus`` and ``price_per_hour`` of the whole node, or ``power_w`` where energy is what is paid; then
+the file has ``energy_price_per_kwh``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gpusage.outside import MismatchError, read_as
+from gpusage.policies.capacity.problem import NodeGroup, NodeType
+from gpusage_hooks.errors import RequestError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAXIMUM_BYTES = 16 * 1024 * 1024
+W_PER_KW = 1000.0
+_Name = Annotated[str, Meta(min_length=1, description="a name")]
+_Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100000")]
+_Gpus = Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")]
+_Money = Annotated[float, Meta(ge=0, le=1e9, description="a number of at least 0")]
+
+
+class _Type(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a node may be."""
+
+    name: _Name
+    gpu: _Name
+    gpus: _Gpus
+    price_per_hour: _Money | None = None
+    power_w: _Money | None = None
+
+
+_Types = Annotated[tuple[_Type, ...], Meta(min_length=1, description="a list of at least one type, as tables")]
+
+
+class _Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that are alike."""
+
+    name: _Name
+    count: _Count
+    types: _Types
+
+
+_Groups = Annotated[tuple[_Group, ...], Meta(min_length=1, description="a list of at least one kind, as tables")]
+
+
+class _Nodes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    nodes: _Groups
+    energy_price_per_kwh: _Money | None = None
+
+
+def read_nodes(path: Path) -> tuple[NodeGroup, ...]:
+    """Return the nodes that the file at *path* describes.
+
+    Raises:
+        RequestError: It cannot be read, or describes no nodes.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAXIMUM_BYTES).decode()
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        message = f"Cluster file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    except (ValueError, RecursionError) as error:
+        message = f"Cluster file {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
+        raise RequestError(message) from error
+    return parse_nodes(document, str(path))
+
+
+def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
+    """Return the nodes that *document* describes; *origin* is its file, for people."""
+    try:
+        read = read_as(_Nodes, document if isinstance(document, dict) else {})
+    except MismatchError as error:
+        where = "".join(f" {step + 1}" if isinstance(step, int) else f", {step}" for step in error.above)
+        value = "nothing" if error.value is None else f"{error.value!r:.80}"
+        message = f"Key {error.key!r} of cluster {origin!r}{where} must be {error.rule}; got {value}."
+        message += f" {error.hint or 'docs/planning.md has an example.'}"
+        raise RequestError(message) from error
+    _require_single([group.name for group in read.nodes], origin)
+    return tuple(
+        NodeGroup(
+            name=group.name,
+            node_count=group.count,
+            types=tuple(_type(kind, read.energy_price_per_kwh, origin) for kind in group.types),
+        )
+        for group in read.nodes
+    )
+
+
+def _require_single(names: list[str], origin: str) -> None:
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        message = f"Key 'name' of cluster {origin!r} must differ from kind to kind; got {double!r} twice. Rename one."
+        raise RequestError(message)
+
+
+def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeType:
+    price = kind.price_per_hour
+    if price is None and kind.power_w is not None and energy_price_per_kwh is not None:
+        price = kind.power_w / W_PER_KW * energy_price_per_kwh
+    if price is None:
+        message = (
+            f"Type {kind.name!r} of cluster {origin!r} must have 'price_per_hour', or 'power_w' with the file's "
+            "'energy_price_per_kwh'; got neither. Add one."
+        )
+        raise RequestError(message)
+    return NodeType(name=kind.name, gpu=kind.gpu, gpu_count=kind.gpus, price_per_hour=price)

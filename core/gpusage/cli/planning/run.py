@@ -1,0 +1,164 @@
+"""`gpusage plan`: reads the two files, plans, and shows the plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpusage.api import advisor
+from gpusage.cli import figures, tables
+from gpusage.cli.documents import rounded
+from gpusage.cli.planning.jobs import read_lines
+from gpusage.cli.planning.nodes import read_nodes
+from gpusage.cli.planning.times import planned
+from gpusage.pages import gantt, html
+from gpusage.policies.capacity.plan import Plan
+from gpusage.policies.capacity.planning import make_plan
+from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
+from gpusage.policies.capacity.rules import RULES, by_rule
+from gpusage.policies.capacity.state import Assignment
+
+SCHEMA = "gpusage.plan/1"
+SHOWN_JOBS = 40
+COLUMNS = (
+    tables.Column("job", is_left=True),
+    tables.Column("node"),
+    tables.Column("type"),
+    tables.Column("GPUs"),
+    tables.Column("start"),
+    tables.Column("end"),
+    tables.Column("late", is_optional=True),
+)
+
+
+def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: float, *, as_json: bool) -> None:
+    """Plan which nodes are active, and which jobs have their GPUs, and when."""
+    groups = read_nodes(cluster_file)
+    jobs = planned(read_lines(jobs_file), groups, advisor(), jobs_file.parent)
+    best, others = _plans(jobs, groups, limit_s)
+    if output is not None:
+        _write(output, best, others)
+    if as_json:
+        tables.print_json(_document(best, others))
+    else:
+        _show(best, others)
+
+
+def _plans(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], limit_s: float) -> tuple[Plan, Mapping[str, Plan]]:
+    """Return the plan, and those of the plain rules; a rule's own plan is taken where it costs less."""
+    from gpusage.policies.capacity.decision import decide  # noqa: PLC0415 - the extra [plan]
+    from gpusage.policies.capacity.mixed_integer import Limits  # noqa: PLC0415 - as above
+
+    limits = Limits(time_s=limit_s)
+    rules = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}
+    solved = make_plan(jobs, groups, lambda state: decide(state, limits))
+    return min([solved, *rules.values()], key=lambda each: each.cost), {"program": solved, **rules}
+
+
+def _document(best: Plan, others: Mapping[str, Plan]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "cost": rounded(best.cost),
+        "node_cost": rounded(best.node_cost),
+        "late_cost": rounded(best.late_cost),
+        "gap": None if others["program"].gap is None else rounded(others["program"].gap),
+        "bound": rounded(best.bound),
+        "above_bound": rounded(best.above_bound),
+        "end_s": rounded(best.end_s),
+        "rules": {name: rounded(each.cost) for name, each in others.items()},
+        "jobs": [_assignment(each) for each in best.assignments],
+        "nodes": [
+            {
+                "node": each.node,
+                "type": each.type.name,
+                "start_s": rounded(each.start_s),
+                "end_s": rounded(each.end_s),
+                "cost": rounded(each.cost),
+            }
+            for each in best.active
+        ],
+    }
+
+
+def _assignment(each: Assignment) -> dict[str, Any]:
+    return {
+        "job": each.job.name,
+        "node": each.node,
+        "type": each.option.type.name,
+        "gpu": each.option.type.gpu,
+        "gpus": each.option.gpu_count,
+        "start_s": rounded(each.start_s),
+        "end_s": rounded(each.end_s),
+        "deadline_s": each.job.deadline_s,
+        "late_cost": rounded(each.job.late_cost(each.end_s)),
+    }
+
+
+def _show(best: Plan, others: Mapping[str, Plan]) -> None:
+    tables.show_title(f"{len(best.assignments)} jobs on {len({each.node for each in best.active})} nodes")
+    tables.show("")
+    tables.show_rows(COLUMNS, [_cells(each) for each in best.assignments[:SHOWN_JOBS]])
+    if len(best.assignments) > SHOWN_JOBS:
+        tables.show(f"... and {len(best.assignments) - SHOWN_JOBS} more; --json has them all.")
+    tables.show("", *_summary(best, others))
+
+
+def _cells(each: Assignment) -> list[str]:
+    late_s = max(each.end_s - each.job.latest_end_s, 0.0)
+    return [
+        each.job.name,
+        each.node,
+        each.option.type.name,
+        str(each.option.gpu_count),
+        _time(each.start_s),
+        _time(each.end_s),
+        _time(late_s) if late_s else "",
+    ]
+
+
+def _time(value_s: float) -> str:
+    return figures.seconds(value_s) if value_s else "0 s"
+
+
+def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
+    """Return what the plan costs, how good it is, and what the plain rules would cost, one line each."""
+    gap = others["program"].gap or 0.0
+    lines = [
+        f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}, lateness {best.late_cost:.2f}.",
+        f"The last job ends after {figures.seconds(best.end_s)}.",
+        f"Each decision is proven to be within {100 * gap:.2f} % of the best one (optimality gap).",
+        f"No plan can cost less than {best.bound:.2f}: every job at once, in its cheapest way, on no GPU too many.",
+        ", ".join(f"{name}: {each.cost:.2f}" for name, each in others.items() if name != "program").join(
+            ("By plain rules it would cost: ", ".")
+        ),
+    ]
+    winner = next(name for name, each in others.items() if each.cost == best.cost)
+    return (
+        lines if winner == "program" else [*lines, f"The plan is that of the rule {winner!r}, which costs less here."]
+    )
+
+
+def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
+    """Write the page beside its place first, so that nothing half-written is ever there."""
+    bars = [
+        gantt.Bar(
+            row=each.node, label=each.job.name, start_s=each.start_s, end_s=each.end_s, height=each.option.gpu_count
+        )
+        for each in best.assignments
+    ]
+    heights = {each.node: max(e.type.gpu_count for e in best.active if e.node == each.node) for each in best.active}
+    body = html.notes(_summary(best, others))
+    body += html.figure(gantt.chart(bars, heights), "Each line is a GPU of an active node; the time runs to the right.")
+    body += html.table([column.title for column in COLUMNS], [_cells(each) for each in best.assignments])
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(html.page("A plan of gpusage", body), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
+        raise click.ClickException(message) from error

@@ -1,0 +1,72 @@
+"""How long each job takes on each type of node: as its file says, or as the advisor predicts from its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusage.cli import options
+from gpusage.cli.planning.jobs import Line
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types
+from gpusage.policies.capacity.problem import options as ways
+from gpusage_hooks.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpusage.advisor import Advisor
+
+Times = Mapping[tuple[str, int], float]
+
+
+def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor, folder: Path) -> list[PlannedJob]:
+    """Return the jobs with their run times on the nodes of *groups*; paths of models count from *folder*.
+
+    Raises:
+        GpuUsageError: A model cannot be read, a GPU is not known, or a job can run on none of the nodes.
+    """
+    types = node_types(groups)
+    memory: dict[str, tuple[dict[str, float], int | None]] = {}
+    jobs = []
+    for line in lines:
+        if line.model and line.model not in memory:
+            memory[line.model] = _step_times_s(line.model, types, advisor, folder)
+        jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
+        if not ways(jobs[-1], types):
+            _refuse(line, types)
+    return jobs
+
+
+def _refuse(line: Line, types: Sequence[NodeType]) -> None:
+    names = ", ".join(dict.fromkeys(kind.gpu for kind in types))
+    got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
+    message = (
+        f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({names}); got {got}. "
+        "Add a type of node, or leave the job out."
+    )
+    raise RequestError(message)
+
+
+def _times(line: Line, predicted_s: Mapping[str, float], said: int | None) -> Times:
+    """Return run times; measured ones go before predicted ones, and only counts that are powers of two are used.
+
+    On several GPUs a step is taken to last as long as on one, so that n GPUs need an n-th of the steps: by the public
+    runs this plain rule is nearer than our own prediction (docs/experiments.md).
+    """
+    steps = line.steps or said or 1.0
+    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= line.max_gpus]
+    guessed = {(gpu, count): steps * step_s / count for gpu, step_s in predicted_s.items() for count in counts}
+    given = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
+    return {**guessed, **given}
+
+
+def _step_times_s(
+    model: str, types: Sequence[NodeType], advisor: Advisor, folder: Path
+) -> tuple[dict[str, float], int | None]:
+    """Return the predicted step time on one GPU of each type on which the model fits, and the steps that it names."""
+    (request,) = options.read_requests([model], {})
+    path = folder / request.model
+    graph = advisor.read(str(path) if path.exists() else request.model, dict(request.workload.shape))
+    names = list(dict.fromkeys(kind.gpu for kind in types))
+    needs = advisor.predict(graph, request.workload, [advisor.catalogue.find(name) for name in names])
+    fitting = {name: need.step_time_s.value for name, need in zip(names, needs, strict=True) if need.fits}
+    return fitting, request.workload.steps

@@ -1,0 +1,140 @@
+"""A plan, made event by event: a job comes, a job ends, or some time has passed; each time somebody chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpusage.policies.capacity.plan import Active, Plan, least_cost
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob, node_types, options
+from gpusage.policies.capacity.state import ActiveNode, Assignment, Choice, State, Waiting
+
+Chooser = Callable[[State], Choice]
+TICK_S = 300.0
+"""After so much time without an event somebody chooses again (H in the paper)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """A plan in the making."""
+
+    state: State
+    coming: list[Waiting]
+    done: list[Assignment] = field(default_factory=list)
+    active: list[Active] = field(default_factory=list)
+    gaps: list[float | None] = field(default_factory=list)
+
+
+def make_plan(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], choose: Chooser, tick_s: float = TICK_S) -> Plan:
+    """Return the plan in which *choose* says at each event what starts.
+
+    Args:
+        jobs: Each can run on at least one type of node; none is known before it is submitted.
+        groups: The nodes.
+        choose: The program of `gpusage.policies.capacity.decision`, or a rule.
+        tick_s: The longest time between two choices while a job waits, above 0.
+    """
+    run = _begin(jobs, groups)
+    while run.coming or run.state.waiting:
+        _admit(run)
+        if run.state.waiting and run.state.has_room():
+            _set_next(run, tick_s)
+            choice = choose(run.state)
+            run.gaps.append(choice.gap)
+            _start(run, choice)
+        _advance(run, tick_s)
+    _finish_until(run, float("inf"))
+    gap = None if None in run.gaps else max((each for each in run.gaps if each is not None), default=0.0)
+    return Plan(assignments=tuple(run.done), active=tuple(run.active), gap=gap, bound=least_cost(jobs, groups))
+
+
+def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
+    """Return *job* with each way to run it."""
+    ways = options(job, node_types(groups))
+    return Waiting(
+        job=job,
+        options=ways,
+        cheapest=min(ways, key=lambda option: (option.cost, option.time_s)),
+        fastest=min(ways, key=lambda option: (option.time_s, option.cost)),
+    )
+
+
+def _begin(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> _Run:
+    coming = [waiting(job, groups) for job in sorted(jobs, key=lambda job: job.submitted_s)]
+    off = {group.name: [f"{group.name}-{number}" for number in range(group.node_count, 0, -1)] for group in groups}
+    now_s = coming[0].job.submitted_s if coming else 0.0
+    state = State(now_s=now_s, groups=tuple(groups), waiting=[], active=[], off=off, next_s=now_s)
+    return _Run(state=state, coming=coming[::-1])
+
+
+def _admit(run: _Run) -> None:
+    while run.coming and run.coming[-1].job.submitted_s <= run.state.now_s:
+        run.state.waiting.append(run.coming.pop())
+
+
+def _next_end_s(run: _Run) -> float:
+    return min((each.end_s for node in run.state.active for each in node.running), default=float("inf"))
+
+
+def _set_next(run: _Run, tick_s: float) -> None:
+    run.state.next_s = min(_next_end_s(run), run.state.now_s + tick_s)
+
+
+def _advance(run: _Run, tick_s: float) -> None:
+    """Go to the next event, and free what has ended by then."""
+    arrival_s = run.coming[-1].job.submitted_s if run.coming else float("inf")
+    tick = run.state.now_s + tick_s if run.state.waiting else float("inf")
+    now_s = min(arrival_s, _next_end_s(run), tick)
+    if now_s < float("inf"):
+        run.state.now_s = now_s
+        _finish_until(run, now_s)
+
+
+def _finish_until(run: _Run, now_s: float) -> None:
+    """Take off what has ended by *now_s*; a node without a job is off from its last end on."""
+    for node in list(run.state.active):
+        ended = [each for each in node.running if each.end_s <= now_s]
+        node.running = [each for each in node.running if each.end_s > now_s]
+        if ended and not node.running:
+            run.state.active.remove(node)
+            run.state.off[node.group.name].append(node.name)
+            last_s = max(each.end_s for each in ended)
+            run.active.append(Active(node=node.name, type=node.type, start_s=node.opened_s, end_s=last_s))
+
+
+def _start(run: _Run, choice: Choice) -> None:
+    """Open nodes, and place what starts on them: the largest first, and jobs that end together side by side."""
+    opened = [_open(run, group, kind) for (group, kind), count in choice.opened.items() for _ in range(count)]
+    order = sorted(choice.starts, key=lambda start: (-start[1].gpu_count, -start[1].time_s))
+    for index, option in order:
+        node = _node_for(run, option)
+        start = Assignment(job=run.state.waiting[index].job, node=node.name, option=option, start_s=run.state.now_s)
+        node.running.append(start)
+        run.done.append(start)
+    for node in opened:
+        if not node.running:
+            run.state.active.remove(node)
+            run.state.off[node.group.name].append(node.name)
+    started = {index for index, _ in choice.starts}
+    run.state.waiting = [each for index, each in enumerate(run.state.waiting) if index not in started]
+
+
+def _open(run: _Run, group_name: str, type_name: str) -> ActiveNode:
+    group = next(group for group in run.state.groups if group.name == group_name)
+    kind = next(kind for kind in group.types if kind.name == type_name)
+    node = ActiveNode(name=run.state.off[group_name].pop(), group=group, type=kind, opened_s=run.state.now_s)
+    run.state.active.append(node)
+    return node
+
+
+def _node_for(run: _Run, option: Option) -> ActiveNode:
+    """Return the fullest node that has room; of equals, the one whose jobs end nearest."""
+    end_s = run.state.now_s + option.time_s
+    return min(
+        (node for node in run.state.active if _takes(node, option.type, option.gpu_count)),
+        key=lambda node: (node.free_count, abs(max((each.end_s for each in node.running), default=end_s) - end_s)),
+    )
+
+
+def _takes(node: ActiveNode, kind: NodeType, gpu_count: int) -> bool:
+    return node.type.name == kind.name and node.free_count >= gpu_count

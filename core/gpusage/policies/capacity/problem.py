@@ -1,0 +1,101 @@
+"""What is to be planned: jobs that know how long they take on GPUs, and nodes that are paid while they are active.
+
+Source: Jahani, Lattuada, Ciavotta, Ardagna, Amaldi and Zhang, "Optimizing on-demand GPUs in the Cloud for Deep
+Learning Applications Training", ICCCS 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeType:
+    """What a node may be while it is active.
+
+    Attributes:
+        gpu: The GPU's name, as `PlannedJob.times_s` has it.
+        price_per_hour: Of the whole node, whether its GPUs are used or not.
+    """
+
+    name: str
+    gpu: str
+    gpu_count: int
+    price_per_hour: float
+
+    @property
+    def gpu_price_per_s(self) -> float:
+        """Return what one of its GPUs costs for a second."""
+        return self.price_per_hour / self.gpu_count / HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Nodes that are alike: each can be active as any of the *types*, or be off."""
+
+    name: str
+    node_count: int
+    types: tuple[NodeType, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job to be planned.
+
+    Attributes:
+        times_s: The whole run time by GPU and number of GPUs, which is a power of two.
+        deadline_s: When it should have ended, on the same clock as ``submitted_s``.
+        late_price_per_hour: What an hour after the deadline costs.
+        priority: For rules that look at it: higher goes first.
+    """
+
+    name: str
+    times_s: Mapping[tuple[str, int], float]
+    submitted_s: float = 0.0
+    deadline_s: float | None = None
+    late_price_per_hour: float = 0.0
+    priority: float = 0.0
+
+    def late_cost(self, end_s: float) -> float:
+        """Return what it costs that the job ends at *end_s*."""
+        if self.deadline_s is None:
+            return 0.0
+        return max(end_s - self.deadline_s, 0.0) / HOUR_S * self.late_price_per_hour
+
+    @cached_property
+    def latest_end_s(self) -> float:
+        """Return the deadline, infinity where there is none."""
+        return float("inf") if self.deadline_s is None else self.deadline_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to run a job: GPUs of one node, and what they cost where others pay for the node's other GPUs."""
+
+    type: NodeType
+    gpu_count: int
+    time_s: float
+
+    @property
+    def cost(self) -> float:
+        """Return the price of the GPUs for as long as the job runs."""
+        return self.gpu_count * self.type.gpu_price_per_s * self.time_s
+
+
+def node_types(groups: Iterable[NodeGroup]) -> tuple[NodeType, ...]:
+    """Return every type that a node may be, each once."""
+    return tuple(dict.fromkeys(kind for group in groups for kind in group.types))
+
+
+def options(job: PlannedJob, types: Iterable[NodeType]) -> tuple[Option, ...]:
+    """Return each way to run *job* on one node of these *types*."""
+    return tuple(
+        Option(type=kind, gpu_count=gpu_count, time_s=time_s)
+        for kind in types
+        for (gpu, gpu_count), time_s in job.times_s.items()
+        if gpu == kind.gpu and gpu_count <= kind.gpu_count
+    )

@@ -1,0 +1,62 @@
+"""`gpusage plan` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+
+ROOT = Path(__file__).parents[4]
+EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]
+CLUSTER = '[[nodes]]\nname = "n"\ncount = 1\ntypes = [{ name = "t", gpu = "v100", gpus = 2, price_per_hour = 3.6 }]\n'
+
+
+@pytest.fixture(autouse=True)
+def _root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_example_is_planned_with_its_models_and_drawn(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    result = CliRunner().invoke(main, [*EXAMPLE, "--json", "-o", str(page)])
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["schema"] == "gpusage.plan/1"
+    assert sorted(each["job"] for each in document["jobs"]) == ["bert", "measured", "resnet", "vgg"]
+    assert document["cost"] == pytest.approx(document["node_cost"] + document["late_cost"], rel=1e-5)
+    assert document["cost"] == pytest.approx(min(document["rules"].values()))
+    assert document["gap"] <= 0.01
+    assert "<svg" in page.read_text()
+    assert "measured" in page.read_text()
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_two_jobs_side_by_side_cost_one_node(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\nb,1000,1\n")
+    result = CliRunner().invoke(
+        main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    )
+    assert json.loads(result.stdout)["cost"] == pytest.approx(1.0)  # 1000 s at 3.6 an hour
+
+
+def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,k80:1\na,1\n")
+    page = tmp_path / "plan.html"
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "-o", str(page)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("gpusage: error: Job 'a' on ")
+    assert "line 2 must be able to run on a GPU of the cluster (v100); got step times of k80." in result.stderr
+    assert not page.exists()
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, [*EXAMPLE, "-o", str(tmp_path / "absent" / "plan.html")])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("gpusage: error: Page ")

@@ -1,0 +1,56 @@
+"""Small problems whose best plan is plain."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage.policies.capacity.decision import decide
+from gpusage.policies.capacity.mixed_integer import Limits
+from gpusage.policies.capacity.plan import Plan
+from gpusage.policies.capacity.planning import make_plan
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
+
+CHEAP = NodeType(name="cheap", gpu="old", gpu_count=1, price_per_hour=1.0)
+DEAR = NodeType(name="dear", gpu="new", gpu_count=1, price_per_hour=3.0)
+
+
+def planned(jobs: list[PlannedJob], *groups: NodeGroup) -> Plan:
+    return make_plan(jobs, groups, lambda state: decide(state, Limits()))
+
+
+def job(name: str, hours: float, **more: float) -> PlannedJob:
+    """Return a job that takes *hours* on the old GPU and half as long on the new one."""
+    return PlannedJob(name=name, times_s={("old", 1): hours * 3600, ("new", 1): hours * 1800}, **more)
+
+
+def test_a_job_with_time_goes_where_it_is_cheapest() -> None:
+    plan = planned([job("a", 2.0)], NodeGroup(name="n", node_count=1, types=(CHEAP, DEAR)))
+    assert [each.option.type for each in plan.assignments] == [CHEAP]
+    assert plan.cost == pytest.approx(2.0)  # two hours at 1; the new GPU: one hour at 3
+
+
+def test_a_job_in_a_hurry_goes_where_it_is_fast() -> None:
+    hurried = job("a", 2.0, deadline_s=3600.0, late_price_per_hour=5.0)
+    plan = planned([hurried], NodeGroup(name="n", node_count=1, types=(CHEAP, DEAR)))
+    assert [each.option.type for each in plan.assignments] == [DEAR]
+    assert plan.cost == pytest.approx(3.0)  # one hour at 3; the old GPU: 2 and one hour late at 5
+
+
+def test_of_two_jobs_the_one_whose_lateness_is_dear_goes_first() -> None:
+    patient = job("patient", 1.0, deadline_s=3600.0, late_price_per_hour=0.1)
+    urgent = job("urgent", 1.0, deadline_s=3600.0, late_price_per_hour=9.0)
+    plan = planned([patient, urgent], NodeGroup(name="n", node_count=1, types=(CHEAP,)))
+    assert [each.job.name for each in plan.assignments] == ["urgent", "patient"]
+    assert plan.late_cost == pytest.approx(0.1)
+
+
+def test_a_plan_says_how_far_it_may_be_from_the_best() -> None:
+    plan = planned([job("a", 1.0), job("b", 1.0)], NodeGroup(name="n", node_count=1, types=(CHEAP,)))
+    assert plan.gap == pytest.approx(0.0, abs=0.005)
+    assert (plan.bound, plan.cost) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert plan.above_bound == pytest.approx(0.0)
+
+
+def test_no_jobs_make_an_empty_plan() -> None:
+    plan = planned([], NodeGroup(name="n", node_count=1, types=(CHEAP,)))
+    assert (plan.assignments, plan.cost, plan.end_s) == ((), 0.0, 0.0)
