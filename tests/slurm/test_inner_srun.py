@@ -15,13 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.dividing.granted import NOT_READ_BACK, granted_of
 from gpusage.edits import make_edits
 from gpusage.service.protocol import Answer, Ask, parse_line
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
+from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Granted, Submission
 from gpusage_slurm.install import Site, plan_installation
+from gpusage_slurm.node_side import EPILOG, PROLOG
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import parse_submission
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from mps import control_in, driver_in
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -93,11 +97,28 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
             patch.setenv("GPUSAGE_CONFIG", str(toml))
             site = Site(slurm_conf=sandbox.layout.slurm_conf, gpusage_toml=toml, command=Path("gpusage"))
             make_edits(plan_installation(site, "enforce"))
+            give_mps(sandbox)
             threading.Thread(target=daemon.serve_forever, daemon=True).start()
             sandbox.restart_controller()
             sandbox.reconfigure()
             yield sandbox
             daemon.shutdown()
+
+
+def mps_folder(sandbox: Sandbox) -> Path:
+    """Return where the nodes keep what `gpusage-mps` writes."""
+    return sandbox.layout.state / "mps"
+
+
+def give_mps(sandbox: Sandbox) -> None:
+    """Let the nodes' prolog and epilog find a stand-in for NVIDIA's control daemon."""
+    control, conf = control_in(sandbox.layout.jobs), sandbox.layout.slurm_conf
+    for script in (PROLOG, EPILOG):
+        wrapper = script.wrapper(sandbox.layout.etc)
+        told_where = f"export GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={mps_folder(sandbox)}"
+        wrapper.write_text(f"#!/bin/sh\n{told_where}\nexec {script.path}\n")
+        wrapper.chmod(0o755)
+        conf.write_text(conf.read_text().replace(f"{script.key}={script.path}", f"{script.key}={wrapper}"))
 
 
 def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str, dict[str, str]]:
@@ -142,6 +163,37 @@ def test_a_type_that_the_user_named_is_held_by_its_feature_and_inner_sruns_run(s
     said, steps = run_job(sandbox, "--gres=gpu:v100:1", "--prefer=v100", script=script)
     assert "--prefer would stand in place" in said
     assert steps["plain"] == "percent= device=0 mark="
+
+
+BESIDE = """#!/bin/sh
+#SBATCH --comment=model=r.onnx,batch=4 --gres=gpu:1
+touch {folder}/beside-$SLURM_JOB_ID
+until [ $(ls {folder}/beside-* | wc -l) = 2 ]; do sleep 0.1; done
+env | grep ^CUDA_ | sort
+"""
+
+
+def test_two_jobs_share_a_gpu_through_mps_and_the_node_writes_down_what_each_was_given(sandbox: Sandbox) -> None:
+    folder, mps = sandbox.layout.jobs, mps_folder(sandbox)
+    script, has_driver = folder / "beside.sh", driver_in(folder) is not None
+    script.write_text(BESIDE.format(folder=folder))
+    export = f"--export=ALL,GPUSAGE_MPS_FOLDER={mps},LD_LIBRARY_PATH={folder}"
+    options = ("--parsable", export, f"--output={folder}/%j.out")
+    jobs = [sandbox.run("sbatch", *options, str(script)).stdout.strip() for _ in range(2)]
+    wait_until(lambda: not sandbox.run("squeue", "-h").stdout)
+    for job in jobs:
+        assert (folder / f"{job}.out").read_text().split() == [
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+            "CUDA_MPS_CLIENT_PRIORITY=1",
+            f"CUDA_MPS_LOG_DIRECTORY={mps}/gpu-0/log",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M",
+            f"CUDA_MPS_PIPE_DIRECTORY={mps}/gpu-0/pipe",
+            "CUDA_VISIBLE_DEVICES=0",
+        ]
+        given = Granted(division="percentage", share_percent=40, thread_percent=40, trouble=NOT_READ_BACK)
+        seen = replace(given, memory_limit_bytes=2**30, trouble="")
+        assert granted_of(job, folder=mps, sm_count=132) == (seen if has_driver else given)
+    wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
 
 
 def test_cpus_that_a_task_asks_for_beside_its_gpu_stay(sandbox: Sandbox) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from mps import control_in
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -116,16 +118,6 @@ def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_i
     assert doctor(bare)["defaults per GPU"] == "warn"
 
 
-CONTROL = """\
-#!/bin/sh
-echo "control $*" >>{log}
-case $* in -d*) touch "$CUDA_MPS_PIPE_DIRECTORY/up"; exit 0 ;; esac
-read -r word
-[ -e "$CUDA_MPS_PIPE_DIRECTORY/up" ] || exit 1
-[ "$word" != quit ] || rm "$CUDA_MPS_PIPE_DIRECTORY/up"
-"""
-
-
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
@@ -139,23 +131,25 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
     before = contents(bare)
     install_plugin(bare)
-    control = written(bare.layout.jobs / "control", CONTROL.format(log=log))
+    control = control_in(bare.layout.jobs)
+    control.with_name(f"{control.name}.log").symlink_to(log)
     for name in ("prolog", "epilog"):  # as on a node with a GPU
         wrapper = etc / f"gpusage_{name}.sh"
         told = f"\nexport GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={mps}\n"
         wrapper.write_text(wrapper.read_text().replace("\n", told, 1))
     output = bare.layout.jobs / "seen"
     bare.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", f"--wrap=ls {mps}/jobs {mps}/gpu-0/pipe")
-    wait_until(lambda: log.read_text().endswith("epilog_slurmd\n"))
-    assert output.read_text().split() == [f"{mps}/gpu-0/pipe:", "up", f"{mps}/jobs:", "1"]
+    wait_until(lambda: log.exists() and log.read_text().endswith("epilog_slurmd\n"))
+    assert output.read_text().split() == [f"{mps}/gpu-0/pipe:", "running", f"{mps}/jobs:", "1"]
     assert log.read_text().splitlines() == [
         "site prolog_slurmd",
-        "control ",
-        "control -d",
-        "control ",
+        "get_server_list",
+        "-d device=0 ceiling=none",
+        "get_server_list",
+        "quit",
         "site epilog_slurmd",
     ]
-    assert not (mps / "gpu-0" / "pipe" / "up").exists()
+    assert not (mps / "gpu-0" / "pipe" / "running").exists()
     bare.run("gpusage", "slurm", "uninstall", "--yes")
     assert conf.read_bytes() == before["slurm.conf"]
     assert (etc / "gpusage_prolog.sh").exists()  # a slurmd that has not read slurm.conf yet would drain its node
@@ -163,13 +157,6 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     bare.run("gpusage", "slurm", "uninstall", "--yes")
     assert contents(bare) == before
     bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.05)
 
 
 def test_without_our_prolog_no_gpu_is_shared_and_doctor_fails_in_enforce(bare: Sandbox) -> None:

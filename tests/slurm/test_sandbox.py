@@ -23,6 +23,7 @@ import pytest
 from gpusage.sandboxes import processes
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -35,14 +36,6 @@ NewCluster = Callable[..., Sandbox]
 def submit(sandbox: Sandbox, *options: str, script: str = "sleep 100") -> str:
     """Submit *script* and return the job's number."""
     return sandbox.run("sbatch", "--parsable", *options, f"--wrap={script}").stdout.strip()
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Wait until *condition* holds."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.05)
 
 
 def states(sandbox: Sandbox) -> list[str]:
