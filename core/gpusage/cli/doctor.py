@@ -9,6 +9,7 @@ from typing import Any
 
 from gpusage.cli.findings import Finding, failed, passed, warned
 from gpusage.configuration import Configuration, DaemonSettings
+from gpusage.dividing.offers import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 
@@ -24,6 +25,7 @@ class OwnEvidence:
         socket: Where gpusaged answers, or should.
         killed: Whether the kill switch is on.
         plugin_troubles: What is wrong with plugins as this process finds them, by name.
+        offers: In which ways this host divides a GPU.
     """
 
     configuration: Configuration
@@ -33,6 +35,7 @@ class OwnEvidence:
     socket: str = DaemonSettings().socket
     killed: bool = False
     plugin_troubles: Mapping[str, str] = field(default_factory=dict)
+    offers: Offers = field(default_factory=Offers)
 
 
 def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
@@ -54,6 +57,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=load_hooks().troubles(),
+        offers=host_offers(),
     )
 
 
@@ -92,6 +96,13 @@ def kill_switch(own: OwnEvidence) -> Finding:
     if own.killed:
         return warned(name, f"{own.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
     return passed(name, "not thrown")
+
+
+def divisions(own: OwnEvidence) -> tuple[Finding, ...]:
+    """Return in which ways this host divides a GPU; nothing where it has no MPS, as a controller has none."""
+    ways = [way for way in own.offers.divisions if way != "whole"]
+    version = own.offers.version or "unknown"
+    return (passed("GPU division", f"this host divides by {' and '.join(ways)}, MPS {version}"),) if ways else ()
 
 
 def daemon_trouble(status: Mapping[str, Any], manager: str) -> str:

@@ -19,7 +19,14 @@ from gpusage_slurm.address import local_sockets
 from gpusage_slurm.doctor import examine
 from gpusage_slurm.drain import require_none
 from gpusage_slurm.evidence import gather
-from gpusage_slurm.install import PACKAGED_UNIT, find_site, new_node_scripts, plan_installation, plan_uninstallation
+from gpusage_slurm.install import (
+    PACKAGED_UNIT,
+    find_site,
+    new_node_scripts,
+    plan_installation,
+    plan_node,
+    plan_uninstallation,
+)
 from gpusage_slurm.status import describe
 
 _INSTALL = "gpusage.slurm.install/1"
@@ -28,13 +35,18 @@ _INSTALL = "gpusage.slurm.install/1"
 def install(
     slurm_conf: Path | None,
     mode: SiteMode | None,
-    unit_folder: Path | None,
     *,
     nodes_ready: bool,
     yes: bool,
     as_json: bool,
+    **folders: Path | None,
 ) -> None:
-    """Show what installing would change at this site; with --yes, change it."""
+    """Show what installing would change at this site, or on a node; with --yes, change it."""
+    unit_folder, node_folder = folders["unit_folder"], folders["node_folder"]
+    if node_folder is not None:
+        after = f"Now let Prolog, Epilog and TaskProlog of slurm.conf name the scripts in {node_folder}"
+        show_and_make(plan_node(node_folder.absolute()), schema=_INSTALL, yes=yes, as_json=as_json, after=after)
+        return
     edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
     scripts = new_node_scripts(edits)
     if yes and scripts and not nodes_ready:

@@ -40,6 +40,15 @@ slurm.add_command(sandbox)
 @_SLURM_CONF
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_SYSTEMD
+@click.option(
+    "--node",
+    "node_folder",
+    is_flag=False,
+    flag_value=Path("/usr/libexec/gpusage"),
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only write what a compute node runs into this folder: it needs no Python there.  "
+    "[with no value: /usr/libexec/gpusage]",
+)
 @click.option("--nodes-ready", is_flag=True, help="Confirm that gpusage is at this path on every compute node.")
 @_YES
 @_JSON

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpusage.cli.doctor import OwnEvidence, daemon_trouble, kill_switch, plugins, settings_file, store
+from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
 from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
@@ -37,7 +37,7 @@ def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:
     """Return what is said of gpusage itself, which needs no slurmctld."""
     own = evidence.own
     daemon = (_daemon(own), _in_time(own), rewritten_jobs(evidence))
-    return (settings_file(own), *daemon, store(own), plugins(own), kill_switch(own))
+    return (settings_file(own), *daemon, store(own), plugins(own), kill_switch(own), *divisions(own))
 
 
 def _slurmctld(evidence: Evidence) -> Finding:

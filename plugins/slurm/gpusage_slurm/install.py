@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gpusage.configuration import SiteMode
 from gpusage.configuration_file import configuration_path, default_configuration, load_configuration
+from gpusage.dividing import PROBE, PROGRAM
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import conf, node_side
@@ -137,6 +138,16 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
     return (*edits, *_unit_edits(site, wanted=False))
 
 
+def plan_node(folder: Path) -> tuple[Edit, ...]:
+    """Return the edits that put into *folder* all that a compute node runs; it needs no Python there."""
+    scripts = {script.wrapper(folder): script.path for script in node_side.SCRIPTS}
+    sources = {**scripts, folder / PROGRAM.name: PROGRAM, folder / PROBE.name: PROBE}
+    return tuple(
+        Edit(path=path, before=read_text(path), after=read_text(source), mode=0o755, summary="what a node runs")
+        for path, source in sources.items()
+    )
+
+
 def new_node_scripts(edits: Iterable[Edit]) -> tuple[str, ...]:
     """Return the node scripts that *edits* would name anew: where a node lacks one, it fails its jobs."""
     named = [
@@ -177,6 +188,8 @@ def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) ->
     for script in node_side.SCRIPTS:
         path = _file_of(script.key, texts, site)
         theirs = conf.setting(conf.without_edits(texts[path]), script.key)
+        if theirs and theirs != str(script.path) and node_side.is_ours(Path(theirs), script):
+            continue  # the site itself names what `plan_node` put there
         wrapper = script.wrapper(site.folder)
         text = node_side.render_wrapper(script, theirs, across_users=across_users)
         texts[path] = conf.with_setting(texts[path], script.key, str(wrapper if text else script.path))

@@ -98,10 +98,11 @@ def named(settings: Mapping[str, str], script: NodeScript) -> str | None:
     key = script.key.lower()
     values = [value for name, value in settings.items() if name.partition("[")[0] == key]
     paths = [path for value in values for path in (glob.glob(value) or [value])]  # noqa: PTH207 - of a whole path
-    return next((path for path in paths if _is_ours(Path(path), script)), None)
+    return next((path for path in paths if is_ours(Path(path), script)), None)
 
 
-def _is_ours(path: Path, script: NodeScript) -> bool:
+def is_ours(path: Path, script: NodeScript) -> bool:
+    """Tell whether the file at *path* is *script* or a wrapper of it, by its name."""
     return "gpusage" in path.name or path.parts[-3:] == script.path.parts[-3:]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpusage.cli.doctor import daemon_trouble, kill_switch, plugins, settings_file, store
+from gpusage.cli.doctor import daemon_trouble, divisions, kill_switch, plugins, settings_file, store
 from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
@@ -31,7 +31,7 @@ def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:
     """Return what is said of gpusage itself, which needs no ResourceManager."""
     own = evidence.own
     daemon = (_daemon(evidence), _allowed_users(evidence))
-    return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(evidence))
+    return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(evidence), *divisions(own))
 
 
 def _manager(evidence: Evidence) -> Finding:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpusage.cli import doctor
 from gpusage.cli.doctor import OwnEvidence
 from gpusage.configuration import Configuration
+from gpusage.dividing.offers import Offers, host_offers, parse_offers
+from mps import control_in
 
 OWN = OwnEvidence(configuration=Configuration(), status={"v": 1})
 
@@ -44,3 +48,23 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
     assert own.status is None
     assert "must answer within" in own.status_trouble
     assert doctor.kill_switch(own).verdict == "warn"
+
+
+def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:
+    offers = parse_offers("version 13010\ndivision percentage\ndivision partition\ndivision whole\nnoise\n")
+    (finding,) = doctor.divisions(OwnEvidence(configuration=Configuration(), offers=offers))
+    assert (finding.verdict, finding.found) == ("pass", "this host divides by percentage and partition, MPS 13010")
+    assert doctor.divisions(OWN) == ()
+    assert parse_offers("") == Offers()
+
+
+@pytest.mark.parametrize(
+    ("version", "divisions"),
+    [("12080", ("percentage", "whole")), ("13010", ("percentage", "partition", "whole"))],
+)
+def test_a_host_offers_partitions_from_13010_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, divisions: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("GPUSAGE_MPS_CONTROL", str(control_in(tmp_path)))
+    monkeypatch.setenv("STANDIN_VERSION", version)
+    assert host_offers() == Offers(version=version, divisions=divisions)

@@ -14,10 +14,12 @@ from gpusage_slurm.install import (
     find_site,
     new_node_scripts,
     plan_installation,
+    plan_node,
     plan_uninstallation,
     tracked_or_billed,
 )
-from gpusage_slurm.node_side import FOLDER
+from gpusage_slurm.node_side import FOLDER, SCRIPTS
+from mps import control_in, told
 
 SLURM_CONF = """\
 ClusterName=c
@@ -317,3 +319,31 @@ def test_the_systemd_unit_starts_this_installations_daemon_and_goes_with_it(site
 )
 def test_a_share_counts_where_it_is_tracked_or_billed(text: str, counted: bool) -> None:  # noqa: FBT001 - a parameter
     assert tracked_or_billed(text) is counted
+
+
+def test_a_node_without_python_has_all_that_it_runs_in_one_folder(tmp_path: Path) -> None:
+    folder, mps = tmp_path / "libexec", tmp_path / "mps"
+    make_edits(plan_node(folder))
+    assert not any(edit.changes for edit in plan_node(folder))
+    control = control_in(tmp_path)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GPUSAGE_MPS_CONTROL": str(control),
+        "GPUSAGE_MPS_FOLDER": str(mps),
+        "SLURM_JOB_ID": "7",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
+    }
+    subprocess.run([folder / "gpusage_prolog.sh"], env=environment, check=True)
+    assert "-d device=1 ceiling=none" in told(control)
+    assert (mps / "granted" / "7.json").exists()
+
+
+def test_where_the_site_itself_names_those_scripts_they_are_not_wrapped(site: Site) -> None:
+    folder = site.folder / "libexec"
+    make_edits(plan_node(folder))
+    own = "".join(f"{script.key}={script.wrapper(folder)}\n" for script in SCRIPTS)
+    site.slurm_conf.write_text(SLURM_CONF + own)
+    make_edits(plan_installation(site))
+    assert own in site.slurm_conf.read_text()
+    assert not (site.folder / "gpusage_prolog.sh").exists()
