@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import Catalogue
+from gpusage.learning.words import said
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
 from gpusage.policies.price import priced_percents
@@ -31,6 +32,7 @@ from gpusage_hooks.types import (
     Rendered,
     Rules,
     Submission,
+    Submitter,
     Workload,
 )
 
@@ -53,6 +55,10 @@ class Advisor(Predictor):
     def configured(self, configuration: Configuration) -> Advisor:
         """Return the advisor of a site: with its rules, and its settings of workload managers."""
         return replace(self, rules=configuration.rules, settings=configuration.managers)
+
+    def asked_by(self, submitter: Submitter) -> Advisor:
+        """Return the advisor of a job of *submitter*."""
+        return replace(self, submitter=submitter)
 
     def context(self, manager: str) -> Context:
         """Return what the hooks of the workload manager *manager* are given."""
@@ -100,7 +106,7 @@ class Advisor(Predictor):
             raise  # not for the user to mend
         except GpuUsageError as error:
             return _kept(job, str(error))
-        return self._through_policies(case)
+        return self._with_what_was_learned(self._through_policies(case), graph, wish.workload)
 
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
         """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.
@@ -136,7 +142,16 @@ class Advisor(Predictor):
         changed = draft.request != case.request
         return replace(draft, code=Code.REWRITE if changed else Code.KEEP)
 
+    def _with_what_was_learned(self, decision: Decision, graph: ModelGraph, workload: Workload) -> Decision:
+        """Return *decision* with a reason that tells what earlier runs showed, where it rests on that."""
+        clause = said(self.find(graph, workload), decision.need.gpu if decision.need else "")
+        told = workload.alone.utilization
+        if clause and told is not None and self.believed(graph, workload) != workload:
+            clause += f", not {100 * told:.0f} % as you gave"
+        return replace(decision, reasons=(*decision.reasons, clause)) if clause else decision
+
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:
+        workload = self.believed(graph, workload)
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)

@@ -45,6 +45,24 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearningSettings:
+    """What gpusaged learns from earlier runs (docs/learning.md).
+
+    Attributes:
+        days: How long a run counts.
+        least_sampled_s: A run that was looked at for less teaches nothing.
+        refresh_s: How often the store is asked for new runs.
+        back_off: Whether shares are only advised where predictions for a user and a kind of model miss too often.
+    """
+
+    enabled: bool = True
+    days: Annotated[float, Range(low=1, high=3660)] = 90.0
+    least_sampled_s: float = 60.0
+    refresh_s: Annotated[float, Range(low=0.1, high=86400)] = 30.0
+    back_off: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that a site can set.
 
@@ -62,6 +80,7 @@ class Configuration:
     slo: SloRules = SloRules()
     daemon: DaemonSettings = DaemonSettings()
     store: StoreSettings = StoreSettings()
+    learning: LearningSettings = LearningSettings()
     managers: Mapping[str, ManagerSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 

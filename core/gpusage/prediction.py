@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
-from gpusage.plugins.hooks import Hooks
+from gpusage.learning.findings import NOTHING, Finding, contradicts
+from gpusage.learning.learned import NOTHING_LEARNED, Learned
+from gpusage.plugins.hooks import NOBODY, Hooks
 from gpusage.predictors.intervals import product
 from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, first_known, throughput
 from gpusage_hooks.errors import GraphError, PluginError
-from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Workload
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
 
 T = TypeVar("T")
 
@@ -25,10 +27,14 @@ class Predictor:
     Attributes:
         hooks: By which every plugin is asked.
         catalogue: The GPUs that gpusage knows.
+        learned: What this site's jobs showed.
+        submitter: Of the job that is asked about.
     """
 
     hooks: Hooks
     catalogue: Catalogue
+    learned: Learned = NOTHING_LEARNED
+    submitter: Submitter = NOBODY
 
     def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *workload* needs on each of *gpus*, in their order.
@@ -45,17 +51,52 @@ class Predictor:
         return self._needs(graph, workload, gpus, self.known(graph, workload, gpus))
 
     def known(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[Known, ...]:
-        """Return what plugins, or its user, know of *workload* alone on each of *gpus*, whole ones.
+        """Return what plugins, its user, or else earlier runs tell of *workload* alone on each of *gpus*, whole ones.
 
         Raises:
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
         workload = self._named(workload)
-        answers = [*self.hooks.known_figures(graph, workload, gpus)]
+        answers = [*self.hooks.known_figures(graph, workload, gpus, self.submitter)]
         alone = workload.alone
         if alone.gpu is not None and alone.step_time_s is not None:
             answers.append(self._beside_host(graph, workload, alone.gpu, alone.step_time_s, gpus))
-        return first_known(answers, gpus)
+        return first_known([*answers, *self._learned(graph, workload, gpus)], gpus)
+
+    def find(self, graph: ModelGraph, workload: Workload) -> Finding:
+        """Return what this site's runs tell of the job; `NOTHING` where they tell nothing."""
+        return self.learned.find(graph, workload, self.submitter)
+
+    def believed(self, graph: ModelGraph, workload: Workload) -> Workload:
+        """Return *workload* without the utilization that its user gave, where many runs contradict it."""
+        told = workload.alone.utilization
+        experience = self.find(graph, workload).experience if told is not None else None
+        if told is None or experience is None or not contradicts(experience, told):
+            return workload
+        return replace(workload, alone=NOTHING_SAID)
+
+    def told_by_graph(self, graph: ModelGraph, workload: Workload, need: GpuNeed) -> float:
+        """Return the GPU utilization alone on the GPU of *need*, as the model tells it without what anybody knows."""
+        if workload.alone == NOTHING_SAID and self.find(graph, workload) is NOTHING:
+            return need.gpu_utilization.value
+        plain = replace(self, learned=NOTHING_LEARNED)
+        (predicted,) = plain.predict(graph, replace(workload, alone=NOTHING_SAID), [self.catalogue.find(need.gpu)])
+        return predicted.gpu_utilization.value
+
+    def why_not_enforced(self, graph: ModelGraph) -> str:
+        """Return why a share of this job is only advised for now, one clause; empty where it may be enforced."""
+        return self.learned.why_not_enforced(graph, self.submitter)
+
+    def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[Known]]:
+        """Return what earlier runs tell of *gpus*; of what the user told more about, the memory alone."""
+        finding = self.find(graph, workload)
+        if finding is NOTHING:
+            return []
+        from gpusage.learning.figures import known_of  # noqa: PLC0415 - numpy, for whoever has learned nothing
+
+        known = known_of(finding, graph, workload, gpus, self.catalogue.find)
+        said = workload.alone != NOTHING_SAID
+        return [[Known(memory_bytes=each.memory_bytes) for each in known] if said else known]
 
     def _beside_host(
         self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
@@ -132,8 +173,13 @@ class Predictor:
         known: Sequence[Known],
     ) -> tuple[tuple[Price, ...], ...]:
         parts = [shares_of(gpu, percents) for gpu in gpus]
-        answer = self.hooks.predict_slowdown(graph, workload, gpus, parts, known)
-        rows = zip(gpus, answered("predict_slowdown", answer), strict=True)
+        answer = answered("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
+        experience = self.find(graph, workload).experience
+        if experience is not None and experience.slowdown:
+            from gpusage.learning.figures import dearer  # noqa: PLC0415 - as above
+
+            answer = [dearer(experience, gpu, percents, row) for gpu, row in zip(gpus, answer, strict=True)]
+        rows = zip(gpus, answer, strict=True)
         return tuple(
             tuple(
                 Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)

@@ -13,12 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
 from gpusage.advisor import Advisor
 from gpusage.configuration import SiteMode
+from gpusage.learning.identity import identity_of
+from gpusage.plugins.hooks import NOBODY
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import (
     Cluster,
@@ -27,6 +29,7 @@ from gpusage_hooks.types import (
     DecisionRecord,
     GpuRequest,
     Job,
+    JobIdentity,
     ModelGraph,
     ModelRequest,
     Rendered,
@@ -58,9 +61,11 @@ class Verdict:
 
     Attributes:
         job: What was understood of it; ``None`` where nothing was.
+        model: What tells its model again; ``None`` where that was not read.
+        predicted_utilization: As in `DecisionRecord`.
         decision: As it would be carried out in the mode ``enforce``.
         rendered: The same in the manager's own words.
-        mode: The site's.
+        mode: The site's, or ``advise`` where its predictions miss too often for this job.
     """
 
     submission: Submission
@@ -68,6 +73,8 @@ class Verdict:
     decision: Decision
     rendered: Rendered
     mode: SiteMode
+    model: JobIdentity | None = None
+    predicted_utilization: float | None = None
 
     @property
     def wish(self) -> ModelRequest | None:
@@ -90,11 +97,14 @@ class Verdict:
         line = explain(self.decision, self.rendered, self.wish.assumed if self.wish else ())
         return f"advice only in mode {self.mode}: {line}" if self.held_back else line
 
-    def record(self, *, origin: str, number: str, decided_at_s: float) -> DecisionRecord:
+    def record(
+        self, *, origin: str, number: str, decided_at_s: float, fields: Mapping[str, str] | None = None
+    ) -> DecisionRecord:
         """Return what is recorded of it.
 
         Args:
             origin: Who submitted, for people.
+            fields: Those of the submission in question, where the verdict was given on one that is like it.
             number: As `gpusage.store.numbers` gives them; ``""`` for none.
             decided_at_s: Seconds since 1970.
         """
@@ -108,7 +118,16 @@ class Verdict:
             model=self.wish.model if self.wish else None,
             workload=self.wish.workload if self.wish else None,
             number=number,
+            identity=self._identity(fields),
+            predicted_utilization=self.predicted_utilization,
         )
+
+    def _identity(self, fields: Mapping[str, str] | None) -> JobIdentity | None:
+        if self.job is None or self.model is None:
+            return None
+        who = self.job.submitter
+        who = who if fields is None else replace(who, fields=fields)
+        return replace(self.model, user=who.user, account=who.account, job_name=who.job_name)
 
 
 def require_job(submission: Submission, advisor: Advisor) -> Job:
@@ -137,13 +156,22 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
         return leave_alone(job.submission, premises, premises.killed, job)
     wish = job.model_request
     graph = read_model(job, wish) if wish is not None and wish.enabled else None
-    decision = premises.advisor.decide(job, graph, cluster)
-    decision, rendered = premises.advisor.render(job, decision, cluster)
-    mode = premises.mode
-    if job.advice_only and decision.code is Code.REWRITE:
-        decision = replace(decision, reasons=(job.advice_only, *decision.reasons))
-        mode = "advise" if mode == "enforce" else mode
-    return Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=mode)
+    advisor = premises.advisor.asked_by(job.submitter)
+    decision, rendered = advisor.render(job, advisor.decide(job, graph, cluster), cluster)
+    verdict = Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=premises.mode)
+    if wish is None or graph is None:
+        return _advised(verdict, job.advice_only)
+    predicted = advisor.told_by_graph(graph, wish.workload, decision.need) if decision.need else None
+    verdict = replace(verdict, model=identity_of(graph, NOBODY), predicted_utilization=predicted)
+    return _advised(verdict, job.advice_only or advisor.why_not_enforced(graph))
+
+
+def _advised(verdict: Verdict, why: str) -> Verdict:
+    """Return *verdict*, where it changes the job and there is a reason *why* it must not, as advice only."""
+    if not why or verdict.decision.code is not Code.REWRITE:
+        return verdict
+    decision = replace(verdict.decision, reasons=(why, *verdict.decision.reasons))
+    return replace(verdict, decision=decision, mode="advise" if verdict.mode == "enforce" else verdict.mode)
 
 
 def leave_alone(submission: Submission, premises: Premises, reason: str, job: Job | None = None) -> Verdict:

@@ -86,7 +86,11 @@ def check_gpus(function: Hook) -> None:
 def check_knowledge(function: Hook) -> None:
     """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
     for workload in samples.workloads():
-        _check_order("known_figures", function, {"graph": samples.graph(), "workload": workload})
+        _check_order(
+            "known_figures",
+            function,
+            {"graph": samples.graph(), "workload": workload, "submitter": samples.submitter()},
+        )
 
 
 def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:

@@ -34,6 +34,7 @@ from gpusage_hooks.types import (
     SharingRules,
     Slo,
     Submission,
+    Submitter,
     Usage,
     Workload,
 )
@@ -247,6 +248,11 @@ def job() -> Job:
         request_text="one GPU",
         model_request=ModelRequest(model="sample"),
     )
+
+
+def submitter() -> Submitter:
+    """Return somebody who submits a job."""
+    return Submitter(fields=MappingProxyType({"user": "1000", "account": "physics", "job_name": "train"}))
 
 
 def catalogue() -> GpuCatalogue:

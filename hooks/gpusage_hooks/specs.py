@@ -28,6 +28,7 @@ from gpusage_hooks.types import (
     Rendered,
     Stage,
     Submission,
+    Submitter,
     Usage,
     Workload,
 )
@@ -59,11 +60,19 @@ def describe_gpus() -> Sequence[Gpu] | None:
 
 
 @hookspec
-def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Known] | None:
+def known_figures(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter
+) -> Sequence[Known] | None:
     """Tell what is known of a workload on each GPU; all answers count, of each figure the first one that is known.
 
     Whatever is predicted follows from what is known: a known step time changes throughput, activities, speed-ups and
     what shares cost.
+
+    Args:
+        graph: Every shape is resolved but for the batch.
+        workload: How it is run.
+        gpus: Whole GPUs, or parts of some.
+        submitter: Who submits the job; nobody where a question is about a model alone.
 
     Returns:
         One entry for each of *gpus*, in their order.

@@ -88,6 +88,11 @@ class Daemon:
         (self.folder / "new.toml").write_text(text)
         (self.folder / "new.toml").replace(self.folder / "c.toml")
 
+    def learn_every(self, refresh_s: float, *, enabled: bool = True) -> None:
+        """Add to the configuration how often the store is learned from."""
+        with (self.folder / "c.toml").open("a") as file:
+            file.write(f"[learning]\nenabled = {str(enabled).lower()}\nrefresh_s = {refresh_s}\n")
+
     def behave(self, **behaviour: object) -> None:
         """Say what the cluster does from now on."""
         (self.folder / "new.json").write_text(json.dumps(behaviour))

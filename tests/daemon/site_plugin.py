@@ -2,6 +2,7 @@
 
 It is installed like anyone's (a folder with an entry point on the path), so it is heard before the built-in plugins.
 The file that GPUSAGE_TEST_CLUSTER names says how it behaves: an object with ``fail``, ``hang``, ``heard`` or ``deaf``.
+With ``silent`` it leaves predictions and decisions to the built-in plugins.
 With ``free`` there are H100, too, of which so many are free; shares of them are cheap, those of the V100 dear, and the
 built-in policies decide.
 """
@@ -70,8 +71,10 @@ def _bindable(free: object) -> Iterator[GpuPool]:
 
 
 @hookimpl
-def predict_slowdown(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> Sequence[Sequence[Interval]]:
+def predict_slowdown(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> Sequence[Sequence[Interval]] | None:
     """Say that a share of an H100 costs next to nothing, and one of anything else three times as long a step."""
+    if "silent" in _behaviour():
+        return None
     cheap, dear = Interval(value=1.02, low=1.0, high=1.05), Interval(value=3.0, low=2.9, high=3.1)
     return [
         [cheap if gpu.name.startswith("h100") else dear for _ in of_gpu]
@@ -88,8 +91,10 @@ def parse_submission(submission: Submission) -> None:
 
 
 @hookimpl
-def predict_needs(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[GpuNeed]:
+def predict_needs(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[GpuNeed] | None:
     """Take as long as the name of the model says, once, as a predictor does that remembers what it worked out."""
+    if "silent" in _behaviour():
+        return None
     word, _, seconds = graph.name.partition("=")
     if word == "sleep" and graph.name not in _SLEPT:
         time.sleep(float(seconds))
@@ -119,7 +124,7 @@ def _need(workload: Workload, gpu: Gpu) -> GpuNeed:
 @hookimpl
 def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
     """Give 40 %; who may have it, the built-in policy says."""
-    if stage == "eligibility" or "free" in _behaviour():
+    if stage == "eligibility" or _behaviour().keys() & {"free", "silent"}:
         return None
     if "dict" in _behaviour():
         return {"code": "KEEP"}  # type: ignore[return-value]

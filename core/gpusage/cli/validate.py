@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,19 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import documents, tables
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
+from gpusage.configuration import Configuration
 from gpusage.configuration_file import load_configuration
+from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
 from gpusage.policies.price_list import SharePrice
 from gpusage.service.kill_switch import kill_reason
+from gpusage.service.learner import learned_from
+from gpusage.store.opening import open_store
 from gpusage.verdict import Premises, Verdict, judge, require_job, why_held_back
 from gpusage.wording import cost
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
-from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission
+from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission, Submitter
 
 COLUMNS = (
     tables.Column("share", is_left=True),
@@ -63,11 +69,13 @@ def validate_scripts(
     cluster_file: Path | None,
     manager_name: str | None,
     *,
+    uses_learned: bool,
     as_json: bool,
 ) -> None:
     """Show what gpusage would do to each job SCRIPT, and why."""
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
+    advisor = replace(advisor, learned=_learned(configuration)) if uses_learned else advisor
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
@@ -94,12 +102,26 @@ def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation
     try:
         submission = Submission(manager=cluster.manager, script=script.text, origin=script.path)
         job = require_job(submission, premises.advisor)
+        if premises.advisor.learned is not NOTHING_LEARNED:
+            job = replace(job, submitter=_caller(job.submitter, script.path))
         graph = _graph(premises.advisor, job)
         verdict = judge(job, cluster, premises, lambda _job, _wish: graph)
         prices = _prices(premises.advisor, verdict, graph, cluster)
         return Validation(script=script.path, verdict=verdict, prices=prices)
     except GpuUsageError as error:
         return Validation(script=script.path, error=error)
+
+
+def _learned(configuration: Configuration) -> Learned:
+    """Return what the runs in this host's store teach."""
+    with closing(open_store(configuration.store.url)) as store:
+        return learned_from(store, configuration.learning, time.time())
+
+
+def _caller(submitter: Submitter, script: str) -> Submitter:
+    """Return *submitter* as the one who would submit *script*: who calls us; a job without a name has its script's."""
+    user, name = submitter.user or str(os.getuid()), submitter.job_name or Path(script).name
+    return Submitter(fields={"user": user, "account": submitter.account, "job_name": name})
 
 
 def _graph(advisor: Advisor, job: Job) -> ModelGraph | None:
@@ -113,7 +135,7 @@ def _prices(advisor: Advisor, verdict: Verdict, graph: ModelGraph | None, cluste
     if verdict.job is None or graph is None:
         return ()
     with suppress(GraphError, DeviceError):  # the verdict says it
-        return advisor.share_prices(verdict.job, graph, cluster, verdict.decision)
+        return advisor.asked_by(verdict.job.submitter).share_prices(verdict.job, graph, cluster, verdict.decision)
     return ()
 
 

@@ -36,12 +36,14 @@ from gpusage_hooks.types import (
     Rendered,
     Stage,
     Submission,
+    Submitter,
     Usage,
     Workload,
 )
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NOBODY = Submitter()
 
 
 class Hooks:
@@ -74,9 +76,11 @@ class Hooks:
         """Return GPUs for the catalogue, a site's own last: a later row replaces one of the same name."""
         return [gpu for answer in reversed(self._all(specs.describe_gpus)) for gpu in answer]
 
-    def known_figures(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[Known]]:
+    def known_figures(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter = NOBODY
+    ) -> list[Sequence[Known]]:
         """Tell what is known of a workload on each GPU: the answer of each plugin that knows something."""
-        return self._all(specs.known_figures, graph=graph, workload=workload, gpus=gpus)
+        return self._all(specs.known_figures, graph=graph, workload=workload, gpus=gpus, submitter=submitter)
 
     def predict_needs(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]

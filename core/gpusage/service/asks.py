@@ -147,7 +147,7 @@ class Asks:
         now_s = time.time()
         number = self._numbers.take(now_s)
         line = ruling.answer.line(number)
-        record = ruling.verdict.record(origin=origin(ask), number=number, decided_at_s=now_s)
+        record = ruling.verdict.record(origin=origin(ask), number=number, decided_at_s=now_s, fields=ask.fields)
         self._recorder.keep(record, lambda: reply(line))
 
 

@@ -21,6 +21,7 @@ from gpusage.service.aftercare import Aftercare
 from gpusage.service.asks import Asks
 from gpusage.service.client import status_path
 from gpusage.service.dispatcher import Dispatcher
+from gpusage.service.learner import Learner
 from gpusage.service.recorder import Recorder
 from gpusage.service.served_socket import ServedSocket
 from gpusage.service.server import Server
@@ -100,6 +101,8 @@ async def _serve_on(
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
     state.start()
     recorder.start()
+    learner = Learner(lambda: state.snapshot.configuration, state.take_learned)
+    learner.start()
     asks.start()
     aftercare.start()
     gc.collect()
@@ -115,6 +118,7 @@ async def _serve_on(
     await server.close()
     asks.stop()
     aftercare.stop()
+    learner.stop()
     state.stop()
     await recorder.close()
 

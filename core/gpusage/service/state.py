@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gpusage.advisor import Advisor
 from gpusage.configuration import Configuration
 from gpusage.configuration_file import Managers
 from gpusage.error_text import sentence
+from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.service.configuration_watch import ConfigurationWatch
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.ledger import Ledger
@@ -97,6 +98,7 @@ class State:
         self._ledger = Ledger()
         self._errors: dict[str, str] = {}
         self._killed: str | None = None
+        self._learned = NOTHING_LEARNED
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._snapshot = self._made()
@@ -122,6 +124,11 @@ class State:
         """Read again what has changed on disk, and publish a new snapshot where that changes anything."""
         self._watched.look()
         self._killed = kill_reason(self._watched.configuration.kill_switch)
+        self._publish()
+
+    def take_learned(self, learned: Learned) -> None:
+        """Decide by *learned* from now on."""
+        self._learned = learned
         self._publish()
 
     def status(self) -> dict[str, Any]:
@@ -185,7 +192,7 @@ class State:
         fresh = {manager: sighting.cluster for manager, sighting in sightings.items() if sighting.seen_at_s >= oldest_s}
         return Snapshot(
             configuration=configuration,
-            advisor=self._advisor.configured(configuration),
+            advisor=replace(self._advisor.configured(configuration), learned=self._learned),
             trusted_uids=self._watched.trusted_uids,
             clusters=fresh,
             troubles={

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
 from gpusage_hooks.types.gpus import Gpu
+from gpusage_hooks.types.jobs import JobIdentity
 from gpusage_hooks.types.needs import GpuNeed, Known, Price
 from gpusage_hooks.types.rules import Rules
 from gpusage_hooks.types.workloads import Workload
@@ -108,6 +109,9 @@ class DecisionRecord:
 
     Attributes:
         number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its mark.
+        identity: By which a later submission is known to be the same job; ``None`` where no model was read.
+        predicted_utilization: The GPU utilization on the need's GPU as the model alone tells it, 0 to 1, without
+            anything that was said or learned.
     """
 
     decided_at_s: float
@@ -119,3 +123,5 @@ class DecisionRecord:
     model: str | None = None
     workload: Workload | None = None
     number: str = ""
+    identity: JobIdentity | None = None
+    predicted_utilization: float | None = None

@@ -31,6 +31,57 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Who submits a job, and under what name: with the model, what tells that a job comes again.
+
+    Each is read from the submission when it is asked for; from then on the answer counts as one that rests on it.
+
+    Attributes:
+        fields: The submission's, in the manager's own words.
+        user_field: The name of the field that names the user, by id or by name.
+        account_field: The same of the account or queue that pays.
+        job_name_field: The same of the job's name.
+    """
+
+    fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    user_field: str = "user"
+    account_field: str = "account"
+    job_name_field: str = "job_name"
+
+    @property
+    def user(self) -> str:
+        """Return the user's id or name; empty where it is not known."""
+        return self.fields.get(self.user_field, "")
+
+    @property
+    def account(self) -> str:
+        """Return the account or queue that pays; empty where it is not known."""
+        return self.fields.get(self.account_field, "")
+
+    @property
+    def job_name(self) -> str:
+        """Return the job's name; empty where it has none."""
+        return self.fields.get(self.job_name_field, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobIdentity:
+    """What tells, when all of it is known, that a job came before.
+
+    Attributes:
+        user: As in `Submitter`.
+        fingerprint: Equal for models that do the same work, whatever their files are called.
+        family: Of the model, by its name: ``resnet`` for ``resnet50``.
+    """
+
+    user: str = ""
+    account: str = ""
+    job_name: str = ""
+    fingerprint: str = ""
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A submission that was understood.
 
@@ -42,6 +93,7 @@ class Job:
         card_trouble: Why none did, as one sentence, where that is known.
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
         advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
+        submitter: Who submits it.
     """
 
     submission: Submission
@@ -52,6 +104,7 @@ class Job:
     card_trouble: str | None = None
     caveat: str | None = None
     advice_only: str = ""
+    submitter: Submitter = Submitter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpusage.graphs.card.trouble import SIGN
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
-from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission
+from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.constraint import alternatives
 from gpusage_slurm.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
@@ -71,6 +71,7 @@ def parse_submission(submission: Submission) -> Job | None:
         card_trouble=None if fits else no_card(fields),
         advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
         or ("" if is_batch(fields) else ONLY_BATCH),
+        submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 

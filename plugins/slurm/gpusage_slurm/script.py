@@ -19,6 +19,8 @@ _UNCARRIED = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
 _SHORT = MappingProxyType(
     {
+        "-J": "job-name",
+        "-A": "account",
         "-N": "nodes",
         "-n": "ntasks",
         "-G": "gpus",
@@ -35,6 +37,8 @@ _SHORT = MappingProxyType(
 _PLAIN = MappingProxyType(
     {
         "comment": "comment",
+        "job-name": "name",
+        "account": "account",
         "chdir": "work_dir",
         "workdir": "work_dir",
         "export": "export",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import parse_comment
-from gpusage_hooks.types import GpuRequest, Job, Submission
+from gpusage_hooks.types import GpuRequest, Job, Submission, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_yarn.plan import SHARE, Plan, parse_plan
 from gpusage_yarn.settings import YARN
@@ -42,6 +42,7 @@ def parse_submission(submission: Submission) -> Job | None:
         request_text=describe_request(fields, plan),
         model_request=parse_comment(fields.get("comment", "")),
         card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
+        submitter=Submitter(fields=fields, account_field="queue", job_name_field="name"),
     )
 
 

@@ -31,6 +31,12 @@ Examples:
     metavar="NAME",
     help="Workload manager of the scripts.  [default: the one whose directives they contain]",
 )
+@click.option(
+    "--learned",
+    "uses_learned",
+    is_flag=True,
+    help="Use what earlier runs in this host's store showed, for your own jobs.  Default: go by the model alone.",
+)
 @options.json_option
 @click.pass_context
 @run_by("gpusage.cli.validate:validate_scripts")

@@ -1,0 +1,96 @@
+"""Keeps what a site has learned fresh from the store, in the background.
+
+Invariants:
+
+1. Nobody who answers waits for it: it reads in a thread of its own, and hands over a whole value.
+2. A store that cannot be read leaves in place what was learned before.
+3. Where a run has come, all that counts is learned from anew: the order in which runs come changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from gpusage.configuration import Configuration, LearningSettings
+from gpusage.error_text import sentence
+from gpusage.learning.learned import NOTHING_LEARNED, Learned
+from gpusage.learning.lessons import learn
+from gpusage.learning.runs import run_of
+from gpusage.store.decisions import DAY_S, DecisionStore
+from gpusage.store.opening import open_store
+
+MOST_RUNS = 20_000
+"""The newest of them; a site with more learns nothing else from the rest."""
+
+RELEARN_S = 3600.0
+"""A run that came late, after others that ended later, is learned from within this time."""
+
+_log = logging.getLogger(__name__)
+
+
+def learned_from(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
+    """Return what the runs in *store* teach.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    if not settings.enabled:
+        return NOTHING_LEARNED
+    observations = store.usage(since_s=now_s - settings.days * DAY_S, count=MOST_RUNS)
+    runs = (run_of(each.usage, each.decision, settings.least_sampled_s) for each in observations if each.decision)
+    learned = learn([run for run in runs if run is not None])
+    return learned if settings.back_off else replace(learned, mistrusted={})
+
+
+class Learner:
+    """Learns from the store.
+
+    Args:
+        configuration: Returns the newest.
+        publish: Hears what was learned, whenever that may have changed.
+    """
+
+    def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
+        self._configuration = configuration
+        self._publish = publish
+        self._stop = threading.Event()
+        self._seen: object = None
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Begin to learn."""
+        threading.Thread(target=self._run, name="learner", daemon=True).start()
+
+    def stop(self) -> None:
+        """End, soon."""
+        self._stop.set()
+
+    def look(self) -> None:
+        """Learn anew where a run has come, or a setting has changed, since the last look."""
+        configuration = self._configuration()
+        settings, now_s = configuration.learning, time.time()
+        try:
+            with closing(open_store(configuration.store.url)) as store:
+                seen = settings, store.usage(count=1), int(now_s / RELEARN_S)
+                if seen != self._seen:
+                    self._publish(learned_from(store, settings, now_s))
+                    self._seen = seen
+            self._trouble = ""
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next look may succeed
+            self._complain(sentence(error))
+
+    def _run(self) -> None:
+        while True:
+            self.look()
+            if self._stop.wait(self._configuration().learning.refresh_s):
+                return
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            _log.warning("what earlier runs showed cannot be read: %s", trouble)
+        self._trouble = trouble

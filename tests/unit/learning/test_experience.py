@@ -1,0 +1,60 @@
+"""What the earlier runs of one job showed, robustly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.learning.experience import KEPT_RUNS, experience
+from gpusage_hooks.types import Interval
+from runs import GIB, RUN, V100, runs, shared
+
+WHOLE, HALF = (V100, 100), (V100, 50)
+
+
+def test_one_strange_run_hardly_moves_the_middle() -> None:
+    seen = experience(runs(0.4, 0.41, 0.39, 0.99, 0.4)).utilization[WHOLE]
+    assert seen.value == pytest.approx(0.4)
+    assert seen.low < 0.39
+    assert seen.high < 0.5
+
+
+def test_more_runs_narrow_the_interval_to_what_always_differs() -> None:
+    widths = [experience(runs(*[0.4] * count)).utilization[WHOLE].high for count in (1, 3, 12)]
+    assert widths == sorted(widths, reverse=True)
+    assert 0.44 < widths[-1] < widths[0] < 0.5
+
+
+def test_only_the_newest_runs_count() -> None:
+    assert experience(runs(*[0.9] * 30, *[0.3] * KEPT_RUNS)).utilization[WHOLE].value == pytest.approx(0.3)
+
+
+def test_runs_on_shares_take_nothing_from_what_whole_runs_showed() -> None:
+    """Else a share would make its own reason forgotten, and be given up again."""
+    later = [replace(RUN, share_percent=50, utilization=0.7, ended_at_s=2e9 + hour) for hour in range(50)]
+    seen = experience([*runs(0.4), *later])
+    assert seen.utilization[WHOLE].value == pytest.approx(0.4)
+    assert seen.utilization[HALF].value == pytest.approx(0.7)
+
+
+def test_a_share_is_as_slow_as_its_runs_were_against_whole_ones_that_agree() -> None:
+    assert experience([RUN, RUN, shared(1.5 * 3600)]).slowdown == {HALF: pytest.approx(1.5)}
+    assert experience([RUN, shared(1.5 * 3600)]).slowdown == {}  # one run tells no duration
+    assert experience([RUN, replace(RUN, duration_s=9e3), shared(1.5 * 3600)]).slowdown == {}  # nor two that differ
+    assert experience([RUN, RUN, shared(1e9)]).slowdown == {HALF: 4.0}  # bounded
+
+
+def test_memory_has_a_margin_that_never_passes_a_cap_that_was_enough() -> None:
+    assert experience([RUN]).memory_bytes == Interval(value=4 * GIB, low=4 * GIB, high=5 * GIB)
+    capped = replace(RUN, memory_limit_bytes=int(4.2 * GIB))
+    seen = experience([capped, capped]).memory_bytes
+    assert seen is not None
+    assert seen.high == int(4.2 * GIB)
+
+
+def test_what_died_of_too_little_memory_needs_more_than_it_had() -> None:
+    died = replace(RUN, lacked_memory=True, utilization=None, duration_s=None, memory_bytes=8 * GIB)
+    for seen in (experience([died]), experience([RUN, RUN, died])):
+        assert seen.memory_bytes is not None
+        assert seen.memory_bytes.high >= 10 * GIB
