@@ -54,3 +54,18 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = 80ull << 30; return 0; }
+
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)1; return device; }
+
+int cuCtxSetCurrent(void *context) { (void)context; return 0; }
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) { return *free_bytes = 79ull << 30, cuDeviceTotalMem_v2(total_bytes, 0); }
+
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
+    static size_t taken;
+    const char *limit = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+    size_t most = limit && !strncmp(limit, "0=", 2) ? strtoull(limit + 2, 0, 10) << 20 : 79ull << 30;
+    if (taken + bytes > most) return 2;
+    *address = taken += bytes;
+    return 0;
+}
