@@ -3,8 +3,8 @@
     python bench/mps_probe.py --out mps_probe.json    # on a GPU, as root; about two minutes
     python bench/mps_probe.py --stand-in              # without a GPU: the bench itself, on the tests' stand-ins
 
-Each row is one case. ``sm_count`` and ``memory_bytes`` are what a client sees without a context, as the task prolog reads
-them back; ``sm_in_context`` and ``free`` within one; ``allocated`` is what it could take before the driver refused.
+Each row is one case. ``sm_count`` and ``memory_bytes`` are what a client sees without a context, as the task prolog
+reads them back; ``sm_in_context`` and ``free`` within one; ``allocated`` is what it took before the driver refused.
 The GPU's own settings are left alone.
 """
 
@@ -196,7 +196,7 @@ def stand_ins() -> Iterator[tuple[Mapping[str, str], str]]:
     """Yield the environment and the GPU of the tests' stand-ins."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        control = shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder)
+        control = str(shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder))
         library = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(STANDINS / "libcuda.c")]
         subprocess.run(library, check=True)
         named = {"GPUSAGE_MPS_CONTROL": control, "STANDIN_VERSION": "13040", "LD_LIBRARY_PATH": name}
