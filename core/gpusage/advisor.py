@@ -21,6 +21,7 @@ from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
     STAGES,
+    Alone,
     Case,
     Cluster,
     Code,
@@ -102,11 +103,13 @@ class Advisor(Predictor):
             return _kept(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         try:
             case = self._case(job.request, graph, wish.workload, cluster)
+            doubt = self.disbelief(graph, wish.workload)
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:
             return _kept(job, str(error))
-        return self._with_what_was_learned(self._through_policies(case), graph, wish.workload)
+        decision = self._with_what_was_learned(self._through_policies(case), graph, wish.workload)
+        return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
 
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
         """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.
@@ -157,7 +160,7 @@ class Advisor(Predictor):
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
         places = tuple(Place(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
-        if self.rules.sharing.rule == "utilization":
+        if self.rules.sharing.rule == "utilization" or workload.alone != Alone():
             known = self.known(graph, workload, gpus)
             places = tuple(replace(place, known=there) for place, there in zip(places, known, strict=True))
         if may_share(request, workload, cluster, self.rules.sharing):

@@ -13,7 +13,7 @@ from gpusage.learning.findings import NOTHING, Finding, contradicts
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.hooks import NOBODY, Hooks
 from gpusage.predictors.intervals import product
-from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, first_known, throughput
+from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, throughput
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
 
@@ -97,6 +97,15 @@ class Predictor:
         known = known_of(finding, graph, workload, gpus, self.catalogue.find)
         said = workload.alone != NOTHING_SAID
         return [[Known(memory_bytes=each.memory_bytes) for each in known] if said else known]
+
+    def disbelief(self, graph: ModelGraph, workload: Workload) -> str:
+        """Return why the step time that the user gave cannot be, one sentence; empty where it can, or is of no GPU.
+
+        Raises:
+            DeviceError: The user's step time is of a GPU that the catalogue does not have.
+        """
+        alone = workload.alone
+        return disbelief(graph, workload, self.catalogue.find(alone.gpu)) if alone.gpu else ""
 
     def _beside_host(
         self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.predictors import speedups
-from gpusage.predictors.intervals import ratio
+from gpusage.predictors.intervals import inverse, other_factor, product
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -67,7 +69,7 @@ def need(predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None 
 
     Args:
         predicted: The prediction.
-        first: The need that the speed-up is against; none, no speed-up.
+        first: The need on the GPU that the speed-up is against, whole; none, no speed-up.
         steps: How many are to run, which makes a run time of the step time.
     """
     document: dict[str, Any] = {
@@ -151,10 +153,19 @@ def cluster(observed: Cluster, origin: str) -> dict[str, Any]:
 
 
 def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
-    """Return how many times faster than *first* a step runs; 1 exactly against itself."""
-    if predicted.gpu != first.gpu:
-        return speedups.speedup(predicted, first)
-    return ALONE if predicted.share_percent == first.share_percent else ratio(first.slowdown, predicted.slowdown)
+    """Return how many times faster than on the whole GPU of *first* a step runs; 1 exactly against itself.
+
+    What a share costs is a ratio of its own, so it only divides what the whole GPU gains.
+    """
+    gain = ALONE if predicted.gpu == first.gpu else speedups.speedup(_whole(predicted), _whole(first))
+    return gain if predicted.share_percent == WHOLE_PERCENT else product(gain, inverse(predicted.slowdown))
+
+
+def _whole(predicted: GpuNeed) -> GpuNeed:
+    """Return the need on the whole GPU, of which only the step time is told."""
+    if predicted.share_percent == WHOLE_PERCENT:
+        return predicted
+    return replace(predicted, step_time_s=other_factor(predicted.step_time_s, predicted.slowdown))
 
 
 def scaled(figure: Interval, factor: float) -> Interval:

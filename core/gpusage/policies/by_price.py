@@ -89,7 +89,7 @@ def _reach(case: Case, draft: Decision) -> Reach:
 
 
 def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Decision:
-    dearest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    dearest, shown = _dearest(choice.offers), _shown(choice, draft)
     where = [offer.place for offer in choice.offers]
     request = replace(
         draft.request,
@@ -101,12 +101,25 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
         required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
     )
     reasons = [] if choice.binding else [*draft.reasons]
-    reasons += [f"beside partners {cost(dearest.slowdown)}, {_accepted(within)}"]
+    price = cost(dearest.slowdown)
+    there = "" if price == cost(shown.slowdown) else f" on {dearest.place.name}"
+    reasons += [f"beside partners {price}{there}, {_accepted(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
     reasons += [known] if (known := _known(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
-    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(dearest))
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
+
+
+def _shown(choice: Choice, draft: Decision) -> Offer:
+    """Return the offer whose price the user reads first: of the GPU type to be tried first, else the dearest."""
+    preferred = () if choice.binding else draft.request.preferred_gpus
+    named = {offer.place.name: offer for offer in choice.offers}
+    return next((named[name] for name in preferred if name in named), _dearest(choice.offers))
+
+
+def _dearest(offers: Sequence[Offer]) -> Offer:
+    return max(offers, key=lambda offer: offer.slowdown.value)
 
 
 def _on_slice(draft: Decision, offer: Offer, within: Limits, case: Case) -> Decision:
@@ -126,7 +139,7 @@ def _known(case: Case) -> str:
     alone = case.workload.alone
     if alone.utilization is not None:
         return f"by the GPU utilization that you gave, {100 * alone.utilization:.0f} %"
-    if alone.step_time_s is not None:
+    if alone.step_time_s is not None and any(place.known.step_time_s for place in case.places):
         return f"by the step time that you gave, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"
     return ""
 

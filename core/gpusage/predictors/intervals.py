@@ -67,5 +67,22 @@ def product(first: Interval, second: Interval) -> Interval:
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
+def other_factor(of: Interval, factor: Interval) -> Interval:
+    """Return what *of*, a `product`, is of beside *factor*."""
+    value = of.value / factor.value
+    up = _left(log(of.high / of.value), log(factor.high / factor.value))
+    down = _left(log(of.value / of.low), log(factor.value / factor.low))
+    return Interval(value=value, low=value * exp(-down), high=value * exp(up))
+
+
+def inverse(of: Interval) -> Interval:
+    """Return 1 / *of*."""
+    return Interval(value=1 / of.value, low=1 / of.high, high=1 / of.low)
+
+
+def _left(whole: float, part: float) -> float:
+    return sqrt(max(whole**2 - part**2, 0.0))
+
+
 def _apart(first: float, second: float, shared: float) -> float:
     return sqrt(max(first**2 + second**2 - 2.0 * shared * min(first, second) ** 2, 0.0))

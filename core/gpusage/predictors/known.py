@@ -4,7 +4,8 @@ Invariants:
 
 1. What the GPU does in a step is as predicted; a known step time says how long that takes.
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
-3. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
+3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
+4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.predictors.bounds import least_step_s
 from gpusage.predictors.intervals import exactly
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Alone, Figure, Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.units import seconds
 
 NOTHING_SAID = Alone()
 NOTHING_KNOWN = Known()
@@ -26,9 +29,27 @@ HOSTS_APART = 1.5
 @hookimpl(trylast=True)
 def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Known] | None:
     """Tell what the user said of an earlier run alone on a whole GPU."""
-    del graph
+    if workload.alone == NOTHING_SAID:
+        return None
+    said = (_said(workload.alone, gpu) for gpu in gpus)
+    return [
+        replace(known, step_time_s=None) if known.step_time_s and disbelief(graph, workload, gpu) else known
+        for known, gpu in zip(said, gpus, strict=True)
+    ]
+
+
+def disbelief(graph: ModelGraph, workload: Workload, gpu: Gpu) -> str:
+    """Return why the step time that the user gave for *gpu* cannot be, one sentence; empty where it can."""
     alone = workload.alone
-    return None if alone == NOTHING_SAID else [_said(alone, gpu) for gpu in gpus]
+    if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
+        return ""
+    least_s = least_step_s(graph, workload, gpu)
+    if alone.step_time_s >= least_s:
+        return ""
+    return (
+        f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: at its peak, {gpu.name} needs "
+        f"{seconds(least_s)} at least."
+    )
 
 
 def first_known(answers: Sequence[Sequence[Known]], gpus: Sequence[Gpu]) -> tuple[Known, ...]:

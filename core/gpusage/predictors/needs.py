@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gpusage.predictors.known import refined, throughput
+from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import question_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
@@ -16,7 +17,12 @@ def predict_needs(
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
     needs = predicted(graph, workload, gpus)
-    return [refined(need, of_gpu, workload, gpu) for need, of_gpu, gpu in zip(needs, known, gpus, strict=True)]
+    rows = zip(needs, known, gpus, strict=True)
+    return [_noted(refined(need, of_gpu, workload, gpu), disbelief(graph, workload, gpu)) for need, of_gpu, gpu in rows]
+
+
+def _noted(need: GpuNeed, note: str) -> GpuNeed:
+    return replace(need, notes=(*need.notes, note)) if note else need
 
 
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:

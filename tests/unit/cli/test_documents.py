@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from gpusage.cli import documents
 from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.intervals import inverse, product
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, Workload
 
 SHARE = Interval(value=0.5, low=0.4, high=0.6)
@@ -68,6 +70,26 @@ def test_the_errors_of_a_speedups_two_sides_add_by_their_squares_less_what_both_
     assert found.value == pytest.approx(4.0)
     assert found.high == pytest.approx(4.0 * 2**reach)
     assert found.low == pytest.approx(4.0 / 2**reach)
+
+
+def test_the_speedup_of_a_share_is_against_the_first_gpu_whole() -> None:
+    """Three quarters of the first GPU, asked for first, are slower than that GPU by what they cost."""
+    whole, cost = _need("v100", 0.2, 0.1, 0.4), Interval(value=1.2, low=1.1, high=1.5)
+    part = replace(whole, share_percent=75, slowdown=cost, step_time_s=product(whole.step_time_s, cost))
+    found = documents.speedup(part, part)
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 1.2, 1 / 1.5, 1 / 1.1))
+
+
+def test_the_speedup_of_another_gpus_share_is_the_whole_gpus_divided_by_its_price() -> None:
+    first, other = _need("v100", 0.4, 0.2, 0.8), _need("h100", 0.2, 0.1, 0.4)
+    cost = Interval(value=1.25, low=1.1, high=1.6)
+    parts = [
+        replace(need, share_percent=50, slowdown=cost, step_time_s=product(need.step_time_s, cost))
+        for need in (first, other)
+    ]
+    expected = product(documents.speedup(other, first), inverse(cost))
+    found = documents.speedup(parts[1], parts[0])
+    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_a_model_is_described_by_one_sample() -> None:

@@ -11,7 +11,7 @@ from gpusage.policies.by_price import may_share
 from gpusage.policies.price import partners_of
 from gpusage.policies.price_list import price_list
 from gpusage.predictors.beside import beside
-from gpusage.predictors.intervals import product
+from gpusage.predictors.intervals import exactly, product
 from gpusage.wording import cost, percent
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
@@ -19,9 +19,11 @@ from gpusage_hooks.types import (
     Case,
     Cluster,
     Decision,
+    Figure,
     Gpu,
     GpuRequest,
     Interval,
+    Known,
     Price,
     Rules,
     SharingRules,
@@ -85,6 +87,15 @@ def test_one_that_holds_on_some_binds_the_job_to_these_and_says_so() -> None:
     assert decision.request.required_gpus == (SMALL.name, FAST.name)
     assert decision.request.preferred_gpus == ()
     assert decision.reasons[-1] == f"bound to {SMALL.name}, {FAST.name}, where that holds"
+
+
+def test_the_headline_is_of_the_gpu_that_is_preferred() -> None:
+    """The price that the promise rests on, the dearest, is told with its GPU."""
+    rules = replace(PRICE, bind="never")
+    decision = decided(priced({50: 1.12}, {50: 1.08}, {50: 1.05}, rules=rules), preferred=(SMALL.name,))
+    assert decision.need is not None
+    assert (decision.need.gpu, decision.need.slowdown.value) == (SMALL.name, 1.08)
+    assert f" on {OLD.name}, at most 25 % is accepted" in decision.reasons[-1]
 
 
 def test_a_named_type_needs_no_binding() -> None:
@@ -158,7 +169,10 @@ def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
     told = priced(CHEAP, workload=Workload(alone=Alone(utilization=0.6)))
     assert "by the GPU utilization that you gave, 60 %" in decided(told).reasons
     timed = priced(CHEAP, workload=Workload(alone=Alone(step_time_s=0.03, gpu="a100")))
-    assert "by the step time that you gave, 30 ms on a100" in decided(timed).reasons
+    used = Known(step_time_s=Figure(interval=exactly(0.03), source="what you said"))
+    believed = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
+    assert "by the step time that you gave, 30 ms on a100" in decided(believed).reasons
+    assert not [reason for reason in decided(timed).reasons if "step time" in reason]
 
 
 DEAREST = beside(Interval(value=1.3, low=1.0, high=1.35), 1)

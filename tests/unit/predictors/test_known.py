@@ -10,10 +10,11 @@ import pytest
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
+from gpusage.predictors.bounds import least_step_s
 from gpusage.predictors.intervals import exactly
 from gpusage.predictors.speedups import speedup
 from gpusage_hooks import samples
-from gpusage_hooks.types import Alone, Figure, Gpu, Known, Workload
+from gpusage_hooks.types import Alone, Figure, Gpu, Known, Precision, Workload
 from graphs import convolution_graph
 from sites import announced
 
@@ -101,6 +102,32 @@ def test_a_step_that_waits_for_its_host_does_so_beside_any_gpu() -> None:
     assert on_h100.step_time_s.low < on_v100.step_time_s.low < on_h100.step_time_s.high
     ((half,),) = PLAIN.price(GRAPH, run, [H100], [50])
     assert half.slowdown.value < 1.01
+
+
+def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible() -> None:
+    least_s = least_step_s(GRAPH, RUN, V100)
+    assert 0 < least_s < V100_NEED.step_time_s.low
+    plain = PLAIN.predict(GRAPH, RUN, [V100])[0]
+    for name in ("v100", V100.name):
+        run = replace(RUN, alone=Alone(step_time_s=least_s / 2, gpu=name))
+        (need,) = PLAIN.predict(GRAPH, run, [V100])
+        assert need.step_time_s == plain.step_time_s
+        (note,) = {*need.notes} - {*plain.notes}
+        assert note.startswith("The step time that you gave, ")
+        assert "is not used: at its peak, v100-sxm2-16gb needs " in note
+        assert PLAIN.disbelief(GRAPH, run) == note
+    possible = replace(RUN, alone=Alone(step_time_s=least_s * 1.01, gpu="v100"))
+    assert PLAIN.disbelief(GRAPH, possible) == ""
+    assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exactly(least_s * 1.01)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 256])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_what_is_impossible_is_far_below_what_is_predicted(batch: int, precision: Precision) -> None:
+    for mode in ("infer", "train"):
+        run = Workload(batch_size=batch, precision=precision, mode=mode)
+        for need, gpu in zip(PLAIN.predict(GRAPH, run, [V100, H100]), (V100, H100), strict=True):
+            assert least_step_s(GRAPH, run, gpu) < need.step_time_s.low
 
 
 def test_a_step_that_the_gpu_explains_says_nothing_of_another_gpu() -> None:
