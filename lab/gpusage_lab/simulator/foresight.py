@@ -1,0 +1,56 @@
+"""What is predicted of each kind of jobs on each GPU type: all that a policy is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.policies.packing import Load
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.colocation import beside, features_of, learned_from, rule
+from gpusage_hooks.types import GpuNeed
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Foresight:
+    """Predictions for the kinds that have a model, by kind and GPU type.
+
+    Attributes:
+        loads: What a job takes of a GPU.
+        beside: For each GPU type, the throughput of each row's kind beside each column's, relative to alone.
+    """
+
+    loads: Mapping[tuple[int, int], Load]
+    beside: Sequence[FloatArray]
+
+
+def together(beside_each: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
+    """Return each job's throughput relative to alone; the delays that its partners cause add up."""
+    return tuple(
+        1 / (1 + sum(1 / beside_each[one, other] - 1 for place, other in enumerate(kinds) if place != own))
+        for own, one in enumerate(kinds)
+    )
+
+
+def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
+    """Return the predicted throughput of each of *needs* beside each, relative to alone."""
+    matrix, _ = beside(
+        learned_from(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
+    )
+    return matrix
+
+
+def pairs_by_rule(needs: Sequence[GpuNeed]) -> FloatArray:
+    """Return the same by the activities alone, which were fitted on no pair."""
+    rows = features_of(needs)
+    return np.array([[rule(rows[[one, other]])[0] for other in range(len(rows))] for one in range(len(rows))])
+
+
+def load_of(need: GpuNeed) -> Load:
+    """Return what a job with *need* is expected to take; the memory is what a share would book."""
+    return Load(utilization=need.gpu_utilization.value, memory_bytes=need.share_memory_bytes)

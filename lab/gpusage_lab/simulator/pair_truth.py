@@ -1,0 +1,126 @@
+"""Truths from measured pairs: Lucid's (time slicing) and Gavel's on a V100 under MPS.
+
+What was not measured is the predictor with its own error: a pair that is missing has the predicted throughputs times
+an error drawn from those on the pairs that are there. Of three jobs, the delays of pairs add up. Gavel measured neither
+utilization nor memory: both are predictions times errors drawn from those on Lucid's jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage_hooks.types import Gpu, GpuNeed
+from gpusage_hooks.units import MIB
+from gpusage_lab.learning import pairs as measured
+from gpusage_lab.learning.pairs import Pairs
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.simulator.contract import Tenant, Together
+from gpusage_lab.simulator.foresight import pairs_of, together
+from gpusage_lab.simulator.jobs import Kind
+
+FloatArray = npt.NDArray[np.float64]
+LEAST = 0.02
+"""Of a job's throughput, as the predictor has it: nothing starves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairTruth:
+    """What happens to the jobs of a table of pairs, on the GPU type that was measured.
+
+    Attributes:
+        needs: Of each kind, as predicted.
+        utilization: Of each kind alone (NVML's busy share).
+        memory: Of each kind, in bytes.
+        beside: Throughput of each row's kind beside each column's, relative to alone, at most 1.
+        busy: Utilization of each pair; NaN where it was not measured.
+    """
+
+    name: str
+    gpu: Gpu
+    kinds: tuple[Kind, ...]
+    needs: tuple[GpuNeed, ...]
+    utilization: FloatArray
+    memory: FloatArray
+    beside: FloatArray
+    busy: FloatArray
+
+    def speed(self, _: int, __: int, /) -> float:
+        """Return 1: there is one GPU type."""
+        return 1.0
+
+    def memory_bytes(self, kind: int, _: int, /) -> float:
+        """Return the memory of *kind*."""
+        return float(self.memory[kind])
+
+    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+        """Return speeds from the pairs; the busy share of a pair as measured, else as if jobs did not meet."""
+        kinds = [tenant.kind for tenant in tenants]
+        busy = self.busy[kinds[0], kinds[1]] if len(kinds) == 2 else np.nan  # noqa: PLR2004 - a pair
+        if np.isnan(busy):
+            busy = 1 - np.prod(1 - self.utilization[kinds])
+        return Together(together(self.beside, kinds), float(busy))
+
+
+def lucid(data: DataFolder, seed: int) -> PairTruth:
+    """Return Lucid's pairs, for evaluation only; *seed* draws the errors where a pair was not measured."""
+    pairs = measured.lucid(data)
+    utilization, memory = _alone(data, pairs)
+    busy = np.full(pairs.sums.shape, np.nan)
+    index = {job: place for place, job in enumerate(pairs.jobs)}
+    for row in data.read("lucid_pairs.csv").itertuples():
+        first = index.get((row.model1, int(row.batch_size_1), bool(row.amp1)))
+        second = index.get((row.model2, int(row.batch_size_2), bool(row.amp2)))
+        if first is not None and second is not None:
+            busy[first, second] = busy[second, first] = row.gpu_util_pct / 100
+    return _truth("lucid", pairs, utilization, memory, busy, seed)
+
+
+def gavel(data: DataFolder, seed: int) -> PairTruth:
+    """Return Gavel's pairs; *seed* draws utilizations and memory around the predictions, with the errors on Lucid's."""
+    pairs, others = measured.gavel(data), measured.lucid(data)
+    generator = np.random.default_rng(seed)
+    utilization, memory = _alone(data, others)
+    utilization_error = np.log(utilization / np.array([need.gpu_utilization.value for need in others.needs]))
+    memory_error = np.log(memory / np.array([need.memory_bytes.value for need in others.needs]))
+    drawn = generator.integers(len(others.jobs), size=len(pairs.jobs))
+    busy = np.array([need.gpu_utilization.value for need in pairs.needs]) * np.exp(utilization_error[drawn])
+    taken = np.array([need.memory_bytes.value for need in pairs.needs]) * np.exp(memory_error[drawn])
+    most = float(pairs.gpu.memory_bytes)
+    return _truth(
+        "gavel", pairs, np.clip(busy, 0.01, 1), np.minimum(taken, most), np.full(pairs.sums.shape, np.nan), seed
+    )
+
+
+def _alone(data: DataFolder, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
+    """Return the measured utilization and memory of each of Lucid's jobs."""
+    alone = {
+        (row.model, int(row.batch_size), bool(row.amp)): (row.gpu_util_pct / 100, row.gmem_MiB * MIB)
+        for row in data.read("lucid_solo.csv").itertuples()
+    }
+    figures = np.array([alone[job] for job in pairs.jobs])
+    return figures[:, 0], figures[:, 1]
+
+
+def _truth(
+    name: str, pairs: Pairs, utilization: FloatArray, memory: FloatArray, busy: FloatArray, seed: int
+) -> PairTruth:
+    predicted = pairs_of(pairs.needs)
+    known = ~np.isnan(pairs.parts)
+    errors = np.log(np.minimum(pairs.parts[known], 1.0) / predicted[known])
+    drawn = np.random.default_rng(seed).choice(errors, size=predicted.shape)
+    beside = np.where(known, pairs.parts, predicted * np.exp(drawn))
+    kinds = tuple(Kind(name=f"{job[0]}, batch {job[1]}{', amp' if job[2] else ''}") for job in pairs.jobs)
+    return PairTruth(
+        name=name,
+        gpu=pairs.gpu,
+        kinds=kinds,
+        needs=pairs.needs,
+        utilization=utilization,
+        memory=memory,
+        beside=np.clip(beside, LEAST, 1.0),
+        busy=busy,
+    )
