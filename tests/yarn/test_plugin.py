@@ -14,8 +14,10 @@ import pytest
 
 import yarn_applications as apps
 import yarn_masters as masters
+from gpusage.dividing import PROGRAM
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from mps import control_in
 
 pytestmark = pytest.mark.yarn
 
@@ -30,23 +32,14 @@ SITE = {
 }
 HOLD = "env; echo begun; until test -e {file}; do sleep 0.1; done"
 
-MPS_STAND_IN = """#!/bin/sh
-# A stand-in for NVIDIA's control daemon: what runs is a file.
-mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
-case $1 in
-  start) echo "$CUDA_VISIBLE_DEVICES ${GPUSAGE_ACROSS_USERS:-no}" >control ;;
-  stop) rm -f control ;;
-  status) test -e control ;;
-esac
-"""
-
 
 @pytest.fixture(scope="module")
 def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Return a cluster with all our classes: nodes of one V100, one A100 and two H100."""
     folder = tmp_path_factory.mktemp("plugged")
     command = folder / "gpusage-mps"
-    command.write_text(MPS_STAND_IN)
+    control = control_in(folder)  # the device alone has a stand-in; the program is the one that nodes run
+    command.write_text(f'#!/bin/sh\nexport GPUSAGE_MPS_CONTROL={control}\nexec {PROGRAM} "$@"\n')
     command.chmod(0o755)
     settings = {
         **SITE,
@@ -82,7 +75,7 @@ def holding(sandbox: Sandbox, file: Path, count: int = 1, **plan: str) -> str:
 
 
 def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Path) -> None:
-    app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", memory_cap_mib="3000")
+    app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", memory_cap_mib="3000", priority="1")
 
     (output,) = masters.outputs(cluster, app).values()
     assert list(cluster.logs.glob(f"containers/cpu-1/{app}/*_01_000001"))  # its master takes no place there
@@ -90,7 +83,9 @@ def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Pa
     assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "45"
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3000M"
-    assert Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "control").read_text() == "0 yes\n"
+    assert masters.variable(output, "CUDA_MPS_CLIENT_PRIORITY") == "1"
+    daemon = Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "running")
+    assert daemon.read_text() == "-d -multiuser-server device=0\n"
 
     (tmp_path / "go").touch()
     (report,) = masters.wait_for_end(cluster, app)

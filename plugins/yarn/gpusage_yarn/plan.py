@@ -36,6 +36,7 @@ class Plan:
     Attributes:
         share: Hundredths of one GPU, 1 to 100.
         threads: The most of a GPU's threads, in percent, that a container's processes may use; 0 for its share.
+        priority: MPS's for a container's processes: 0 normal, 1 below normal.
         memory_cap_mib: The most GPU memory a container may take; 0 where the share alone limits it.
         labels: Node labels, best first; none where any node will do.
         fallback_after_s: After how long without a container the next label is tried; 0 for never.
@@ -47,6 +48,7 @@ class Plan:
     share: int
     identity: str = ""
     threads: int = 0
+    priority: int = 0
     memory_cap_mib: int = 0
     labels: tuple[str, ...] = ()
     fallback_after_s: int = 0
@@ -61,6 +63,7 @@ class Plan:
             "id": self.identity,
             "share": str(self.share),
             "threads": str(self.threads),
+            "priority": str(self.priority),
             "memory_cap_mib": str(self.memory_cap_mib),
             "labels": ",".join(self.labels),
             "fallback_after_s": str(self.fallback_after_s),
@@ -105,6 +108,7 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         identity=texts.get("id", ""),
         share=_number(texts, "share", None, (1, WHOLE_GPU)),
         threads=_number(texts, "threads", "0", (0, WHOLE_GPU)),
+        priority=_number(texts, "priority", "0", (0, 1)),
         memory_cap_mib=_number(texts, "memory_cap_mib", "0", (0, 1 << 24)),
         labels=_labels(texts.get("labels", "")),
         fallback_after_s=_number(texts, "fallback_after_s", "0", (0, 7 * 86400)),

@@ -26,6 +26,9 @@ from gpusage_yarn.plan import WHOLE_GPU, Plan
 from gpusage_yarn.queues import find_queue
 from gpusage_yarn.render import FALLBACK_AFTER_S, describe_plan, plan_labels
 
+_LIMITS = ("memory_cap_mib", "threads", "priority")
+"""What a plan says of a container's processes beside its share."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -59,8 +62,9 @@ def propose(premises: Premises, job: Job, graph: ModelGraph | None, view: View, 
     if verdict.held_back:
         whole = replace(verdict.decision, request=job.request)
         return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size, catalogue))
-    cap_mib, threads = (int(verdict.rendered.fields.get(f"set.{key}", "0")) for key in ("memory_cap_mib", "threads"))
-    return Proposal(verdict=verdict, plan=replace(wanted, memory_cap_mib=cap_mib, threads=threads))
+    cap_mib, threads, priority = (int(verdict.rendered.fields.get(f"set.{key}", "0")) for key in _LIMITS)
+    plan = replace(wanted, memory_cap_mib=cap_mib, threads=threads, priority=priority)
+    return Proposal(verdict=verdict, plan=plan)
 
 
 def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size, catalogue: GpuCatalogue) -> Plan:

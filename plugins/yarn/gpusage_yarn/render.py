@@ -43,6 +43,8 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
         fields["set.memory_cap_mib"] = str(math.ceil(cap_bytes / MIB))
     if len(labels) > 1:
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
+    if percent is not None and not (job.model_request and job.model_request.workload.slo):
+        fields["set.priority"] = "1"  # MPS's, below normal: what has a latency limit goes first
     fields[f"env.{DECISION_VARIABLE}"] = f"share={fields['set.share']}"
     after = describe_plan(percent or WHOLE_GPU, labels)
     return Rendered(before=before, after=after, fields=MappingProxyType(fields))

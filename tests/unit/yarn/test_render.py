@@ -63,6 +63,7 @@ def test_a_share_carries_its_memory_and_its_generations_in_turn() -> None:
             "set.labels": "v100,a100,h100",
             "set.memory_cap_mib": "6144",  # 6 x 1024
             "set.fallback_after_s": "30",
+            "set.priority": "1",
             "env.GPUSAGE_DECISION": "share=40",
         },
     )
@@ -78,6 +79,12 @@ def test_what_is_set_is_a_plan() -> None:
 def test_a_slice_is_a_whole_gpu_of_its_label() -> None:
     fields = rendered(job_of(), required_gpus=("h100",)).fields
     assert (fields["set.share"], fields["set.labels"]) == ("100", "h100")
+
+
+def test_a_share_without_a_latency_limit_lets_others_go_first() -> None:
+    assert share(job_of()).fields["set.priority"] == "1"
+    urgent = job_of(comment="model=r.onnx,mode=infer,slo=50ms")
+    assert "set.priority" not in share(urgent).fields
 
 
 def test_a_plan_may_let_a_container_use_more_threads_than_its_share() -> None:

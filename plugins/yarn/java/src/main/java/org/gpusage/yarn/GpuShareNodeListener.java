@@ -39,6 +39,9 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   /** What a container's processes may use of the GPU's threads, in percent, if that is more than its share. */
   static final String THREADS = "GPUSAGE_THREAD_PERCENT";
 
+  /** MPS's priority of a container's processes: 1 lets those of a job with a latency limit go first. */
+  static final String PRIORITY = "GPUSAGE_CLIENT_PRIORITY";
+
   /** The share itself, which a NodeManager that restarts reads again. */
   static final String SHARE = "GPUSAGE_SHARE";
 
@@ -226,6 +229,9 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     long capMib = number(environment, MEMORY_CAP);
     forgetMps(environment);
     environment.putAll(variables(node, binding.gpu, binding.share, threads, capMib));
+    if ("1".equals(environment.get(PRIORITY))) {
+      environment.put("CUDA_MPS_CLIENT_PRIORITY", "1");
+    }
   }
 
   private static long number(Map<String, String> environment, String name) {

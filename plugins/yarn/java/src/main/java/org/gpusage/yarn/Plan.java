@@ -35,6 +35,9 @@ final class Plan {
   /** The most of a GPU's threads, in percent, that a container's processes may use; 0 for as much as the share. */
   final int threads;
 
+  /** MPS's for a container's processes: 0 normal, 1 below normal. */
+  final int priority;
+
   /** The most GPU memory that a container may take; 0 if only the share limits it. */
   final int memoryCapMib;
 
@@ -59,6 +62,7 @@ final class Plan {
     id = matched(texts, "id", ID, "have at most 64 letters, digits and ._:-");
     share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
     threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
+    priority = number(texts, "priority", "0", 0, 1);
     memoryCapMib = number(texts, "memory_cap_mib", "0", 0, 1 << 24);
     labels = labels(texts.getOrDefault("labels", ""));
     fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
@@ -110,6 +114,7 @@ final class Plan {
     texts.put("id", id);
     texts.put("share", String.valueOf(share));
     texts.put("threads", String.valueOf(threads));
+    texts.put("priority", String.valueOf(priority));
     texts.put("memory_cap_mib", String.valueOf(memoryCapMib));
     texts.put("labels", String.join(",", labels));
     texts.put("fallback_after_s", String.valueOf(fallbackAfterS));
