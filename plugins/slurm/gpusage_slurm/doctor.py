@@ -6,6 +6,7 @@ import re
 
 from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
 from gpusage.cli.findings import Finding, failed, passed, skipped, warned
+from gpusage_slurm.billing import wrong_weights
 from gpusage_slurm.conf import holds
 from gpusage_slurm.evidence import Evidence
 from gpusage_slurm.install import accounts, tracked_or_billed
@@ -172,15 +173,27 @@ def _accounting(evidence: Evidence) -> Finding:
     text = evidence.scripts.get("slurm.conf", "")
     if not accounts(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
         return passed(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
-    tracked = "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(",")
-    if tracked or tracked_or_billed(text):
-        billed = "gres/mps" in text.lower().partition("tresbillingweights=")[2]
-        todo = "add GRES/mps=... (a GPU's weight / its units) to each partition's TRESBillingWeights"
-        return passed(name, "gres/mps counts") if billed else warned(name, "gres/mps is tracked, not billed", todo)
-    if evidence.own.configuration.mode == "enforce":
+    if "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(","):
+        return _weights(name, evidence)
+    if tracked_or_billed(text):
+        observation = "slurmctld does not count gres/mps yet, though slurm.conf has it"
+        todo = "restart slurmctld; before that, a weight of GRES/mps in TRESBillingWeights would end it"
+    else:
         observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
-        return failed(name, observation, "gpusage slurm install --yes, then scontrol reconfigure; or mode = 'advise'")
-    return warned(name, "gres/mps is neither tracked nor billed", "needed before mode = 'enforce'")
+        todo = "gpusage slurm install --yes, then restart slurmctld; or mode = 'advise'"
+    verdict = failed if evidence.own.configuration.mode == "enforce" else warned
+    return verdict(name, observation, todo)
+
+
+def _weights(name: str, evidence: Evidence) -> Finding:
+    wrong = list(wrong_weights(evidence.partitions, evidence.cluster.pools if evidence.cluster else ()))
+    if wrong:
+        observation = "gres/mps is tracked, and a share is not billed as its part of a GPU"
+        return warned(name, observation, f"set in TRESBillingWeights {'; '.join(wrong)}; then scontrol reconfigure")
+    billed = any("gres/" in line.get("TRESBillingWeights", "").lower() for line in evidence.partitions)
+    return passed(
+        name, "a share is billed as its part of a GPU" if billed else "gres/mps is tracked; GPUs are not billed"
+    )
 
 
 def _daemon(own: OwnEvidence) -> Finding:

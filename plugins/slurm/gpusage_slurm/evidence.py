@@ -42,6 +42,7 @@ class Evidence:
         outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
         own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
+        partitions: As slurmctld describes them.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
@@ -58,6 +59,7 @@ class Evidence:
     pyslurm: tuple[int, int] | None
     outdated: tuple[str, ...] | None = ()
     daemon_uid: int | None = None
+    partitions: tuple[scontrol.Line, ...] = ()
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
@@ -81,6 +83,7 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         pyslurm=pyslurm_version(),
         outdated=_outdated(site),
         daemon_uid=_owner(own.socket) if own.status else None,
+        partitions=_partitions() if settings else (),
     )
 
 
@@ -121,6 +124,13 @@ def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
         return scontrol.version(), scontrol.configuration(), ""
     except GpuUsageError as error:
         return None, {}, str(error)
+
+
+def _partitions() -> tuple[scontrol.Line, ...]:
+    try:
+        return scontrol.partitions()
+    except GpuUsageError:
+        return ()
 
 
 def _cluster() -> Cluster | None:

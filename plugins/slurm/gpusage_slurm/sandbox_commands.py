@@ -21,6 +21,7 @@ def sandbox() -> None:
 @click.option("--nodes", default="1xv100:2,1xa100:2,1xh100:2", show_default=True, help="Nodes: COUNTxTYPE:GPUS,...")
 @click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps per GPU; 0 for none.")
 @click.option("--release", help="Debian or Ubuntu release to take Slurm from, such as trixie.  [default: the host's]")
+@click.option("--accounting", is_flag=True, help="Also start slurmdbd, on a MariaDB of its own, and have slurmrestd.")
 @mode_option
 @json_option
 @run_by("gpusage_slurm.sandbox.actions:up")

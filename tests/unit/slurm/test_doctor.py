@@ -62,6 +62,7 @@ def healthy(tmp_path: Path) -> Evidence:
         answered=True,
         lua_modules=frozenset({"socket", "posix"}),
         pyslurm=None,
+        partitions=({"PartitionName": "p", "TRESBillingWeights": "GRES/gpu=100,GRES/mps=1"},),
     )
 
 
@@ -139,10 +140,17 @@ def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None
             "observe",
             "warn",
         ),
-        ({"accountingstoragetres": "cpu,gres/mps"}, {"slurm.conf": ""}, "enforce", "warn"),
+        ({"accountingstoragetres": "cpu,gres/gpu"}, {}, "enforce", "fail"),
+        ({"accountingstoragetres": "cpu,gres/mps"}, {"slurm.conf": ""}, "enforce", "pass"),
         ({"accountingstoragetype": "accounting_storage/none"}, {"slurm.conf": ""}, "enforce", "pass"),
     ],
-    ids=["enforce, not counted", "observe, not counted", "tracked, not billed", "no accounting at all"],
+    ids=[
+        "enforce, not counted",
+        "observe, not counted",
+        "not counted till a restart",
+        "counted",
+        "no accounting at all",
+    ],
 )
 def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
     healthy: Evidence, settings: dict[str, str], scripts: dict[str, str], mode: SiteMode, verdict: str
@@ -165,6 +173,12 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("luaposix", {"lua_modules": frozenset({"socket"})}, "warn", "lua-posix"),
         ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=())}, "fail", "declare gres/gpu"),
         ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=(WHOLE,))}, "fail", "mps"),
+        (
+            "accounting",
+            {"partitions": ({"PartitionName": "p", "TRESBillingWeights": "GRES/gpu=50,GRES/mps=1"},)},
+            "warn",
+            "GRES/mps=0.5 in partition p",
+        ),
         ("all_sharing", {"gres_conf": "Name=mps Count=200\n"}, "warn", "Flags=all_sharing"),
         ("mps units", {"scripts": {"slurm.conf": "NodeName=n Gres=gpu:v100:2,mps:v100:200\n"}}, "warn", "mps:200"),
         ("defaults per GPU", {"scripts": {"slurm.conf": "PartitionName=p DefMemPerGPU=9\n"}}, "warn", "DefMemPerCPU"),

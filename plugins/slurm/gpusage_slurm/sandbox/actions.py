@@ -12,11 +12,18 @@ from gpusage_slurm.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_
 from gpusage_slurm.sandbox.trial import install_plugin
 
 
-def up(
-    folder: Path, nodes: str, mps_per_gpu: int, release: str | None, mode: SiteMode | None, *, as_json: bool
+def up(  # noqa: PLR0913 - one for each option
+    folder: Path,
+    nodes: str,
+    mps_per_gpu: int,
+    release: str | None,
+    mode: SiteMode | None,
+    *,
+    accounting: bool,
+    as_json: bool,
 ) -> None:
     """Start a cluster."""
-    plan = ClusterPlan(nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu)
+    plan = ClusterPlan(nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu, accounting=accounting)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, release=release, report=report)
     if mode:

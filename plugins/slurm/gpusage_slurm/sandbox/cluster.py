@@ -20,10 +20,13 @@ from gpusage.sandboxes.record import no_sandbox, read_record
 from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.request import MANAGER
+from gpusage_slurm.sandbox.accounting import start_accounting
 from gpusage_slurm.sandbox.installation import Installation, read_installation
 from gpusage_slurm.sandbox.layout import Layout
 
 _QUEUE_LIMIT_S = 5.0
+_LAST = ("slurmctld", "slurmdbd", "mariadbd", "munged")
+"""The order in which daemons end after all others."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.slurm-sandbox/1", tag_field="schema"):
@@ -50,6 +53,7 @@ class Sandbox(AnySandbox):
             "PATH": path,
             "SLURM_CONF": str(self.layout.slurm_conf),
             "GPUSAGE_CONFIG": str(self.layout.gpusage_toml),
+            "MYSQL_UNIX_PORT": str(self.layout.database_socket),
             **self.installation.lua_environment(),
         }
 
@@ -70,6 +74,8 @@ class Sandbox(AnySandbox):
             "--force",
             "--num-threads=2",
         )
+        if layout.slurmdbd_conf.exists():
+            start_accounting(self, self.installation, layout)
         self.start_controller()
         for name in self.nodes():
             self.start_node(name)
@@ -119,7 +125,7 @@ class Sandbox(AnySandbox):
                 self.run("scancel", f"--user={user_name()}", check=False, timeout_s=_QUEUE_LIMIT_S)
                 self.wait_for_queue(_QUEUE_LIMIT_S)
         daemons = [path.stem for path in self.layout.run.glob("*.pid")]
-        for name in sorted(daemons, key=lambda name: (name == "munged", name == "slurmctld")):
+        for name in sorted(daemons, key=lambda name: _LAST.index(name) if name in _LAST else -1):
             self._end(name)
 
     def processes(self) -> list[int]:

@@ -12,6 +12,7 @@ from gpusage.sandboxes.host import free_ports, private_folder, user_name
 from gpusage.sandboxes.progress import Report, silent
 from gpusage.sandboxes.record import write_record
 from gpusage.sandboxes.sandbox import down_on_failure
+from gpusage_slurm.sandbox.accounting import lay_out_accounting
 from gpusage_slurm.sandbox.cluster import Record, Sandbox
 from gpusage_slurm.sandbox.installation import prepare_installation
 from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
@@ -28,7 +29,7 @@ def start_sandbox(
     Raises:
         RequestError: The folder is not empty, the release cannot be had, or a daemon does not come up.
     """
-    installation = prepare_installation(release, report=report)
+    installation = prepare_installation(release, accounting=plan.accounting, report=report)
     layout = Layout(folder=private_folder(folder, plan.longest_folder))
     sandbox = Sandbox(layout=layout, installation=installation)
     with down_on_failure(sandbox, report):
@@ -53,9 +54,11 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     key = layout.state / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(1 + len(plan.nodes)))
+    host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(2 + len(plan.nodes)))
     cluster_name = "".join(letter for letter in layout.folder.name.lower() if letter.isalnum())[:32] or "sandbox"
     text = render_slurm_conf(plan, layout, installation, host, cluster_name)
+    if plan.accounting:
+        text += lay_out_accounting(layout, installation, host)
     layout.slurm_conf.write_text(text, encoding="utf-8")
     (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
     (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")

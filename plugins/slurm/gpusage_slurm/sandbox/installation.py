@@ -36,7 +36,8 @@ _PACKAGES = (
     "lua-socket",
     "lua-posix",
 )
-_PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge)(-wlm)?$")
+_WITH_ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "slurmrestd")
+_PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge|mariadbd)(-wlm)?$")
 _OLDEST = (22, 5)
 _HOLDS_WITHOUT_LOGIN = (26, 5)
 _WANTS_LOGIN, _WANTS_NO_LOGIN = b"SLURM_GET_USER_ENV=1\0", b"SLURM_GET_USER_ENV=-\0"  # what slurmd looks for in a job
@@ -100,9 +101,15 @@ class Installation:
 
 
 def prepare_installation(
-    release: str | None = None, *, cache: Path | None = None, report: Report = silent
+    release: str | None = None, *, accounting: bool = False, cache: Path | None = None, report: Report = silent
 ) -> Installation:
     """Return Slurm of *release* (the host's own where ``None``), fetched into the cache on first use.
+
+    Args:
+        release: The suite's name.
+        accounting: Whether slurmdbd, its MariaDB and slurmrestd are in it.
+        cache: Where installations are kept.
+        report: Hears how it goes.
 
     Raises:
         RequestError: apt is missing, or the release or patchelf cannot be had.
@@ -112,7 +119,8 @@ def prepare_installation(
         message = f"Release must be a suite's name in small letters; got {release!r}. Write, for example, trixie."
         raise RequestError(message)
     source = choose_source(read_host_sources(), read_os_release(), release)
-    folder = (cache or cache_folder()).absolute() / _CACHE / source.suite
+    name = f"{source.suite}-accounting" if accounting else source.suite
+    folder = (cache or cache_folder()).absolute() / _CACHE / name
     ready = read_installation(folder)
     if ready:
         return ready
@@ -120,9 +128,9 @@ def prepare_installation(
         ready = read_installation(folder)  # another process may have built it while this one waited
         if ready:
             return ready
-        fetched = folder.with_name(f".{source.suite}.apt")
-        archives = download(_PACKAGES, source, fetched, report)
-        _build(folder, archives, report)
+        fetched = folder.with_name(f".{name}.apt")
+        archives = download((*_PACKAGES, *(_WITH_ACCOUNTING if accounting else ())), source, fetched, report)
+        _build(folder, source.suite, archives, report)
         shutil.rmtree(fetched)
     return _existing(folder)
 
@@ -165,7 +173,7 @@ def _existing(folder: Path) -> Installation:
     return ready
 
 
-def _build(folder: Path, archives: Sequence[Path], report: Report) -> None:
+def _build(folder: Path, release: str, archives: Sequence[Path], report: Report) -> None:
     """Build the installation beside its place and rename it into it."""
     version = slurm_version(archives)
     partial = folder.with_name(f".{folder.name}.partial")
@@ -174,7 +182,7 @@ def _build(folder: Path, archives: Sequence[Path], report: Report) -> None:
     _patch(partial, folder, report)
     if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
         leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
-    record = _Record(release=folder.name, version=version, folder=str(folder))
+    record = _Record(release=release, version=version, folder=str(folder))
     (partial / "installation.json").write_bytes(msgspec.json.encode(record))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)

@@ -25,6 +25,7 @@ class ClusterPlan:
         settings: Lines to put at the end of slurm.conf, for example ``("PrologFlags=Alloc",)``.
         scripts: A folder whose files are copied beside slurm.conf; ``job_submit.lua``, ``cli_filter.lua`` and
             ``task_prolog.sh`` among them are switched on.
+        accounting: Whether slurmdbd, on a MariaDB of the sandbox's own, keeps its books.
     """
 
     nodes: tuple[SandboxNode, ...]
@@ -32,6 +33,7 @@ class ClusterPlan:
     all_sharing: bool = True
     settings: tuple[str, ...] = ()
     scripts: Path | None = None
+    accounting: bool = False
 
     @property
     def longest_folder(self) -> int:
@@ -63,6 +65,16 @@ class Layout(AnyLayout):
     def munge_socket(self) -> Path:
         """Where Slurm finds munged."""
         return self.run / "munge.socket"
+
+    @property
+    def slurmdbd_conf(self) -> Path:
+        """There where the sandbox keeps books."""
+        return self.etc / "slurmdbd.conf"
+
+    @property
+    def database_socket(self) -> Path:
+        """Where slurmdbd finds its MariaDB."""
+        return self.run / "mariadb.socket"
 
 
 def parse_nodes(text: str) -> tuple[SandboxNode, ...]:

@@ -65,10 +65,10 @@ class Host:
 def render_slurm_conf(
     plan: ClusterPlan, layout: Layout, installation: Installation, host: Host, cluster_name: str
 ) -> str:
-    """Return slurm.conf; the controller has the first of the host's ports, each node one of the rest."""
+    """Return slurm.conf; the controller has the first of the host's ports, slurmdbd the last, each node one between."""
     nodes = [
         render_node(node, plan, hostname=host.hostname, port=port)
-        for node, port in zip(plan.nodes, host.ports[1:], strict=True)
+        for node, port in zip(plan.nodes, host.ports[1:-1], strict=True)
     ]
     text = _TEMPLATE.format(
         cluster_name=cluster_name,

@@ -1,0 +1,104 @@
+"""What a share costs, and which limits hold it, by a real slurmdbd on a real MariaDB."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusage.sandboxes.host import user_name
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.sandbox.accounting import ACCOUNT
+from gpusage_slurm.sandbox.trial import install_plugin
+
+pytestmark = pytest.mark.slurm
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+BILLED = "PartitionName=billed Nodes=ALL TRESBillingWeights=CPU=0,GRES/gpu=100"
+
+
+@pytest.fixture(scope="module")
+def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
+    """Return a cluster with books, where GPUs are billed and gpusage was installed a moment ago."""
+    if slurm_release == "forky":
+        pytest.skip("forky's MariaDB library refuses slurmdbd's first query")
+    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED,))
+    with start_sandbox(plan, release=slurm_release) as sandbox:
+        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n")
+        yield sandbox
+
+
+def accounting(sandbox: Sandbox) -> dict[str, str]:
+    """Return what doctor says of the books."""
+    document = json.loads(sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
+    (check,) = (each for each in document["checks"] if each["check"] == "accounting")
+    found: dict[str, str] = check
+    return found
+
+
+def submit(sandbox: Sandbox, *options: str, wrap: str = "sleep 60") -> str:
+    command = ("sbatch", "--parsable", "-p", "billed", "-A", ACCOUNT, "--gres=gpu:1", *options, f"--wrap={wrap}")
+    return sandbox.run(*command).stdout.strip()
+
+
+def billing(sandbox: Sandbox, *options: str) -> int:
+    """Return what a job was billed, by slurmdbd."""
+    job = submit(sandbox, "--wait", *options, wrap="true")
+
+    def books() -> re.Match[str] | None:
+        return re.search(r"billing=(\d+)", sandbox.run("sacct", "-nXP", "-j", job, "-o", "alloctres").stdout)
+
+    sandbox.wait_for(books, "slurmdbd knows the job")
+    found = books()
+    assert found is not None
+    return int(found[1])
+
+
+def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return state and reason of *jobs* under *limit*, once slurmctld has looked at each."""
+    sandbox.run(
+        "sacctmgr", "-i", "modify", "user", user_name(), "where", f"account={ACCOUNT}", "set", f"GrpTRES={limit}"
+    )
+    names = [submit(sandbox, *options) for options in jobs]
+
+    def rows() -> list[tuple[str, str]]:
+        text = sandbox.run("squeue", "-h", f"--jobs={','.join(names)}", "--sort=i", "-o", "%t %r").stdout
+        return [(line.split()[0], line.split()[1]) for line in text.splitlines()]
+
+    try:
+        sandbox.wait_for(
+            lambda: all(row[0] == "R" or row[1].startswith("Assoc") for row in rows()), "all are looked at"
+        )
+        return rows()
+    finally:
+        sandbox.run("scancel", *names)
+        sandbox.wait_for_queue()
+
+
+def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox: Sandbox) -> None:
+    """As an admin does it, by what doctor says: restart slurmctld, weigh shares, limit what is billed."""
+    check = accounting(sandbox)
+    if check["verdict"] == "fail":  # from 23.11 on, scontrol reconfigure starts slurmctld anew
+        assert "restart slurmctld" in check["todo"]
+        sandbox.restart_controller()
+        sandbox.wait_for_nodes()
+        check = accounting(sandbox)
+    assert (check["verdict"], "GRES/mps=1 in partition billed" in check["todo"]) == ("warn", True)
+    conf = sandbox.layout.slurm_conf
+    conf.write_text(conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1"))
+    sandbox.reconfigure()
+    assert accounting(sandbox)["verdict"] == "pass"
+
+    assert billing(sandbox) == 100
+    assert billing(sandbox, LIGHT) == 25  # a quarter of it
+
+    whole, share = (), (LIGHT,)
+    held = ("PD", "AssocGrpBilling")
+    assert states(sandbox, "billing=100", share, share, whole) == [("R", "None"), ("R", "None"), held]
+    assert states(sandbox, "billing=100", whole, share) == [("R", "None"), held]
+    each = states(sandbox, "billing=-1,gres/gpu=1,gres/mps=25", whole, share, whole, share)
+    assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
