@@ -80,7 +80,9 @@ def test_a_bare_clients_job_runs_on_a_share_with_its_cap_and_inner_sruns(sandbox
         assert re.match(r"gpusage \w{12} REWRITE \(advise\) gres/gpu:1 -> gres/mps:\d+ \| Slurm of this", mark), mark
         return
     assert outcome == "decided"
-    found = re.match(r"gpusage \w{12} REWRITE gres/gpu:1 -> gres/mps:(\d+).* \| memory cap (\d+) MiB; ", mark)
+    found = re.match(
+        r"gpusage \w{12} REWRITE gres/gpu:1 -> gres/mps:(\d+).* \| set .*MEM_LIMIT=0=(\d+)M GPUSAGE_DECISION=", mark
+    )
     assert found, mark
     sandbox.run("scontrol", "release", job)
     sandbox.wait_for_queue()

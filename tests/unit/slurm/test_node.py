@@ -298,7 +298,10 @@ def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> N
     assert node.run("task_prolog.sh", 7, **environment, SLURM_GPUS="1") == []
 
 
-LATE = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | memory cap 6144 MiB; cheap"
+LATE = (
+    "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | "
+    "set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M GPUSAGE_DECISION=mps:40 PATH=. GPUSAGE_THREAD_PERCENT=60; cheap"
+)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,7 @@ LATE = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | me
         ("", False),
         (LATE.replace("REWRITE", "REWRITE (advise)"), False),
         (LATE.replace("REWRITE", "BACK"), False),
-        (LATE.replace("memory cap 6144 MiB; ", ""), False),
+        (LATE.replace("set ", ""), False),
     ],
 )
 def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
@@ -318,14 +321,20 @@ def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
     ours: bool,  # noqa: FBT001 - pytest's
 ) -> None:
     scontrol = tmp_path / "scontrol"
-    task = (
-        "JobId=8 ArrayJobId=7 AdminComment=gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:10 | memory cap 1 MiB; x"
-    )
-    scontrol.write_text(f"#!/bin/sh\necho '{task}'\necho 'JobId=7 JobName=x AdminComment={mark}  StdIn=/dev/null'\n")
+    task = "JobId=8 ArrayJobId=7 AdminComment=gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:10 | set GPUSAGE_DECISION=mps:10; x"
+    job = f"JobId=7 JobName=x AdminComment={mark}  StdIn=/dev/null"
+    scontrol.write_text(f"#!/bin/sh\necho '{task}'\necho '{job}'\n")
     scontrol.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
-    known = ["export GPUSAGE_DECISION=mps:40", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M"]
-    assert node.run("task_prolog.sh", 7, **environment)[:2] == (known if ours else [])
+    known = [
+        "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M",
+        "export GPUSAGE_DECISION=mps:40",
+        "export GPUSAGE_THREAD_PERCENT=60",
+        "export GPUSAGE_JOB=7",
+        "unset SLURM_TRES_BIND",
+        "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60",
+    ]
+    assert node.run("task_prolog.sh", 7, **environment) == (known if ours else [])
 
 
 def test_where_a_job_of_ours_holds_no_share_its_cap_is_taken_away(node: Node) -> None:

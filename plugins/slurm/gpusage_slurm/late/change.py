@@ -1,7 +1,6 @@
 """gpusaged's answer about a job that waits -> what `scontrol update` changes in it.
 
-`scontrol` changes no variable of a job. So the memory cap stands in the mark, where the job's task prolog reads it, and
-the share in the request itself.
+`scontrol` changes no variable of a job. So the variables stand in the mark, where the job's task prolog reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SETTINGS = {
     "set.features": "Features",
     "set.prefer": "Prefer",
 }
-_CAP = re.compile(r"0=([0-9]+)M")
+_VARIABLE = re.compile(r"env\.[A-Z_]+=[A-Za-z0-9_=:.]+")
 
 
 def changes(answer: Mapping[str, str], admin_comment: str) -> tuple[str, ...]:
@@ -46,8 +45,8 @@ def changes(answer: Mapping[str, str], admin_comment: str) -> tuple[str, ...]:
             f"A waiting job must be changed by {', '.join(_SETTINGS)} alone; got {strange[0]!r:.80}. Update gpusage."
         )
         raise RequestError(message)
-    cap = _CAP.fullmatch(answer.get("env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
-    if cap:
-        mark = replace(mark, reasons=f"memory cap {cap[1]} MiB; {mark.reasons}")
+    variables = [f"{name[4:]}={value}" for name, value in answer.items() if _VARIABLE.fullmatch(f"{name}={value}")]
+    if variables:
+        mark = replace(mark, reasons=f"set {' '.join(sorted(variables))}; {mark.reasons}")
     settings = tuple(f"{_SETTINGS[name]}={value}" for name, value in wanted.items())
     return (*settings, f"AdminComment={with_mark(admin_comment, mark, MAXIMUM_BYTES)}")

@@ -21,13 +21,17 @@ done
 
 # A job that was decided while it waited holds a share, and nothing in its environment says so: its mark does.
 if [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
-    mark=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
+    words=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
         -e "/^JobId=${SLURM_JOB_ID:-} /!d" -e 's/.* AdminComment=//' \
-        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]* -> gres\/\(mps:[0-9]*\)[^|]*| memory cap \([0-9]*\) MiB;.*/\1 \2/p')
-    [ -n "$mark" ] || exit 0
-    GPUSAGE_DECISION=${mark% *}
-    echo "export GPUSAGE_DECISION=$GPUSAGE_DECISION"
-    echo "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=${mark#* }M"
+        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]*| set \([A-Za-z0-9_=:. ]*\);.*/\1/p')
+    for word in $words; do
+        case $word in
+            GPUSAGE_DECISION=* | GPUSAGE_THREAD_PERCENT=* | CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=* | CUDA_MPS_CLIENT_PRIORITY=*)
+                export "${word?}"
+                echo "export $word"
+                ;;
+        esac
+    done
 fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0

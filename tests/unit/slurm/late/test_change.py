@@ -23,8 +23,15 @@ def test_a_share_its_cap_and_its_mark_are_set_at_once() -> None:
     *settings, comment = changes(answer, f"ours; {OLD}")
     assert settings == ["Gres=mps:40", "TresPerJob="]
     assert comment == (
-        "AdminComment=ours; gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | memory cap 6144 MiB; cheap"
+        "AdminComment=ours; gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | "
+        "set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M GPUSAGE_DECISION=mps:40; cheap"
     )
+
+
+@pytest.mark.parametrize("value", ["a b", "$(x)", "a;b", "", "a|b"])
+def test_a_variable_with_a_strange_value_is_left_out(value: str) -> None:
+    (setting,) = changes({"mark": MARK, "env.GPUSAGE_DECISION": value}, "")
+    assert setting == f"AdminComment={MARK}"
 
 
 def test_an_answer_without_a_mark_changes_nothing() -> None:
