@@ -321,7 +321,7 @@ def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
     ours: bool,  # noqa: FBT001 - pytest's
 ) -> None:
     scontrol = tmp_path / "scontrol"
-    task = "JobId=8 ArrayJobId=7 AdminComment=gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:10 | set GPUSAGE_DECISION=mps:10; x"
+    task = f"JobId=8 ArrayJobId=7 AdminComment={LATE.replace('mps:40', 'mps:10')}"
     job = f"JobId=7 JobName=x AdminComment={mark}  StdIn=/dev/null"
     scontrol.write_text(f"#!/bin/sh\necho '{task}'\necho '{job}'\n")
     scontrol.chmod(0o755)
