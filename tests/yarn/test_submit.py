@@ -23,6 +23,7 @@ import yarn_masters as masters
 from gpusage.service import client
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
+from gpusage_yarn.cluster import read_view
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
@@ -91,6 +92,7 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     (output,) = outputs(cluster, identity)
     assert 0 < plan["share"] < 100
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == str(plan["share"])
+    assert masters.variable(output, "GPUSAGE_SHARE") == str(plan["share"])
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == f"0={plan['memory_cap_mib']}M"
     assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | a quarter of a " in done.stderr
 
@@ -107,6 +109,24 @@ def test_a_training_job_gets_a_share_of_the_only_gpu_type_on_which_its_price_hol
     assert document["end"]["state"] == "SUCCEEDED"
     (output,) = outputs(cluster, document["application"])
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "50"
+
+
+def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Path) -> None:
+    """A site may let a share use twice its threads; whoever submits next knows of a share that has no container yet."""
+    config = tmp_path / "gpusage.toml"
+    config.write_text((cluster.layout.etc / "gpusage.toml").read_text() + '[sharing]\ncap = "double"\n')
+    training = ("--model", f"{MODELS}/resnet50.onnx,batch=32,precision=fp16,utilization=60", "--memory-mib", "128")
+    words = (*training, "--json", "--", "env; sleep 1")
+    done = submit(cluster, *words, environment={**cluster.environment, "GPUSAGE_CONFIG": str(config)})
+    document = json.loads(done.stdout)
+    (output,) = outputs(cluster, document["application"])
+    assert (document["plan"]["share"], document["plan"]["threads"]) == (50, 100)
+    assert masters.variable(output, "GPUSAGE_SHARE") == "50"
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
+    with begin(cluster, *training, "--containers", "4", "--", "sleep 2"):
+        apps.wait_until(cluster, lambda: read_view(cluster.get).claims, "its shares are claimed")
+        claim = read_view(cluster.get).claims[0]
+        assert (claim.site_types, claim.share_percent) == (("a100",), 50)
 
 
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:

@@ -2,7 +2,8 @@
 
 Invariants:
 
-1. A share is claimed on every GPU type where it may start, so that what is left is never too much.
+1. A share is claimed on every GPU type where it may start, by an array for each task, so that what is left is never too
+   much.
 2. A claim holds until an observation that was begun `START_LIMIT_S` after it: jobs do not start at once.
 3. Any thread may claim, withdraw and look.
 """
@@ -30,15 +31,18 @@ WHOLE_PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One share that was given.
+    """Shares of one kind that were given to one job.
 
     Attributes:
-        site_types: The GPU types where it may start.
+        site_types: The GPU types where each may start.
+        share_percent: 100 is a whole GPU, or a slice.
+        count: How many: an array has one for each task that may run at once.
     """
 
     manager: str
     site_types: tuple[str, ...]
     share_percent: int
+    count: int = 1
 
 
 class Ledger:
@@ -78,34 +82,43 @@ class Ledger:
         """Return *cluster* with the room that is left of what was seen."""
         with self._lock:
             claims = sum(self._claims.values(), Counter[Claim]())
-        claimed: dict[str, Counter[int]] = {}
-        for claim, count in claims.items():
-            for site_type in claim.site_types if claim.manager == cluster.manager else ():
-                claimed.setdefault(site_type, Counter())[claim.share_percent] += count
-        if not claimed:
-            return cluster
-        pools = tuple(_left_of_pool(pool, claimed.get(pool.site_type, {})) for pool in cluster.pools)
-        return replace(cluster, pools=pools)
+        return left_of(cluster, claims)
+
+
+def left_of(cluster: Cluster, claims: Mapping[Claim, int]) -> Cluster:
+    """Return *cluster* with the room that *claims*, each made so many times, leave of what was seen."""
+    claimed: dict[str, Counter[int]] = {}
+    for claim, times in claims.items():
+        for site_type in claim.site_types if claim.manager == cluster.manager else ():
+            claimed.setdefault(site_type, Counter())[claim.share_percent] += times * claim.count
+    if not claimed:
+        return cluster
+    pools = tuple(_left_of_pool(pool, claimed.get(pool.site_type, {})) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
 
 
 def claim_of(verdict: Verdict, cluster: Cluster) -> Claim | None:
-    """Return what *verdict* takes of *cluster* where it gives a share; ``None`` where it gives none."""
+    """Return what *verdict* takes of *cluster* where it gives a share or a slice; ``None`` where it gives neither."""
     request = verdict.decision.request
-    if verdict.carried_out is not Code.REWRITE or request.mps_thread_percent is None:
+    part = request.mps_thread_percent or (WHOLE_PERCENT if request.required_gpus else None)
+    if verdict.carried_out is not Code.REWRITE or part is None:
         return None
     reached = cluster.within(request.partitions, request.scopes, request.node_features).pools
     anywhere = (pool.site_type for pool in reached if pool.mps_per_gpu and admits(pool, request))
     return Claim(
         manager=cluster.manager,
         site_types=request.required_gpus or tuple(anywhere),
-        share_percent=request.mps_thread_percent,
+        share_percent=part,
+        count=request.task_count,
     )
 
 
 def _left_of_pool(pool: GpuPool, claimed: Mapping[int, int]) -> GpuPool:
     if not claimed:
         return pool
-    free, part = _left(pool.free_gpu_count, pool.free_share_percent or 0, claimed)
+    shared = pool.free_share_percent or 0
+    # A part that is a whole GPU is one of the free ones, which count already.
+    free, part = _left(pool.free_gpu_count, 0 if pool.free_gpu_count and shared == WHOLE_PERCENT else shared, claimed)
     kinds = tuple(_left_of_kind(kind, kind.room, claimed) if kind.room else kind for kind in pool.node_kinds)
     return replace(pool, free_gpu_count=free, free_share_percent=part, node_kinds=kinds)
 

@@ -25,6 +25,7 @@ class GpuRequest:
         node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
         cpu_count: Cores that it asks of its node.
         host_memory_bytes: Memory that it asks of its node.
+        task_count: How many jobs like it may start at once: the tasks of an array.
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
     """
 
@@ -41,6 +42,7 @@ class GpuRequest:
     node_features: tuple[tuple[str, ...], ...] = ()
     cpu_count: int = 1
     host_memory_bytes: int = 0
+    task_count: int = 1
     bindable: bool = True
 
 

@@ -8,6 +8,7 @@ is an obstacle, not an error: Slurm itself tells the user.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_tas
 EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
 
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 _MAXIMUM_LIST_CHARACTERS = 256
 _MAXIMUM_ADVICE_CHARACTERS = 200
@@ -97,6 +99,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         node_features=() if fields.get("prefer") else alternatives(fields.get("features", "")),
         cpu_count=_cpu_count(fields),
         host_memory_bytes=_host_memory_bytes(fields),
+        task_count=array_task_count(fields.get("array_inx", "")),
         bindable=_is_bindable(fields),
     )
 
@@ -156,6 +159,18 @@ def _host_memory_bytes(fields: Mapping[str, str]) -> int:
     """Return the memory that the job asks of its node."""
     of_node, of_cpu = (number(fields, name) or 0 for name in ("min_mem_per_node", "min_mem_per_cpu"))
     return max(of_node, of_cpu * _cpu_count(fields)) * MIB
+
+
+def array_task_count(indices: str) -> int:
+    """Return how many tasks of an array may run at once: ``0-9:3%2`` has 4, of which 2; 1 where *indices* are none."""
+    listed, _, at_once = indices.partition("%")
+    ranges = [_RANGE.fullmatch(word) for word in listed.split(",")] if listed else []
+    count = sum(_range_length(*found.groups()) for found in ranges if found)
+    return max(min(count, int(at_once)) if at_once.isdigit() and int(at_once) else count, 1)
+
+
+def _range_length(first: str, last: str | None, step: str | None) -> int:
+    return (int(last or first) - int(first)) // max(int(step or 1), 1) + 1
 
 
 def _is_bindable(fields: Mapping[str, str]) -> bool:

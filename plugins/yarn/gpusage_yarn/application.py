@@ -62,6 +62,7 @@ class Application:
         files: Names in the container's folder, each with ``URL bytes milliseconds``.
         queue: ``""`` leaves it to the site's rules.
         master_label: Where the master goes, ``""`` for nodes without a label.
+        tags: By which the ResourceManager's lists know it.
         classpath: The master's, entries separated by commas as Hadoop has it.
     """
 
@@ -73,6 +74,7 @@ class Application:
     variables: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     classpath: str = DEFAULT_CLASSPATH
+    tags: tuple[str, ...] = ()
 
     def document(self, identity: str) -> dict[str, Any]:
         """Return what is sent for it under the id *identity*."""
@@ -80,6 +82,7 @@ class Application:
             "application-id": identity,
             "application-name": self.name,
             "application-type": TYPE,
+            "application-tags": {"tag": list(self.tags)},
             "max-app-attempts": _ATTEMPTS,
             "keep-containers-across-application-attempts": True,
             "resource": {"memory": MASTER_MIB, "vCores": 1},

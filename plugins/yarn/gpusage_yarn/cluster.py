@@ -10,14 +10,17 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpusage.service.ledger import Claim, left_of
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
 from gpusage_yarn.documents import Document, amounts, as_list
+from gpusage_yarn.pending import pending_claims
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
 from gpusage_yarn.queues import DEFAULT, MASTER_MIB, Queue, makes_queues, parse_queues, spellings
 from gpusage_yarn.request import MANAGER
@@ -82,6 +85,7 @@ class View:
     Attributes:
         resource_types: Names and the most that a container can have of each.
         labels: Node labels that exist, also those without a node.
+        claims: What was submitted a moment ago and has no container yet.
         makes_queues: Whether a queue that is not there may come into being when it is named.
     """
 
@@ -91,6 +95,7 @@ class View:
     queues: tuple[Queue, ...]
     resource_types: Mapping[str, int]
     makes_queues: bool = False
+    claims: tuple[Claim, ...] = ()
 
     def of_label(self, label: str) -> tuple[NodeState, ...]:
         """Return the nodes with *label*, ``""`` for those without one."""
@@ -116,9 +121,11 @@ def read_view(get: Callable[[str], Document], share: str = SHARE, *, brief: bool
     info = {} if brief else get("info").get("clusterInfo", {})
     labels = {} if brief else get("get-node-labels")
     scheduler = get("scheduler").get("scheduler", {}).get("schedulerInfo", {})
+    nodes = tuple(parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node"))
     return View(
         version=str(info.get("resourceManagerVersion", "")),
-        nodes=tuple(parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node")),
+        nodes=nodes,
+        claims=pending_claims(get, {node.label for node in nodes}),
         labels=tuple(str(label["name"]) for label in as_list(labels, "nodeLabelInfo") if "name" in label),
         queues=parse_queues(scheduler),
         resource_types=amounts(scheduler.get("maximumAllocation")),
@@ -127,20 +134,21 @@ def read_view(get: Callable[[str], Document], share: str = SHARE, *, brief: bool
 
 
 def cluster_of(view: View, catalogue: GpuCatalogue) -> Cluster:
-    """Return the cluster that *view* shows."""
+    """Return the cluster that *view* shows, without the room that is given away already."""
     grouped: dict[str, list[NodeState]] = {}
     for node in view.nodes:
         if node.total.share or node.gpus:
             grouped.setdefault(node.label, []).append(node)
     bare = sum(_count(node) for node in grouped.pop("", []))
     notes = (f"{bare} GPUs are on nodes without a label, and are not used",) if bare else ()
-    return Cluster(
+    seen = Cluster(
         manager=MANAGER,
         version=view.version,
         pools=tuple(_pool(label, nodes, view.queues, catalogue) for label, nodes in sorted(grouped.items())),
         default_partition=DEFAULT if any(DEFAULT in names for _, names in spellings(view.queues)) else None,
         notes=notes,
     )
+    return left_of(seen, Counter(view.claims))
 
 
 def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:

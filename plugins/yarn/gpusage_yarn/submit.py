@@ -35,6 +35,7 @@ from gpusage_yarn.following import Outcome, Progress, follow, log_tails
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 from gpusage_yarn.hdfs import find_hdfs
 from gpusage_yarn.jmx import ask_nodes, sample, with_told
+from gpusage_yarn.pending import tags_of
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
 from gpusage_yarn.request import MANAGER
@@ -124,6 +125,7 @@ def _prepare(
         variables=variables,
         files=files,
         classpath=_classpath(manager, configuration),
+        tags=tuple(tags_of(plan)),
     )
     return replace(proposal, plan=plan), application
 

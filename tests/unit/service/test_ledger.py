@@ -98,3 +98,11 @@ def test_an_observation_ends_the_claims_that_it_has_seen() -> None:
     assert ledger.left_of(CLUSTER) is not CLUSTER
     ledger.forget("slurm", now_s + START_LIMIT_S + 5)
     assert ledger.left_of(CLUSTER) is CLUSTER
+
+
+def test_an_array_claims_a_share_for_each_of_its_tasks() -> None:
+    """Five quarters fill one of the two GPUs, and a quarter of the other; more than there is leaves nothing."""
+    (new, _) = left(replace(QUARTER, count=5)).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (0, 75)
+    (new, _) = left(replace(QUARTER, count=1000)).pools
+    assert (new.free_gpu_count, new.free_share_percent) == (0, 0)

@@ -193,3 +193,11 @@ def test_a_job_that_something_else_ties_to_its_nodes_is_not_bound_to_a_gpu_type(
     fields: dict[str, str], *, bindable: bool
 ) -> None:
     assert read_request(ONE_GPU | fields).bindable is bindable
+
+
+@pytest.mark.parametrize(
+    ("indices", "count"),
+    [("", 1), ("7", 1), ("0-9", 10), ("0-9:3", 4), ("0-9:3%2", 2), ("1,3,5-7", 5), ("1-4%0", 4), ("x", 1), ("9-1", 1)],
+)
+def test_an_array_counts_the_tasks_that_may_run_at_once(indices: str, count: int) -> None:
+    assert read_request({"tres_per_node": "gres:gpu:1", "array_inx": indices}).task_count == count

@@ -21,7 +21,7 @@ local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295
 local TEXTS = {
   "comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
   "tres_freq", "cpus_per_tres", "mem_per_tres", "features", "prefer", "partition",
-  "req_nodes", "exc_nodes", "reservation", "qos", "default_qos", "name", "account",
+  "req_nodes", "exc_nodes", "reservation", "qos", "default_qos", "array_inx", "name", "account",
 }
 local NUMBERS = {
   "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres", "min_cpus", "pn_min_cpus",

@@ -1,0 +1,62 @@
+"""Shares that were submitted a moment ago and wait for their containers: their applications' tags tell.
+
+So whoever submits next, on whatever host, knows of room that is given away and that no node shows as used yet.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from gpusage.service.ledger import Claim
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_yarn.application import TYPE
+from gpusage_yarn.documents import Document, as_list
+from gpusage_yarn.plan import Plan
+from gpusage_yarn.request import MANAGER
+
+RECENT_S = 60.0
+"""Whoever waits for longer waits for room that nobody has."""
+_TAG = re.compile(r"gpusage-(share|containers|label)-([0-9a-z_-]+)", re.IGNORECASE)
+
+
+def tags_of(plan: Plan) -> list[str]:
+    """Return the tags of an application with *plan*; YARN may write them in small letters."""
+    labels = (f"gpusage-label-{label}" for label in plan.labels)
+    return [f"gpusage-share-{plan.share}", f"gpusage-containers-{plan.containers}", *labels]
+
+
+def pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Claim, ...]:
+    """Return what waiting applications were given of nodes with *labels*; nothing where YARN does not tell.
+
+    Args:
+        get: Asks for a path below ``/ws/v1/cluster``.
+        labels: The cluster's.
+    """
+    since_ms = int(1000 * (time.time() - RECENT_S))
+    states = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+    path = f"apps?applicationTypes={TYPE}&states={states}&startedTimeBegin={since_ms}&deSelects=resourceRequests"
+    with suppress(GpuUsageError):
+        return tuple(claims(get(path), labels))
+    return ()
+
+
+def claims(document: Document, labels: Iterable[str]) -> Iterator[Claim]:
+    """Yield what each application in *document* still waits for.
+
+    Args:
+        document: As ``apps`` answers.
+        labels: The cluster's, by which the tags' are known whatever their case.
+    """
+    known = {label.casefold(): label for label in labels}
+    for application in as_list(document, "apps", "app"):
+        tags = [match.groups() for match in _TAG.finditer(str(application.get("applicationTags") or ""))]
+        numbers = {kind: int(text) for kind, text in tags if text.isdigit()}
+        named = tuple(known[text.casefold()] for kind, text in tags if kind == "label" and text.casefold() in known)
+        started = max(int(application.get("runningContainers") or 0) - 1, 0)  # the master is one
+        waiting = numbers.get("containers", 1) - started
+        share = numbers.get("share", 0)
+        if waiting > 0 and named and 1 <= share <= 100:  # noqa: PLR2004 - percent
+            yield Claim(manager=MANAGER, site_types=named, share_percent=share, count=waiting)
