@@ -234,9 +234,9 @@ def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
 
 @hookspec(firstresult=True)
 def rescue(job: MarkedJob, reason: str, context: Context) -> bool | None:
-    """Run a starved job again, with the request that its user made, and write *reason* into its mark; first answer wins.
+    """Run a starved job again, once, with the request that its user made; first answer wins.
 
-    It goes on with a rescue that was broken off half-way.
+    *reason* is written into its mark. Where this fails half-way, the job is never left held, and never runs in a loop.
 
     Returns:
         Whether it runs again: ``False`` where this version of the manager cannot do it.

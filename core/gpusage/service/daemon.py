@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import click
@@ -67,16 +68,16 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = open_store(configuration.store.url, keep_days=configuration.store.keep_days or None)
+    opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    recorder = Recorder(store, loop, advisor.hooks)
+    recorder, aftercare = Recorder(opened(), loop, advisor.hooks), Aftercare(state, opened)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         asking = stack.enter_context(
             closing(ServedSocket(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
         )
         looking = stack.enter_context(closing(ServedSocket(status_path(path), open_to_everyone)))
-        await _serve_on(asking, looking, state, recorder, stop)
+        await _serve_on(asking, looking, state, recorder, aftercare, stop)
 
 
 async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> None:
@@ -92,10 +93,14 @@ async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> No
 
 
 async def _serve_on(
-    asking: ServedSocket, looking: ServedSocket, state: State, recorder: Recorder, stop: asyncio.Event
+    asking: ServedSocket,
+    looking: ServedSocket,
+    state: State,
+    recorder: Recorder,
+    aftercare: Aftercare,
+    stop: asyncio.Event,
 ) -> None:
     loop = asyncio.get_running_loop()
-    aftercare = Aftercare(state)
     asks = Asks(recorder, aftercare, loop)
     dispatcher = Dispatcher(state, asks, recorder, aftercare)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)

@@ -1,13 +1,14 @@
 """Jobs that failed because the memory of their share was too small, and how one of them runs again with a whole GPU.
 
-The task epilog, which runs as the job's user on the node, writes `SEEN` behind the job's comment where the batch script's
-output ends in CUDA's words. slurmctld knows the exit status. A user who forges `SEEN` gains one more run of that job.
+The task epilog, which runs as the job's user on the node, writes `SEEN` behind the job's comment where the batch
+script's output ends in CUDA's words. slurmctld knows the exit status. A user who forges `SEEN` gains one more run of
+that job.
 
 Invariants:
 
 1. A job is rescued at most once: only while Slurm has counted no restart of it, whoever forgets what meanwhile.
-2. It is never held. A requeued job waits two minutes, in which it gets its GPU and ``StartTime=now``; where we are stopped
-   in between, it starts once more as a share. 22.05 gives all shares of one GPU in place of a GPU.
+2. It is never held. A requeued job waits two minutes, in which it gets its GPU and ``StartTime=now``; where we are
+   stopped in between, it starts once more as a share. 22.05 gives all shares of one GPU in place of a GPU.
 3. Only the failed task of an array is rescued.
 """
 

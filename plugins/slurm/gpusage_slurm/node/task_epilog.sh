@@ -5,7 +5,8 @@
 # alone, and changes only that user's job. It never fails.
 trap 'exit 0' EXIT # also if the shell itself ends the script
 
-[ -n "${GPUSAGE_DECISION:-}" ] && [ -z "${SLURM_STEP_ID:-}" ] || exit 0 # only the batch script has no step
+[ -n "${GPUSAGE_DECISION:-}${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
+case ${SLURM_STEP_ID:-} in "" | -*) ;; *) exit 0 ;; esac # the batch script has no step
 case ${SLURM_JOB_ID:-} in "" | *[!0-9]*) exit 0 ;; esac
 
 # The file system may hang, and slurmctld may be away. The job's end waits for this script.
@@ -36,7 +37,7 @@ ends_so() {
 }
 
 # A job that got its whole GPU back does not have this mark any more.
-case $(field AdminComment) in *gpusage\ [0-9a-f]*\ REWRITE\ * | *gpusage\ [0-9a-f]*\ STUCK\ *) ;; *) exit 0 ;; esac
+case $(field AdminComment) in *gpusage\ [0-9a-f]*\ REWRITE\ gres* | *gpusage\ [0-9a-f]*\ STUCK\ gres*) ;; *) exit 0 ;; esac
 
 output=$(field StdOut)
 errors=$(field StdErr)
@@ -44,7 +45,7 @@ comment=$(field Comment)
 ends_so "$errors" || ends_so "$output" || exit 0
 case $comment in *"$seen"*) exit 0 ;; esac
 
-[ -f "${errors:-$output}" ] && echo "gpusage: CUDA ran out of memory in this job's share of a GPU ($GPUSAGE_DECISION," \
+[ -f "${errors:-$output}" ] && echo "gpusage: CUDA ran out of memory in this job's share of a GPU (${GPUSAGE_DECISION:-mps}," \
     "at most ${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-as much as there is}). If the job failed for that, and the site and --requeue" \
     "allow it, it runs again by itself, once, with a whole GPU. gpusage=off in its comment keeps it from sharing." \
     >>"${errors:-$output}"
