@@ -69,15 +69,17 @@ def rescue(job: MarkedJob, reason: str) -> bool:
 
 
 def _given_back(job: MarkedJob, reason: str, comment: str) -> bool:
-    """Give *job*, which was requeued, its GPU as soon as its first run has left the node."""
+    """Give *job*, which was requeued, its GPU as soon as its first run has left the node; only then it waits."""
     deadline_s = time.monotonic() + _LEAVING_S
-    while True:
-        try:
-            return give_back(job, reason, "StartTime=now", comment, as_share=True)
-        except RequestError:
-            if time.monotonic() > deadline_s:
-                raise
+    while not _waits(job) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
+    return give_back(job, reason, "StartTime=now", comment, as_share=True)
+
+
+def _waits(job: MarkedJob) -> bool:
+    which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
+    states = {row["JobArrayID"]: row["StateCompact"] for row in rows(*which, columns=_COLUMNS)}
+    return states.get(job.job_id) == "PD"
 
 
 def _details(bases: Sequence[str]) -> Iterator[Row]:
