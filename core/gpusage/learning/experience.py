@@ -21,11 +21,17 @@ from gpusage_hooks.types import Interval
 
 KEPT_RUNS = 12
 """Of one kind."""
-LEAST_TIMED = 2
-"""Whole runs whose duration says how long the job takes."""
-LARGEST_SPREAD = 1.15
-"""Between the longest and the shortest of them; beyond it the job does not do the same each time."""
+LEAST_TIMED = 4
+"""Runs, on the share and on the whole GPU together, whose durations say how much longer the share takes."""
+LARGEST_SPREAD = 1.25
+"""Between the longest and the shortest of either; beyond it the job does not do the same each time."""
 LARGEST_SLOWDOWN = 4.0
+LARGEST_WINDOWS = 100
+"""Of runs on one share."""
+FULL, NOT_FULL, LEAST_FULL = 0.95, 0.8, 2
+"""A share that is this busy is full; one that can be at most so busy is not; so many runs show a change."""
+CHANGED = 0.2
+"""Whole runs that differ by less show that there was none."""
 MEMORY_MARGINS = (1.25, 1.1)
 """How much more the next run may take than any before: after one run, and after several."""
 LACKING_MARGIN = 1.25
@@ -34,15 +40,41 @@ LACKING_MARGIN = 1.25
 
 def experience(runs: Sequence[Run]) -> Experience:
     """Return what *runs*, oldest first, showed."""
+    runs = _since_change(runs)
     utilizations = _newest(runs, lambda run: run.utilization)
-    durations = _newest(runs, lambda run: run.duration_s)
     return Experience(
         run_count=min(len(runs), KEPT_RUNS),
         utilization={place: at_most_one(middle(values)) for place, values in utilizations.items()},
         utilization_runs={place: len(values) for place, values in utilizations.items()},
-        slowdown=_slowdowns(durations),
+        slowdown=_slowdowns(runs),
         memory_bytes=_memory(runs),
     )
+
+
+def _since_change(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return *runs* without whole ones from before the job changed: later its share was full, and could not have been.
+
+    A share makes the GPU's own time at most as many times as long as it has fewer SMs. Where whole runs show later that
+    nothing has changed, this share does make it longer, and that is no reason to forget anything.
+    """
+    full: list[int] = []
+    for index, run in enumerate(runs):
+        usual = _usual(runs[:index]) if run.share_percent < WHOLE_PERCENT and (run.utilization or 0) >= FULL else None
+        if usual is None or usual * WHOLE_PERCENT / run.share_percent >= NOT_FULL:
+            continue
+        full.append(index)
+        if len(full) == LEAST_FULL:
+            later = _usual(runs[index:])
+            if later is not None and abs(later / usual - 1) < CHANGED:
+                return runs
+            return [*(run for run in runs[: full[0]] if run.share_percent < WHOLE_PERCENT), *runs[full[0] :]]
+    return runs
+
+
+def _usual(runs: Sequence[Run]) -> float | None:
+    """Return the middle of the utilizations of the newest whole runs among *runs*."""
+    whole = [run.utilization for run in runs if run.utilization and run.share_percent == WHOLE_PERCENT]
+    return median(whole[-KEPT_RUNS:]) if whole else None
 
 
 def slowdown_of(run: Run, runs: Iterable[Run]) -> float | None:
@@ -50,7 +82,8 @@ def slowdown_of(run: Run, runs: Iterable[Run]) -> float | None:
     if run.duration_s is None:
         return None
     durations = _newest(runs, lambda each: each.duration_s)
-    return _against(run.duration_s, durations.get((run.gpu, WHOLE_PERCENT), ()))
+    shared, whole = (durations.get((run.gpu, percent), ()) for percent in (run.share_percent, WHOLE_PERCENT))
+    return _against(run.duration_s, shared, whole)
 
 
 def _newest(runs: Iterable[Run], figure: Callable[[Run], float | None]) -> Mapping[Place, Sequence[float]]:
@@ -63,20 +96,35 @@ def _newest(runs: Iterable[Run], figure: Callable[[Run], float | None]) -> Mappi
     return {place: each[-KEPT_RUNS:] for place, each in values.items()}
 
 
-def _slowdowns(durations: Mapping[Place, Sequence[float]]) -> Mapping[Place, float]:
-    slowdowns = {
-        (gpu, percent): _against(median(values), durations.get((gpu, WHOLE_PERCENT), ()))
-        for (gpu, percent), values in durations.items()
-        if percent < WHOLE_PERCENT
-    }
-    return {place: value for place, value in slowdowns.items() if value is not None}
+def _slowdowns(runs: Sequence[Run]) -> Mapping[Place, float]:
+    """Return how many times as long each share took, by the worst middle that it ever had: dear once is dear for good.
+
+    Else a share that is at the site's limit would be taken and left by the chance of a few runs.
+    """
+    durations: dict[Place, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.duration_s is not None:
+            durations[run.gpu, run.share_percent].append(run.duration_s)
+    slowdowns = {}
+    for (gpu, percent), values in durations.items():
+        whole_s = durations.get((gpu, WHOLE_PERCENT), [])[-KEPT_RUNS:]
+        windows = [values[max(end - KEPT_RUNS, 0) : end] for end in range(1, len(values) + 1)]
+        worst = [_against(median(window), window, whole_s) for window in windows[-LARGEST_WINDOWS:]]
+        told = [slowdown for slowdown in worst if slowdown is not None]
+        if percent < WHOLE_PERCENT and told:
+            slowdowns[gpu, percent] = max(told)
+    return slowdowns
 
 
-def _against(duration_s: float, whole_s: Sequence[float]) -> float | None:
-    """Return *duration_s* against the middle of *whole_s*, where these are enough and agree."""
-    if len(whole_s) < LEAST_TIMED or not 0 < max(whole_s) <= LARGEST_SPREAD * min(whole_s):
+def _against(duration_s: float, shared_s: Sequence[float], whole_s: Sequence[float]) -> float | None:
+    """Return *duration_s* against the middle of *whole_s*, where the durations are enough and agree."""
+    if len(shared_s) + len(whole_s) < LEAST_TIMED or not (_agree(shared_s) and _agree(whole_s)):
         return None
     return min(max(duration_s / median(whole_s), 1.0), LARGEST_SLOWDOWN)
+
+
+def _agree(durations_s: Sequence[float]) -> bool:
+    return bool(durations_s) and 0 < max(durations_s) <= LARGEST_SPREAD * min(durations_s)
 
 
 def _memory(runs: Sequence[Run]) -> Interval | None:

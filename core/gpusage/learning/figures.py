@@ -4,14 +4,16 @@ Invariants:
 
 1. What a job did on one GPU says what its host allows there; on another GPU it waits for a host as fast or as slow as
    hosts are apart.
-2. A run on a share tells only where the share was idle at times: then the host decided, and the GPU's own time is known
-   by how much longer the share makes it.
+2. On a share that was idle at times the host decided, and the GPU's own time is known by how much longer the share
+   makes it. A share that was full tells only how busy the job is at least: unless more is known, it may be so busy that
+   it gets a whole GPU once, which tells the rest.
 3. Shares get dearer by what was observed, never cheaper than predicted: a host that is slow makes them cheap by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import sqrt
 
 from gpusage.devices.shares import WHOLE_PERCENT, shares_of
 from gpusage.learning.findings import Experience, Finding, Habit
@@ -94,7 +96,7 @@ def _by_experience(
 def _floors(experience: Experience, question: Question, find: Find) -> list[tuple[Gpu, Interval]]:
     """Return the utilization alone on whole GPUs, the best known first."""
     by_worth = sorted(experience.utilization, key=lambda place: (place[1], experience.utilization_runs[place]))
-    floors = []
+    floors: list[tuple[Gpu, Interval]] = []
     for name, percent in reversed(by_worth):
         utilization = experience.utilization[name, percent]
         try:
@@ -106,6 +108,9 @@ def _floors(experience: Experience, question: Question, find: Find) -> list[tupl
         elif utilization.value < WAITS_FOR_HOST:
             growth = _growth(gpu, percent, question)
             floors.append((gpu, product(utilization, around(1.0 / growth, GROWTH_FACTOR))))
+        elif not floors:
+            least = utilization.value / _growth(gpu, percent, question)
+            floors.append((gpu, Interval(value=sqrt(least), low=least, high=1.0)))
     return floors
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.identity import manner_of
-from gpusage_hooks.types import Code, DecisionRecord, JobIdentity, Outcome, Usage
+from gpusage_hooks.types import Code, DecisionRecord, Granted, JobIdentity, Outcome, Usage
 
 LEAST_ALONE = 0.9
 """Of the sampled time: NVML's utilization is the whole device's, so it is a job's own only where it is alone."""
@@ -29,7 +29,7 @@ class Run:
         identity: Of the job.
         manner: How its model was run, as `manner_of` has it.
         gpu: On which it ran.
-        share_percent: Of that GPU; 100 for a whole one.
+        share_percent: Of that GPU's SMs that it might use; 100 for all of them.
         ended_at_s: When it ended, seconds since 1970.
         duration_s: How long it ran to its end; ``None`` where it did not come to it.
         utilization: NVML's, alone on the GPU, 0 to 1.
@@ -79,7 +79,7 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
         identity=record.identity,
         manner=manner_of(record.workload),
         gpu=usage.gpu,
-        share_percent=usage.granted.share_percent,
+        share_percent=_percent(usage.granted),
         ended_at_s=usage.ended_at_s,
         duration_s=usage.ended_at_s - usage.started_at_s if usage.outcome == "completed" else None,
         utilization=_utilization(usage) if sound else None,
@@ -91,6 +91,13 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
         promised=need.slowdown.high if need and shared else None,
         promised_bytes=need.share_memory_bytes if need and shared else None,
     )
+
+
+def _percent(granted: Granted) -> int:
+    """Return the percentage of the SMs that a job had: where nothing held it to its share, it had them all."""
+    if granted.division == "whole":
+        return WHOLE_PERCENT
+    return granted.thread_percent or granted.share_percent
 
 
 def _utilization(usage: Usage) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.learning.experience import KEPT_RUNS, experience
+from gpusage.learning.runs import Run
 from gpusage_hooks.types import Interval
 from runs import GIB, RUN, V100, runs, shared
 
@@ -38,11 +39,14 @@ def test_runs_on_shares_take_nothing_from_what_whole_runs_showed() -> None:
     assert seen.utilization[HALF].value == pytest.approx(0.7)
 
 
-def test_a_share_is_as_slow_as_its_runs_were_against_whole_ones_that_agree() -> None:
-    assert experience([RUN, RUN, shared(1.5 * 3600)]).slowdown == {HALF: pytest.approx(1.5)}
-    assert experience([RUN, shared(1.5 * 3600)]).slowdown == {}  # one run tells no duration
-    assert experience([RUN, replace(RUN, duration_s=9e3), shared(1.5 * 3600)]).slowdown == {}  # nor two that differ
-    assert experience([RUN, RUN, shared(1e9)]).slowdown == {HALF: 4.0}  # bounded
+def test_a_share_is_as_slow_as_its_runs_were_against_whole_ones_where_all_agree() -> None:
+    slow = shared(1.5 * 3600)
+    assert experience([RUN, RUN, slow, slow]).slowdown == {HALF: pytest.approx(1.5)}
+    assert experience([RUN, slow, slow, slow]).slowdown == {HALF: pytest.approx(1.5)}
+    assert experience([RUN, RUN, slow]).slowdown == {}  # too few
+    assert experience([slow, slow, slow, slow]).slowdown == {}  # none of them whole
+    assert experience([RUN, replace(RUN, duration_s=9e3), slow, slow]).slowdown == {}  # not alike
+    assert experience([RUN, RUN, shared(1e9), shared(1e9)]).slowdown == {HALF: 4.0}  # bounded
 
 
 def test_memory_has_a_margin_that_never_passes_a_cap_that_was_enough() -> None:
@@ -58,3 +62,24 @@ def test_what_died_of_too_little_memory_needs_more_than_it_had() -> None:
     for seen in (experience([died]), experience([RUN, RUN, died])):
         assert seen.memory_bytes is not None
         assert seen.memory_bytes.high >= 10 * GIB
+
+
+def full(ended_at_s: float) -> Run:
+    return replace(RUN, share_percent=50, utilization=0.99, ended_at_s=ended_at_s)
+
+
+def test_whole_runs_are_forgotten_where_shares_show_twice_that_the_job_has_changed() -> None:
+    """A job that keeps 30 % of a GPU busy cannot fill half of one."""
+    whole = runs(0.3, 0.3)
+    assert experience([*whole, full(2e9)]).utilization[WHOLE].value == pytest.approx(0.3)
+    assert WHOLE not in experience([*whole, full(2e9), full(2.1e9)]).utilization
+    changed = replace(RUN, utilization=0.7, ended_at_s=2.2e9)
+    seen = experience([*whole, full(2e9), full(2.1e9), changed])
+    assert seen.utilization[WHOLE].value == pytest.approx(0.7)
+
+
+def test_a_share_that_is_full_although_nothing_changed_makes_nobody_forget_again() -> None:
+    """Else the job would swing for ever: its whole runs remembered, then forgotten."""
+    again = replace(RUN, utilization=0.31, ended_at_s=2.2e9)
+    seen = experience([*runs(0.3, 0.3), full(2e9), full(2.1e9), again, full(2.3e9), full(2.4e9)])
+    assert seen.utilization[WHOLE].value == pytest.approx(0.3)

@@ -72,15 +72,23 @@ def test_a_run_on_a_share_that_is_idle_at_times_tells_the_host_s_floor() -> None
     """Half a V100 makes the GPU's own time about twice as long: 60 % there is about 30 % of the whole."""
     seen = replace(RUN, share_percent=50, utilization=0.6)
     assert on_v100(after(seen)).gpu_utilization.value == pytest.approx(0.3, rel=0.25)
-    filled = replace(seen, utilization=0.99)
-    assert on_v100(after(filled)).gpu_utilization == PLAIN_V100.gpu_utilization
+
+
+def test_a_share_that_was_full_tells_only_the_least_until_a_whole_run_tells_the_rest() -> None:
+    filled = replace(RUN, share_percent=50, utilization=0.99)
+    unsure = on_v100(after(filled)).gpu_utilization
+    assert unsure.low == pytest.approx(0.5, rel=0.2)
+    assert unsure.high == 1
+    told = on_v100(after(filled, replace(RUN, utilization=0.55))).gpu_utilization
+    assert told.value == pytest.approx(0.55)
+    assert told.high < 0.75
 
 
 def test_a_broken_promise_makes_shares_dear_and_a_kept_one_none_cheaper() -> None:
-    dear = after(RUN, RUN, replace(shared(3.5 * 3600), utilization=None))
+    dear = after(RUN, RUN, *[shared(3.5 * 3600)] * 2)
     idle = after(*runs(0.4, 0.4))
     assert half(dear) > 2 * half(idle)
-    kept = after(RUN, RUN, shared(1.0 * 3600))
+    kept = after(RUN, RUN, *[shared(1.0 * 3600)] * 2)
     assert half(kept) == pytest.approx(half(idle), rel=0.01)
 
 

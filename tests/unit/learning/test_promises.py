@@ -13,7 +13,7 @@ from gpusage.learning.promises import LEAST_MISSES, WINDOW, is_kept, is_mistrust
 from gpusage.learning.runs import Run
 from runs import GIB, RUN, shared
 
-WHOLE = [RUN, RUN]
+WHOLE = [RUN, RUN, RUN]
 HELD_BACK = replace(RUN, promised=1.3, promised_bytes=8 * GIB, utilization_high=0.5)
 
 

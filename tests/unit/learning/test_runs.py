@@ -83,3 +83,17 @@ def test_what_was_predicted_for_another_gpu_is_not_compared() -> None:
 )
 def test_a_family_is_the_first_word_of_a_name(name: str, kind: str) -> None:
     assert family(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("granted", "percent"),
+    [
+        (Granted(division="percentage", share_percent=33, thread_percent=66), 66),
+        (Granted(division="percentage", share_percent=33), 33),
+        (Granted(division="whole", share_percent=33, trouble="no MPS"), 100),
+    ],
+)
+def test_what_counts_is_how_much_of_the_gpu_a_job_could_use(granted: Granted, percent: int) -> None:
+    run = run_of(replace(USAGE, granted=granted), DECIDED, 60)
+    assert run is not None
+    assert run.share_percent == percent
