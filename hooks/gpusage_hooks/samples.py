@@ -42,6 +42,8 @@ from gpusage_hooks.units import GB, GIB, MHZ, MIB, TERA
 
 MANAGER = "no-such-manager"
 """No adapter is for it: every adapter must leave it to others."""
+DEVICE = "GPU-00000000-no-such-gpu"
+"""No machine has it."""
 
 
 def graph() -> ModelGraph:

@@ -19,6 +19,7 @@ from gpusage_hooks.types import (
     DecisionRecord,
     Gpu,
     GpuNeed,
+    GpuReading,
     Interval,
     Job,
     JobState,
@@ -27,7 +28,6 @@ from gpusage_hooks.types import (
     ModelGraph,
     Rendered,
     Stage,
-    StarvedJob,
     Submission,
     Submitter,
     Usage,
@@ -221,11 +221,10 @@ def turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None:
 
 
 @hookspec(firstresult=True)
-def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
-    """Find the jobs whose share's memory was too small, and that were not rescued yet; first answer wins.
+def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
+    """Return what jobs that ended lately really did, as their nodes observed it; first answer wins.
 
-    Returns:
-        Those that the manager still knows; ``None`` where there is no such manager here.
+    Runs in the background, every so often, and may take seconds; the same job may be told several times.
 
     Raises:
         RequestError: The manager does not answer.
@@ -233,16 +232,13 @@ def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
 
 
 @hookspec(firstresult=True)
-def rescue(job: MarkedJob, reason: str, context: Context) -> bool | None:
-    """Run a starved job again, once, with the request that its user made; first answer wins.
+def read_gpu(device: str) -> GpuReading | None:
+    """Read the counters of one GPU of this machine, ``None`` where it is not of your kind; first answer wins.
 
-    *reason* is written into its mark. Where this fails half-way, the job is never left held, and never runs in a loop.
+    Runs on a compute node, every few seconds while a job has the GPU, and must cost next to nothing.
 
-    Returns:
-        Whether it runs again: ``False`` where this version of the manager cannot do it.
-
-    Raises:
-        RequestError: The manager refuses, or the job is not one of `starved_jobs`.
+    Args:
+        device: As the job's environment names it: a number of this machine, or the GPU's own identifier.
     """
 
 

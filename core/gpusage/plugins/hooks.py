@@ -27,6 +27,7 @@ from gpusage_hooks.types import (
     DecisionRecord,
     Gpu,
     GpuNeed,
+    GpuReading,
     Interval,
     Job,
     JobState,
@@ -35,7 +36,6 @@ from gpusage_hooks.types import (
     ModelGraph,
     Rendered,
     Stage,
-    StarvedJob,
     Submission,
     Submitter,
     Usage,
@@ -136,13 +136,13 @@ class Hooks:
         """Give a waiting job the request again that its user made."""
         return self._first(specs.turn_back, job=job, reason=reason, context=context)
 
-    def starved_jobs(self, manager: str, context: Context) -> Sequence[StarvedJob] | None:
-        """Find the jobs whose share's memory was too small."""
-        return self._first(specs.starved_jobs, manager=manager, context=context)
+    def collect_usage(self, manager: str, context: Context) -> Sequence[Usage] | None:
+        """Ask a workload manager what jobs that ended lately really did."""
+        return self._first(specs.collect_usage, manager=manager, context=context)
 
-    def rescue(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
-        """Run a starved job again, with the request that its user made."""
-        return self._first(specs.rescue, job=job, reason=reason, context=context)
+    def read_gpu(self, device: str) -> GpuReading | None:
+        """Read the counters of one GPU of this machine."""
+        return self._first(specs.read_gpu, device=device)
 
     def add_commands(self) -> list[object]:
         """Return the click commands of all plugins."""

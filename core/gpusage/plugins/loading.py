@@ -41,12 +41,18 @@ def load_hooks() -> Hooks:
     return hooks
 
 
-def make_hooks(points: Sequence[EntryPoint] = ()) -> Hooks:
-    """Return the hooks of the built-in plugins and of those that *points* announce."""
+def node_hooks() -> Hooks:
+    """Return the hooks that a compute node needs while a job runs there, without what predicts and decides."""
+    points = tuple(point for point in installed_entry_points(group=ENTRY_POINT_GROUP) if _is_foreign(point))
+    return make_hooks(points, built_in=("gpusage.sampler.nvml",))
+
+
+def make_hooks(points: Sequence[EntryPoint] = (), built_in: Sequence[str] = BUILT_IN) -> Hooks:
+    """Return the hooks of the plugins *built_in* and of those that *points* announce."""
     manager = pluggy.PluginManager("gpusage")
     manager.add_hookspecs(specs)
     our_version = installed_version(PACKAGE)
-    plugins = [_registered_built_in(manager, name, our_version) for name in BUILT_IN]
+    plugins = [_registered_built_in(manager, name, our_version) for name in built_in]
     plugins += [_registered(manager, point) for point in sorted(points, key=_is_foreign)]
     ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE and plugin.trouble is None}
     implementations = {name: tuple(_implementations(manager, name, ours)) for name in vars(manager.hook)}

@@ -12,10 +12,10 @@ from gpusage_hooks.types.decisions import STAGES, Case, Code, Decision, Decision
 from gpusage_hooks.types.figures import Interval, MemoryInterval
 from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
-from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, StarvedJob, Submission, Submitter
+from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, Submission, Submitter
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
 from gpusage_hooks.types.rules import Binding, Cap, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
-from gpusage_hooks.types.usage import Division, Granted, Outcome, Usage
+from gpusage_hooks.types.usage import Division, GpuReading, Granted, Outcome, Usage
 from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Gpu",
     "GpuNeed",
     "GpuPool",
+    "GpuReading",
     "GpuRequest",
     "Granted",
     "Interval",
@@ -67,7 +68,6 @@ __all__ = [
     "Slo",
     "SloRules",
     "Stage",
-    "StarvedJob",
     "Submission",
     "Submitter",
     "Usage",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 Outcome = Literal["completed", "failed", "out_of_memory", "cancelled", "timed_out", "unknown"]
@@ -71,3 +73,25 @@ class Usage:
     cpu_s: float | None = None
     cpus: int | None = None
     read_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """What the counters of one GPU say at one moment. ``None`` means that the GPU has no such counter.
+
+    Attributes:
+        name: In the vendor's own words.
+        gpu_utilization: The share of time with any kernel running, since the last reading or over a moment, 0 to 1.
+        sm_activity: Mean share of busy SMs since the last reading, 0 to 1.
+        dram_activity: Mean share of the memory bandwidth since the last reading, 0 to 1.
+        energy_j: A counter that only grows; where it begins does not matter.
+        process_memory_bytes: What each process on the GPU holds, by its number on this machine; ``None`` where the
+            driver does not tell.
+    """
+
+    name: str
+    gpu_utilization: float | None = None
+    sm_activity: float | None = None
+    dram_activity: float | None = None
+    energy_j: float | None = None
+    process_memory_bytes: Mapping[int, int | None] = field(default_factory=lambda: MappingProxyType({}))

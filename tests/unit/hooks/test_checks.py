@@ -20,6 +20,7 @@ from gpusage_hooks.types import (
     Figure,
     Gpu,
     GpuNeed,
+    GpuReading,
     GpuRequest,
     Interval,
     Known,
@@ -186,6 +187,8 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),  # noqa: ARG005
     "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),  # noqa: ARG005
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
+    "collects everyone": ("collect_usage", lambda manager: [], "to others"),  # noqa: ARG005
+    "reads every GPU": ("read_gpu", lambda device: GpuReading(name=device), "a GPU that is not there"),
     "nameless command": ("add_commands", lambda: [object()], "must give click commands"),
     "talks back": ("decision_made", lambda record: record, "must be None"),
     "counts on what may be unknown": (

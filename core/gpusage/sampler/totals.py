@@ -1,0 +1,98 @@
+"""What the looks at a job's GPUs add up to: pure sums over time, in which unknown stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from gpusage_hooks.types import GpuReading
+
+T = TypeVar("T", int, float)
+SHARES = ("gpu_utilization", "sm_activity", "dram_activity")
+"""What is a mean over time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at all GPUs of a job.
+
+    Attributes:
+        at_s: On the monotonic clock.
+        memory_bytes: Of the job's own processes, on the GPU where they hold the most.
+        alone: Whether nobody else was on any of the GPUs.
+    """
+
+    at_s: float
+    readings: tuple[GpuReading, ...]
+    memory_bytes: int | None
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What was seen up to the last look.
+
+    Attributes:
+        seconds: For each of `SHARES`, how long it was known.
+        share_seconds: For each, the sum of share times seconds.
+    """
+
+    sampled_s: float = 0.0
+    alone_s: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    share_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    memory_bytes: int | None = None
+    energy_j: float | None = None
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean over the time in which the share *name* was known, 0 to 1; ``None`` where it never was."""
+        seconds = self.seconds.get(name, 0.0)
+        return min(1.0, self.share_seconds[name] / seconds) if seconds else None
+
+
+def added(totals: Totals, before: Look, now: Look) -> Totals:
+    """Return *totals* with what passed between two looks; the shares are those of the later look."""
+    elapsed_s = max(0.0, now.at_s - before.at_s)
+    shares = {name: _mean([getattr(reading, name) for reading in now.readings]) for name in SHARES}
+    known = {name: share for name, share in shares.items() if share is not None}
+    return replace(
+        totals,
+        sampled_s=totals.sampled_s + elapsed_s,
+        alone_s=totals.alone_s + elapsed_s * (before.alone and now.alone),
+        seconds={name: totals.seconds.get(name, 0.0) + elapsed_s * (name in known) for name in SHARES},
+        share_seconds={name: totals.share_seconds.get(name, 0.0) + elapsed_s * known.get(name, 0.0) for name in SHARES},
+        memory_bytes=_either(max, totals.memory_bytes, now.memory_bytes),
+        energy_j=_either(lambda one, other: one + other, totals.energy_j, _energy_j(before, now)),
+    )
+
+
+def memory_of(readings: Sequence[GpuReading], own: Collection[int]) -> int | None:
+    """Return the memory of the processes *own* on the GPU where they hold the most; ``None`` where none is told."""
+    held = [
+        [memory for pid, memory in reading.process_memory_bytes.items() if pid in own and memory is not None]
+        for reading in readings
+    ]
+    return max((sum(memories) for memories in held if memories), default=None)
+
+
+def _energy_j(before: Look, now: Look) -> float | None:
+    """Return the energy of all GPUs between two looks; ``None`` where one is unknown, or its counter began anew."""
+    spent_j = [
+        None if first.energy_j is None or last.energy_j is None else last.energy_j - first.energy_j
+        for first, last in zip(before.readings, now.readings, strict=False)
+    ]
+    known_j = [joules for joules in spent_j if joules is not None and joules >= 0]
+    return sum(known_j) if known_j and len(known_j) == len(spent_j) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _either(join: Callable[[T, T], T], one: T | None, other: T | None) -> T | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return join(one, other)

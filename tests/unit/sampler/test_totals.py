@@ -1,0 +1,88 @@
+"""What the looks at a job's GPUs add up to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage.sampler.totals import Look, Totals, added, memory_of
+from gpusage_hooks.types import GpuReading
+
+
+def look(at_s: float, *readings: GpuReading, memory_bytes: int | None = None, alone: bool = True) -> Look:
+    return Look(at_s=at_s, readings=readings, memory_bytes=memory_bytes, alone=alone)
+
+
+def reading(**known: float) -> GpuReading:
+    return GpuReading(name="V100", **known)  # type: ignore[arg-type]
+
+
+def summed(looks: Sequence[Look]) -> Totals:
+    totals = Totals()
+    for before, now in itertools.pairwise(looks):
+        totals = added(totals, before, now)
+    return totals
+
+
+def test_a_share_is_a_mean_over_the_time_in_which_it_was_known() -> None:
+    """10 s at 0.2, 30 s at 0.6, then 20 s without a counter: 20 / 40."""
+    totals = summed(
+        [look(0), look(10, reading(gpu_utilization=0.2)), look(40, reading(gpu_utilization=0.6)), look(60, reading())]
+    )
+    assert totals.mean("gpu_utilization") == pytest.approx(0.5)
+    assert totals.mean("sm_activity") is None
+    assert totals.sampled_s == 60
+
+
+def test_two_gpus_have_one_mean_and_the_sum_of_their_energy() -> None:
+    totals = summed(
+        [
+            look(0, reading(energy_j=5.0), reading(energy_j=100.0)),
+            look(10, reading(energy_j=15.0, gpu_utilization=0.2), reading(energy_j=130.0, gpu_utilization=0.4)),
+        ]
+    )
+    assert totals.mean("gpu_utilization") == pytest.approx(0.3)
+    assert totals.energy_j == 40
+
+
+def test_a_counter_that_begins_anew_costs_that_look_alone() -> None:
+    """The driver was reloaded between the second and the third look."""
+    totals = summed([look(at_s, reading(energy_j=energy_j)) for at_s, energy_j in ((0, 10), (1, 15), (2, 1), (3, 4))])
+    assert totals.energy_j == 8
+
+
+def test_time_with_others_at_either_end_is_not_alone() -> None:
+    looks = [look(0), look(10), look(20, alone=False), look(30), look(45)]
+    assert (summed(looks).alone_s, summed(looks).sampled_s) == (25, 45)
+
+
+def test_memory_is_the_peak_of_the_own_processes_on_the_fullest_gpu() -> None:
+    first = GpuReading(name="V100", process_memory_bytes={1: 5, 2: 7, 9: 100})
+    second = GpuReading(name="V100", process_memory_bytes={1: 20, 3: None})
+    assert memory_of([first, second], {1, 2, 3}) == 20
+    assert memory_of([first], {4}) is None
+    assert memory_of([second], {3}) is None
+    peaks = [look(0), look(1, memory_bytes=7), look(2, memory_bytes=9), look(3, memory_bytes=2), look(4)]
+    assert summed(peaks).memory_bytes == 9
+
+
+SHARE = st.none() | st.floats(0, 1)
+LOOK = st.builds(
+    lambda share, energy_j, alone: (GpuReading(name="g", gpu_utilization=share, energy_j=energy_j), alone),
+    SHARE,
+    st.none() | st.floats(0, 1e9),
+    st.booleans(),
+)
+
+
+@given(looks=st.lists(LOOK, max_size=12), pause_s=st.floats(0.01, 100))
+def test_any_looks_add_up_to_possible_figures(looks: list[tuple[GpuReading, bool]], pause_s: float) -> None:
+    totals = summed([look(pause_s * place, seen, alone=alone) for place, (seen, alone) in enumerate(looks)])
+    assert 0 <= totals.alone_s <= totals.sampled_s
+    share = totals.mean("gpu_utilization")
+    assert share is None or 0 <= share <= 1
+    assert totals.energy_j is None or totals.energy_j >= 0
