@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from gpusage.advice import describe_need
 from gpusage.cli import documents
+from gpusage.cli.usage_lines import usage_document, usage_line
 from gpusage.mark import Mark, parse_mark
 from gpusage.plain_text import visible
-from gpusage_hooks.types import DecisionRecord, MarkedJob, Workload
+from gpusage_hooks.types import DecisionRecord, MarkedJob, Usage, Workload
 
 _DONE = {
     "REWRITE": "rewritten",
@@ -23,8 +24,8 @@ _DONE = {
 }
 
 
-def document(job: MarkedJob | None, record: DecisionRecord | None) -> dict[str, Any]:
-    """Return what became of a job; the code is ``None`` where it carries no mark.
+def document(job: MarkedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> dict[str, Any]:
+    """Return what became of a job, and what its *runs* really did; the code is ``None`` where it carries no mark.
 
     The mark has the last word on what the job asks for now: a job that was turned back has ``BACK``.
     """
@@ -33,13 +34,15 @@ def document(job: MarkedJob | None, record: DecisionRecord | None) -> dict[str, 
     if mark is not None and mark.code == "BACK":
         fields |= {"code": mark.code, "before": mark.before, "after": mark.after}
         fields["reasons"] = [mark.reasons, *fields["reasons"]] if record else fields["reasons"]
-    return {"job": _of_job(job) if job else None, **fields}
+    usage = [usage_document(run, record) for run in runs]
+    return {"job": _of_job(job) if job else None, **fields, "usage": usage}
 
 
-def lines(job: MarkedJob | None, record: DecisionRecord | None) -> Iterator[str]:
-    """Yield what became of a job, for people."""
+def lines(job: MarkedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> Iterator[str]:
+    """Yield what became of a job, and what its *runs* really did, for people."""
     fields = document(job, record)
-    for line in _title(job, fields), *_body(fields, record):
+    asked = record.rendered.before if record else fields["before"] or ""
+    for line in _title(job, fields), *_body(fields, record), *(f"  {usage_line(run, record, asked)}" for run in runs):
         yield visible(line)
 
 

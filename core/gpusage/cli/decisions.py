@@ -21,7 +21,7 @@ from gpusage.plain_text import one_line
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
-from gpusage_hooks.types import DecisionRecord, MarkedJob
+from gpusage_hooks.types import DecisionRecord, MarkedJob, Usage
 
 SCHEMA = "gpusage.decisions/1"
 USUAL_COUNT = 20
@@ -34,15 +34,16 @@ def decisions(job_id: str, count: int | None, user: str, *, as_json: bool) -> No
         raise click.UsageError(message)
     entries = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
     if as_json:
-        tables.print_json({"schema": SCHEMA, "decisions": [document(job, record) for job, record in entries]})
+        tables.print_json({"schema": SCHEMA, "decisions": [document(*entry) for entry in entries]})
         return
     if not entries:
         tables.show("No decision yet.")
-    for job, record in entries:
-        tables.show(*lines(job, record))
+    for entry in entries:
+        tables.show(*lines(*entry))
 
 
-Found = tuple[MarkedJob | None, DecisionRecord | None]
+Found = tuple[MarkedJob | None, DecisionRecord | None, tuple[Usage, ...]]
+"""A job, what was decided of it, and what its runs really did, as far as each is known."""
 
 
 def of_job(job_id: str) -> tuple[Found, ...]:
@@ -69,7 +70,8 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
     """
     try:
         with closing(_store()) as store:
-            return tuple((None, record) for record in store.latest(count, _origins(user) if user else ()))
+            records = store.latest(count, _origins(user) if user else ())
+            return tuple((None, record, _runs(store, record.number)) for record in records)
     except (GpuUsageError, OSError) as error:
         jobs = [job for job in _asked(job_id="", user=user) if parse_mark(job.mark)] if user else []
         if not jobs:
@@ -78,7 +80,7 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
                 "or ask for one job: gpusage decisions JOBID."
             )
             raise RequestError(message) from error
-        return tuple((job, None) for job in jobs[-count:][::-1])
+        return tuple((job, None, ()) for job in jobs[-count:][::-1])
 
 
 def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
@@ -99,13 +101,19 @@ def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:
     with suppress(GpuUsageError):
         store = _store()
     for job in jobs:
-        mark, record = parse_mark(job.mark), None
+        mark, record, runs = parse_mark(job.mark), None, tuple[Usage, ...]()
         if mark is not None and mark.number and store is not None:
             with suppress(GpuUsageError, OSError):
                 record = store.find(mark.number)
-        yield job, record
+                runs = _runs(store, mark.number)
+        yield job, record, tuple(run for run in runs if run.job_id == job.job_id)
     if store is not None:
         store.close()
+
+
+def _runs(store: DecisionStore, number: str) -> tuple[Usage, ...]:
+    """Return what the jobs with the record *number* did, the first run first; all tasks of an array have one number."""
+    return tuple(observed.usage for observed in store.usage(number=number)[::-1]) if number else ()
 
 
 def _store() -> DecisionStore:

@@ -28,6 +28,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     yield f"left alone without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
     yield from _aftercare(status.get("aftercare", {}))
+    yield from _usage(status.get("usage", {}))
 
 
 def cluster_lines(
@@ -64,9 +65,13 @@ def _configuration(table: Table) -> str:
 def _aftercare(table: Table) -> Iterator[str]:
     if table.get("turned_back"):
         yield f"turned back, because they could not start as a share: {table['turned_back']} jobs"
-    if table.get("rescued"):
-        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['rescued']} jobs"
     if table.get("error"):
         yield f"rewritten jobs cannot be looked at: {table['error']}"
     yield from table.get("stuck", ())
-    yield from table.get("not_rescued", ())
+
+
+def _usage(table: Table) -> Iterator[str]:
+    if table.get("kept"):
+        yield f"usage of ended jobs kept: {table['kept']}"
+    if table.get("error"):
+        yield f"usage of ended jobs cannot be collected: {table['error']}"

@@ -28,6 +28,7 @@ from gpusage.service.served_socket import ServedSocket
 from gpusage.service.server import Server
 from gpusage.service.state import State
 from gpusage.service.status_server import StatusServer
+from gpusage.service.usage_watch import UsageWatch
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
@@ -70,14 +71,15 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    recorder, aftercare = Recorder(opened(), loop, advisor.hooks), Aftercare(state, opened)
+    recorder, usage_watch = Recorder(opened(), loop, advisor.hooks), UsageWatch(state, opened)
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         asking = stack.enter_context(
             closing(ServedSocket(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
         )
         looking = stack.enter_context(closing(ServedSocket(status_path(path), open_to_everyone)))
-        await _serve_on(asking, looking, state, recorder, aftercare, stop)
+        stack.callback(usage_watch.stop)
+        await _serve_on(asking, looking, state, recorder, usage_watch, stop)
 
 
 async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> None:
@@ -97,12 +99,13 @@ async def _serve_on(
     looking: ServedSocket,
     state: State,
     recorder: Recorder,
-    aftercare: Aftercare,
+    usage_watch: UsageWatch,
     stop: asyncio.Event,
 ) -> None:
     loop = asyncio.get_running_loop()
+    aftercare = Aftercare(state)
     asks = Asks(recorder, aftercare, loop)
-    dispatcher = Dispatcher(state, asks, recorder, aftercare)
+    dispatcher = Dispatcher(state, asks, recorder, aftercare, usage_watch)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
     state.start()
     recorder.start()
@@ -110,6 +113,7 @@ async def _serve_on(
     learner.start()
     asks.start()
     aftercare.start()
+    usage_watch.start()
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
     await asking.open(server.start)

@@ -32,6 +32,7 @@ from gpusage.service.protocol import (
 )
 from gpusage.service.recorder import Recorder
 from gpusage.service.state import State
+from gpusage.service.usage_watch import UsageWatch
 
 STATUS_AGE_S = 1.0
 COMPLAINT_S = 60.0
@@ -48,13 +49,17 @@ class Dispatcher:
         asks: Answers those lines that ask for one.
         recorder: Tells how it fares.
         aftercare: Likewise.
+        usage_watch: Likewise.
     """
 
-    def __init__(self, state: State, asks: Asks, recorder: Recorder, aftercare: Aftercare) -> None:
+    def __init__(
+        self, state: State, asks: Asks, recorder: Recorder, aftercare: Aftercare, usage_watch: UsageWatch
+    ) -> None:
         self._state = state
         self._asks = asks
         self._recorder = recorder
         self._aftercare = aftercare
+        self._usage_watch = usage_watch
         self._version = version("gpusage")
         self._started_s = time.monotonic()
         self._status = 0.0, b""
@@ -105,6 +110,7 @@ class Dispatcher:
             "missed": dict(self._asks.missed),
             "records": asdict(self._recorder.counts),
             "aftercare": self._aftercare.status(),
+            "usage": self._usage_watch.status(),
             "plugins": self._state.snapshot.advisor.hooks.troubles(),
         }
 

@@ -8,21 +8,20 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster, JobState, MarkedJob, StarvedJob
+from gpusage_hooks.types import Cluster, JobState, MarkedJob, Usage
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 from gpusage_slurm.settings import SLURM
 
 __all__ = [
     "add_commands",
+    "collect_usage",
     "describe_manager",
     "find_jobs",
     "observe_cluster",
     "parse_submission",
     "render_decision",
-    "rescue",
     "shared_jobs",
-    "starved_jobs",
     "turn_back",
 ]
 
@@ -90,31 +89,17 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
 
 
 @hookimpl(trylast=True)
-def starved_jobs(manager: str) -> Sequence[StarvedJob] | None:
-    """Find the jobs whose share's memory was too small.
+def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
+    """Read what nodes tell of the jobs that ended there.
 
     Raises:
         RequestError: slurmctld does not answer.
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import starving  # noqa: PLC0415 - as above
+    from gpusage_slurm.usage import collecting  # noqa: PLC0415 - as above
 
-    return starving.starved_jobs()
-
-
-@hookimpl(trylast=True)
-def rescue(job: MarkedJob, reason: str) -> bool | None:
-    """Run a starved job again with a whole GPU.
-
-    Raises:
-        RequestError: slurmctld refuses.
-    """
-    if job.manager != MANAGER:
-        return None
-    from gpusage_slurm import starving  # noqa: PLC0415 - as above
-
-    return starving.rescue(job, reason)
+    return collecting.collect_usage(context.catalogue)
 
 
 @hookimpl(trylast=True)

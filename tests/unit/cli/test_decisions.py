@@ -24,7 +24,7 @@ from gpusage_hooks.errors import PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm.settings import SlurmSettings
-from records import RECORD
+from records import RECORD, USAGE
 
 NUMBERED = replace(RECORD, number="69215f4a0c3e")
 JOB = MarkedJob(
@@ -68,6 +68,18 @@ def test_a_job_is_told_of_by_its_record(asked: Callable[..., dict[str, Any]]) ->
     assert (found["reasons"], found["model"]) == (["one reason", "another"], "resnet50.onnx")
     assert found["workload"]["batch_size"] == 64
     assert found["need"]["gpu"] == "v100-sxm2-16gb"
+
+
+def test_a_job_that_ended_has_its_usage(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """Tasks of an array have one decision, and each its own usage."""
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record_usage([replace(USAGE, job_id=JOB.job_id), replace(USAGE, job_id="12_4")])
+    (found,) = asked("12_3")["decisions"]
+    (usage,) = found["usage"]
+    assert (usage["job_id"], usage["gpu_utilization"], usage["ask_next_time"]) == ("12_3", 0.31, "more processors")
+    assert [len(found["usage"]) for found in asked("--last", "2")["decisions"]] == [0, 2]
+    done = CliRunner().invoke(command, ["12_3"], catch_exceptions=False)
+    assert "  asked gres/gpu:1, got 40 % of one v100-sxm2-16gb, used 31 % of its time, 1.9 GiB," in done.output
 
 
 def test_the_last_decisions_are_the_stores(asked: Callable[..., dict[str, Any]]) -> None:
@@ -115,7 +127,7 @@ def test_what_has_no_number_says_so(asked: Callable[..., dict[str, Any]], tmp_pa
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record(RECORD)
     assert asked("--last", "1")["decisions"][0]["number"] is None
-    assert [record for _, record in decisions._with_records([unanswered])] == [None]
+    assert [record for _, record, _ in decisions._with_records([unanswered])] == [None]
 
 
 def test_what_was_only_recorded_says_so() -> None:
@@ -152,5 +164,5 @@ def test_a_plugin_at_fault_is_mentioned_and_the_other_managers_are_asked(
     advisor = replace(make_advisor(), hooks=Hooks())  # type: ignore[arg-type]
     monkeypatch.setattr(decisions, "make_advisor", lambda: advisor)
     monkeypatch.setattr(decisions, "read_configuration", lambda: (Configuration(managers=settings), ""))
-    assert decisions.of_job("12_3") == ((JOB, None),)
+    assert decisions.of_job("12_3") == ((JOB, None, ()),)
     assert capsys.readouterr().err == "gpusage: warning: Plugin 'broken' must answer; it did not.\n"

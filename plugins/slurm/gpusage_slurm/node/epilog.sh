@@ -4,6 +4,7 @@
 trap 'exit 0' EXIT # also if the shell itself ends the script
 
 here=$(dirname "$(readlink -f "$0")")
+[ ! -x "$here/usage.sh" ] || "$here/usage.sh" end # of the job's usage
 for program in "$here/gpusage-mps" "$here/../../gpusage/dividing/gpusage-mps" "$here/../../../../core/gpusage/dividing/gpusage-mps"; do
     [ ! -x "$program" ] || break # beside this script, as installed, or in a checkout
 done

@@ -4,10 +4,12 @@
 # GPU by time slices, without MPS, and its record says why.
 trap 'exit 0' EXIT # also if the shell itself ends the script
 
+here=$(dirname "$(readlink -f "$0")")
+[ ! -x "$here/usage.sh" ] || "$here/usage.sh" begin # of the job's usage
+
 # In a job that holds a share, Slurm sets the percentage and one device: a share lies on one GPU.
 [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 
-here=$(dirname "$(readlink -f "$0")")
 for program in "$here/gpusage-mps" "$here/../../gpusage/dividing/gpusage-mps" "$here/../../../../core/gpusage/dividing/gpusage-mps"; do
     [ ! -x "$program" ] || break # beside this script, as installed, or in a checkout
 done

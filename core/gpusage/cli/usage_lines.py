@@ -1,0 +1,70 @@
+"""What a job really did, as JSON and on one line for people: asked, granted, used, and what to ask for next time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpusage.cli.figures import size
+from gpusage.hindsight import ask_next, waits_for
+from gpusage_hooks.types import DecisionRecord, Granted, Usage
+from gpusage_hooks.units import percent
+
+_ENDS = {
+    "completed": "completed",
+    "failed": "failed",
+    "out_of_memory": "died of too little GPU memory",
+    "cancelled": "was cancelled",
+    "timed_out": "ran into its time limit",
+    "unknown": "ended",
+}
+
+
+def usage_document(usage: Usage, record: DecisionRecord | None) -> dict[str, Any]:
+    """Return *usage* as JSON, with what follows from it."""
+    fields: dict[str, Any] = msgspec.to_builtins(usage)
+    return fields | {"waits_for": waits_for(usage) or None, "ask_next_time": ask_next(usage, record) or None}
+
+
+def usage_line(usage: Usage, record: DecisionRecord | None, asked: str) -> str:
+    """Return one run of a job on one line.
+
+    Args:
+        usage: Of the run.
+        record: What was decided of the job, where that is known.
+        asked: The request as the user wrote it; empty where that is unknown.
+    """
+    advice = ask_next(usage, record)
+    parts = [
+        *([f"asked {asked}"] if asked else []),
+        f"got {_granted(usage.granted)}{f' of one {usage.gpu}' if usage.gpu else ''}",
+        f"used {_used(usage)}",
+        f"{_ENDS[usage.outcome]} after {duration(usage.ended_at_s - usage.started_at_s)}",
+    ]
+    verdict = waits_for(usage)
+    return "; ".join(
+        [", ".join(parts), *([f"it {verdict}"] if verdict else []), *([f"ask next time: {advice}"] if advice else [])]
+    )
+
+
+def duration(time_s: float) -> str:
+    """Return a run's time as people read it: ``45 s``, ``12 min``, ``1 h 5 min``."""
+    minutes = round(time_s / 60)
+    if time_s < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{max(0.0, time_s):.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - of an hour
+
+
+def _granted(granted: Granted) -> str:
+    share = "all" if granted.share_percent == 100 else f"{granted.share_percent} %"  # noqa: PLR2004 - all of it
+    return share + (f" ({granted.trouble})" if granted.trouble else "")
+
+
+def _used(usage: Usage) -> str:
+    figures = [
+        *([f"{percent(usage.gpu_utilization)} of its time"] if usage.gpu_utilization is not None else []),
+        *([f"{percent(usage.sm_activity)} of its SMs"] if usage.sm_activity is not None else []),
+        *([size(usage.memory_bytes)] if usage.memory_bytes is not None else []),
+    ]
+    return ", ".join(figures) or "what nobody could see"

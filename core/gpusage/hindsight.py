@@ -1,0 +1,71 @@
+"""Hindsight: what a job's usage tells after it has ended, each verdict with its rule; no data is never wasteful."""
+
+from __future__ import annotations
+
+from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.units import MIB, percent
+
+LEAST_S = 60.0
+"""Of sampling: less says nothing about a job."""
+HOST_BOUND_BELOW = 0.5
+"""A GPU that has no kernel for more than half of the time waits for its host."""
+BUSY_PROCESSORS = 0.85
+ALONE_SHARE = 0.8
+"""Of the sampled time: what was measured then is what the job does alone."""
+UNUSED_BELOW = 0.005
+FASTER = 2.0
+
+
+def waits_for(usage: Usage) -> str:
+    """Return what the job waited for rather than its GPU, and what a faster GPU would gain; empty if nothing.
+
+    A GPU that is `FASTER` times as fast shortens only the time with kernels: of the whole run at most utilization times
+    ``1 - 1 / FASTER``.
+    """
+    utilization = _utilization(usage)
+    if utilization is None or not UNUSED_BELOW <= utilization < HOST_BOUND_BELOW:
+        return ""
+    gain = percent(utilization * (1 - 1 / FASTER))
+    return f"waits for {_host(usage)}; a GPU {FASTER:.0f} times as fast would save at most {gain} of its time"
+
+
+def ask_next(usage: Usage, record: DecisionRecord | None) -> str:
+    """Return what to ask for next time, one clause; empty where too little was seen.
+
+    Args:
+        usage: Of a job that has ended.
+        record: What was decided of it, where that is known.
+    """
+    utilization = _utilization(usage)
+    if usage.outcome == "out_of_memory":
+        return "a whole GPU"
+    if utilization is None:
+        return ""
+    if utilization < UNUSED_BELOW:
+        return "no GPU: it hardly used one"
+    asked = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and waits_for(usage) else []
+    is_alone = usage.alone_s >= ALONE_SHARE * usage.sampled_s and usage.granted.thread_percent is None
+    is_told = record is not None and record.workload is not None and record.workload.alone.utilization is not None
+    if is_alone and usage.granted.share_percent == 100 and not is_told:  # noqa: PLR2004 - all of a GPU
+        asked.append(f"utilization={max(1, round(100 * utilization))} in the comment")
+    return " and ".join(asked) or "the same"
+
+
+def _utilization(usage: Usage) -> float | None:
+    return usage.gpu_utilization if usage.sampled_s >= LEAST_S else None
+
+
+def _host(usage: Usage) -> str:
+    busy, elapsed_s = _processors(usage), usage.ended_at_s - usage.started_at_s
+    if busy >= BUSY_PROCESSORS:
+        return f"its processors, which are {percent(busy)} busy"
+    known = [f"its processors are {percent(busy)} busy"] if usage.cpu_s is not None and usage.cpus else []
+    if usage.read_bytes is not None and elapsed_s > 0:
+        known.append(f"it reads {usage.read_bytes / MIB / elapsed_s:.0f} MiB/s")
+    return "its loader" + (f" ({', '.join(known)})" if known else "")
+
+
+def _processors(usage: Usage) -> float:
+    """Return how busy the job's processors were, 0 where that is unknown."""
+    elapsed_s = usage.ended_at_s - usage.started_at_s
+    return (usage.cpu_s or 0.0) / (usage.cpus * elapsed_s) if usage.cpus and elapsed_s > 0 else 0.0

@@ -1,0 +1,97 @@
+"""Keeps what jobs really did: asks the managers for it, lets plugins hear of it, and writes it into the store.
+
+Invariants:
+
+1. A thread and a connection of its own: no answer to a job waits for usage.
+2. Of a run that is told again, nobody hears again while this process lives; the store has each run once in any case.
+3. What could not be written is asked for and written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gpusage.error_text import sentence
+from gpusage.plain_text import visible
+from gpusage.service.state import State
+from gpusage.store.decisions import DecisionStore
+from gpusage_hooks.types import Usage
+
+LOOKS_PER_REFRESH = 4
+"""Refreshes between two questions for usage: it can wait, and letters stay for long."""
+_log = logging.getLogger(__name__)
+_Run = tuple[str, str, float]
+
+
+class UsageWatch:
+    """Collects usage, in a thread of its own.
+
+    Args:
+        state: Whose managers to ask.
+        open_store: Opens the store, in the thread that writes.
+    """
+
+    def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
+        self._state = state
+        self._open_store = open_store
+        self._store: DecisionStore | None = None
+        self._known: set[_Run] = set()
+        self._kept = 0
+        self._error: str | None = None
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Collect from now on."""
+        threading.Thread(target=self._watch, name="usage", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread, soon."""
+        self._stop.set()
+
+    def status(self) -> dict[str, Any]:
+        """Return how many runs were kept, and what is wrong."""
+        return {"kept": self._kept, "error": self._error}
+
+    def look(self) -> None:
+        """Look once; whatever goes wrong, the next look may succeed."""
+        snapshot, told = self._state.snapshot, list[Usage]()
+        try:
+            for manager in snapshot.clusters:
+                told += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
+            self._keep([usage for usage in told if _run(usage) not in self._known])
+            self._known = {_run(usage) for usage in told}
+            self._error = None
+        except Exception as error:  # noqa: BLE001 - an adapter or a store may fail in any way
+            trouble = sentence(error)
+            if trouble != self._error:
+                _log.warning("what jobs really did cannot be collected: %s", trouble)
+            self._error = trouble
+
+    def _keep(self, usages: list[Usage]) -> None:
+        if not usages:
+            return
+        self._store = self._store or self._open_store()
+        self._store.record_usage(usages)
+        self._kept += len(usages)
+        for usage in usages:
+            self._state.snapshot.advisor.hooks.usage_observed(usage)
+            _log.info("%s", log_line(usage))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(max(1.0, LOOKS_PER_REFRESH * self._state.snapshot.configuration.daemon.refresh_s)):
+            self.look()
+        if self._store is not None:
+            self._store.close()
+
+
+def log_line(usage: Usage) -> str:
+    """Return *usage* on one line."""
+    used = "utilization unknown" if usage.gpu_utilization is None else f"utilization {usage.gpu_utilization:.0%}"
+    return visible(f"{usage.manager} job {usage.job_id} of {usage.user}: {usage.outcome} | {used}")
+
+
+def _run(usage: Usage) -> _Run:
+    return usage.manager, usage.job_id, usage.started_at_s

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Begins and ends the sampling of a job's GPU: "usage.sh begin" from the prolog, "usage.sh end" from the epilog, as root.
+# It waits for nothing and never fails. Where no Python with gpusage is on the node, nothing is sampled.
+trap 'exit 0' EXIT
+exec 2>/dev/null
+
+[ -n "${CUDA_VISIBLE_DEVICES:-}${SLURM_JOB_GPUS:-}" ] || exit 0
+[ -n "${SLURMD_NODENAME:-}" ] || exit 0
+folder=${GPUSAGE_USAGE_FOLDER:-/run/gpusage-usage}
+[ "$(id -u)" = 0 ] || folder=${GPUSAGE_USAGE_FOLDER:-/tmp/gpusage-usage-$(id -u)}
+
+pid_file=$folder/${SLURM_CLUSTER_NAME:-}.$SLURMD_NODENAME.${SLURM_JOB_ID:-none}.pid
+
+if [ "${1:-}" = end ]; then
+    read -r pid <"$pid_file"
+    rm -f "$pid_file"
+    case $pid in "" | *[!0-9]*) exit 0 ;; esac
+    # The number may be another process's by now.
+    if tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q gpusage_slurm.usage.node; then kill -TERM "$pid"; fi
+    exit 0
+fi
+
+mkdir -m 700 "$folder"
+[ -d "$folder" ] && [ -O "$folder" ] || exit 0
+here=$(dirname "$(readlink -f "$0")")
+# The Python of the installation that this script belongs to, or of a checkout.
+for python in "${GPUSAGE_PYTHON:-}" "$here/../../../../../bin/python3" "$here/../../../../../bin/python" \
+    "$here/../../../../.venv/bin/python"; do
+    [ -x "$python" ] || continue
+    # slurmd kills what is left of a prolog's own session at the prolog's end, so the program begins in another one.
+    PYTHONDONTWRITEBYTECODE=1 setsid sh -c '"$1" -s -m gpusage_slurm.usage.node & echo $! >"$2"' \
+        sh "$python" "$pid_file" </dev/null >/dev/null 2>&1
+    exit 0
+done
+exit 0

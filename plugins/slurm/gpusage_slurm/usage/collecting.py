@@ -1,0 +1,110 @@
+"""Collecting: from the letters in nodes' comments to usage, with what slurmctld knows of each job.
+
+A letter tells what was measured; whose job it was, what it is called, how it ended and what was decided of it is asked
+of slurmctld, or of the accounting where slurmctld has forgotten the job. A job without a mark of ours is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpusage.mark import parse_mark
+from gpusage.plain_text import one_line
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
+from gpusage_hooks.types import Outcome, Usage
+from gpusage_slurm import scontrol
+from gpusage_slurm.jobs import Row, rows
+from gpusage_slurm.usage.letter import letter_in
+
+_COLUMNS = (
+    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("Name", 128)),
+    ("admin_comment", 1100),
+)
+OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
+    {
+        "CD": "completed",
+        "CA": "cancelled",
+        "PR": "cancelled",
+        "TO": "timed_out",
+        "DL": "timed_out",
+        "F": "failed",
+        "NF": "failed",
+        "BF": "failed",
+        "OOM": "failed",
+    }
+)
+"""By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
+_CODES: Mapping[str, str] = MappingProxyType(
+    {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
+    | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
+)
+"""By the words of `sacct`."""
+
+
+def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
+    """Return what jobs that ended lately really did; see the hook.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    letters = letter_in(scontrol.run("scontrol", "show", "nodes", "--oneliner"))
+    known = _jobs([usage.job_id for usage in letters]) if letters else {}
+    return tuple(
+        whole
+        for usage in letters
+        if usage.job_id in known and (whole := _joined(usage, known[usage.job_id], catalogue)) is not None
+    )
+
+
+def _joined(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
+    """Return *usage* with what *row* tells of its job; ``None`` where the job carries no mark of ours."""
+    mark = parse_mark(row["admin_comment"])
+    if mark is None:
+        return None
+    return replace(
+        usage,
+        number=mark.number,
+        job_id=row["JobArrayID"],
+        user=row["UserName"],
+        job_name=one_line(row["Name"]),
+        gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
+        outcome=usage.outcome if usage.outcome != "unknown" else OUTCOMES.get(row["StateCompact"], "unknown"),
+    )
+
+
+def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
+    """Return what is known of the jobs, by their plain numbers."""
+    wanted = [*dict.fromkeys(job_ids)]
+    known = {row["JobID"]: row for job_id in wanted for row in _live(job_id) if row["JobID"] == job_id}
+    missing = [job_id for job_id in wanted if job_id not in known]
+    return known | {row["JobID"]: row for row in _accounted(missing)}
+
+
+def _live(job_id: str) -> Iterator[Row]:
+    """Yield the job as slurmctld has it; nothing where it has forgotten it."""
+    try:
+        yield from rows("--states=all", f"--jobs={job_id}", columns=_COLUMNS)
+    except RequestError as error:
+        if "Invalid job id" not in str(error):
+            raise
+
+
+def _accounted(job_ids: Sequence[str]) -> Iterator[Row]:
+    """Yield what slurmdbd remembers of jobs; nothing where there is no slurmdbd."""
+    if not job_ids:
+        return
+    fields = ("JobID", "JobIDRaw", "User", "State", "JobName", "AdminComment")
+    options = ("--allocations", "--noheader", "--parsable2", f"--format={','.join(fields)}", "--starttime=1970-01-01")
+    try:
+        text = scontrol.run("sacct", f"--jobs={','.join(job_ids)}", *options)
+    except RequestError:
+        return
+    for line in text.splitlines():
+        words = line.split("|", len(fields) - 1)
+        if len(words) == len(fields):
+            array_id, raw_id, user, state, name, comment = words
+            code = _CODES.get(state.partition(" ")[0], "")  # CANCELLED by 1000
+            yield dict(zip((name for name, _ in _COLUMNS), (array_id, raw_id, user, code, name, comment), strict=True))

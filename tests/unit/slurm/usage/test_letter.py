@@ -1,0 +1,82 @@
+"""What the jobs of a node did, as one word of its comment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage_hooks.types import Granted, Usage
+from gpusage_slurm.usage.letter import KEPT_S, LIMIT_BYTES, LIMIT_JOBS, letter_in, with_letter
+from records import USAGE
+
+ANONYMOUS = replace(USAGE, number="", user="", job_name="")
+NOW_S = ANONYMOUS.ended_at_s + 5
+FIGURE = st.none() | st.floats(0, 1).map(lambda value: round(value, 4))
+USAGES = st.builds(
+    Usage,
+    number=st.just(""),
+    user=st.just(""),
+    manager=st.just("slurm"),
+    job_id=st.integers(1, 10**9).map(str),
+    gpu=st.text(max_size=20),
+    granted=st.builds(Granted, trouble=st.text(max_size=20), share_percent=st.integers(1, 100)),
+    started_at_s=st.integers(1_700_000_000, 1_800_000_000).map(float),
+    ended_at_s=st.just(NOW_S),
+    gpu_utilization=FIGURE,
+    memory_bytes=st.none() | st.integers(0, 2**40),
+)
+SITE = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=40).filter(
+    lambda text: "gpusage:" not in text
+)
+
+
+@given(site=SITE, usages=st.lists(USAGES, max_size=5, unique_by=lambda usage: usage.job_id))
+def test_what_is_written_is_read_and_the_sites_own_words_stay(site: str, usages: list[Usage]) -> None:
+    comment = with_letter(site, usages, NOW_S)
+    assert sorted(letter_in(comment), key=repr) == sorted(usages, key=repr)
+    assert comment.startswith(site.strip())
+    assert with_letter(comment, [], NOW_S) == comment
+    assert "\n" not in comment
+
+
+@given(text=st.text() | st.from_regex(r"gpusage:[A-Za-z0-9_-]{0,40}={0,2}", fullmatch=True))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert letter_in(text) == ()
+
+
+def test_what_is_too_old_goes_with_the_next_letter() -> None:
+    comment = with_letter("", [ANONYMOUS], NOW_S)
+    newer = replace(ANONYMOUS, job_id="8", ended_at_s=NOW_S + KEPT_S)
+    assert letter_in(with_letter(comment, [newer], NOW_S + KEPT_S)) == (newer,)
+
+
+def test_late_usage_goes_however_old_it_is() -> None:
+    """Slurmctld was away for an hour when the job ended."""
+    assert letter_in(with_letter("", [ANONYMOUS], NOW_S + 3600)) == (ANONYMOUS,)
+
+
+def test_a_letter_has_room_for_the_newest() -> None:
+    usages = [
+        replace(ANONYMOUS, job_id=str(job * 7919), energy_j=job / 7, ended_at_s=NOW_S - job) for job in range(200)
+    ]
+    comment = with_letter("rack 7", usages, NOW_S)
+    assert len(comment) < LIMIT_BYTES + 10
+    kept = [usage.job_id for usage in letter_in(comment)]
+    assert 10 < len(kept) <= LIMIT_JOBS
+    assert kept == [usage.job_id for usage in usages[: len(kept)]]
+
+
+def test_letters_of_many_nodes_are_read_from_what_scontrol_says() -> None:
+    """One line per node; a word of the site's that only looks like ours is nothing."""
+    nodes = "\n".join(
+        f"NodeName=n{node} Comment={with_letter('rack', [replace(ANONYMOUS, job_id=str(node))], NOW_S)} Extra=gpusage:x"
+        for node in range(3)
+    )
+    assert [usage.job_id for usage in letter_in(nodes)] == ["0", "1", "2"]
+
+
+def test_a_letter_that_grows_when_it_is_opened_is_cut_off() -> None:
+    """Root alone writes letters; a broken one must not fill the daemon's memory either."""
+    assert letter_in(with_letter("", [replace(ANONYMOUS, gpu="x" * 100_000)], NOW_S)) == ()
