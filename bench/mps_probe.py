@@ -3,7 +3,7 @@
     python bench/mps_probe.py --out mps_probe.json    # on a GPU, as root; about two minutes
     python bench/mps_probe.py --stand-in              # without a GPU: the bench itself, on the tests' stand-ins
 
-Each row is one case. ``sm_count`` and ``memory_bytes`` are what a client sees without a context, as the task prolog
+Each row is one case. ``sm_count`` and ``memory_bytes`` are what a client sees without a context, as the prolog
 reads them back; ``sm_in_context`` and ``free`` within one; ``allocated`` is what it took before the driver refused.
 The GPU's own settings are left alone.
 """

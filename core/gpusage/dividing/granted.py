@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. The node's file is root's. What the client read back is the user's own file: it describes, and gives the job nothing.
-2. A file that is missing, too large, or not ours is never an error: nothing was read back then.
+1. A file that is missing, too large, or not ours is never an error: nothing was read back then.
+2. The percentage is the one that was set for the share: a job may use more where the site lets it (`sharing.cap`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ def _read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Grant
     if seen is None or seen.sm_count is None:
         return _with_trouble(given, (seen and _clause(seen.trouble)) or NOT_READ_BACK)
     percent = given.thread_percent
-    if given.division == "percentage":
-        percent = _percent(seen.thread_percent) or percent
     if sm_count and percent is not None and percent < _WHOLE and seen.sm_count >= sm_count:
         return _with_trouble(replace(given, division="whole", thread_percent=None), _WITHOUT_MPS)
     limits = (given.memory_limit_bytes, _bytes(seen.memory_limit))
@@ -80,12 +78,6 @@ def _read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Grant
 
 def _with_trouble(given: Granted, clause: str) -> Granted:
     return replace(given, trouble="; ".join(filter(None, (given.trouble, clause))))
-
-
-def _percent(text: str | None) -> int | None:
-    """Return the percentage that *text* names, from 1 to 100; ``None`` for anything else."""
-    number = int(text) if text and text.isascii() and text.isdigit() and len(text) < len("1000") else 0
-    return number if 0 < number <= _WHOLE else None
 
 
 def _bytes(text: str | None) -> int | None:

@@ -55,13 +55,11 @@ def test_a_client_that_sees_all_sms_is_held_by_nothing(node: Path) -> None:
 
 
 def test_where_the_whole_gpus_sms_are_not_known_the_percentage_that_is_set_stands(node: Path) -> None:
-    see(node, sm_count=132, thread_percent="55")
-    granted = granted_of("7", folder=node)
-    assert granted is not None
-    assert (granted.thread_percent, granted.trouble) == (55, "")
+    see(node, sm_count=132, thread_percent="40")
+    assert granted_of("7", folder=node) == GIVEN
 
 
-def test_a_link_a_fifo_or_a_flood_in_the_place_of_the_users_file_is_not_read(node: Path, tmp_path: Path) -> None:
+def test_a_link_a_fifo_or_a_flood_in_the_place_of_what_was_read_back_is_not_read(node: Path, tmp_path: Path) -> None:
     seen, elsewhere = node / "granted" / "7.seen", tmp_path / "elsewhere"
     elsewhere.write_text(json.dumps({"sm_count": 132, "thread_percent": "99"}))
     seen.symlink_to(elsewhere)
@@ -78,7 +76,7 @@ def test_a_link_a_fifo_or_a_flood_in_the_place_of_the_users_file_is_not_read(nod
 
 @given(content=st.binary(max_size=300) | st.dictionaries(st.text(), st.text() | st.integers()).map(json.dumps))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_file_of_the_users_leaves_what_the_node_gave(node: Path, content: bytes | str) -> None:
+def test_whatever_was_read_back_leaves_what_the_node_gave(node: Path, content: bytes | str) -> None:
     seen = node / "granted" / "7.seen"
     seen.write_bytes(content.encode() if isinstance(content, str) else content)
     granted = granted_of("7", folder=node, sm_count=132)

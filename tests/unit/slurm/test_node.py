@@ -39,6 +39,7 @@ class Node:
                 "PATH": os.environ["PATH"],
                 "GPUSAGE_MPS_FOLDER": str(self.root),
                 "GPUSAGE_MPS_CONTROL": str(self.control),
+                "GPUSAGE_CUDA_LIBRARY": str(self.root.parent / "libcuda.so.1"),
                 "SLURM_JOB_ID": str(job),
                 **environment,
             },
@@ -365,17 +366,18 @@ NEWER = {"STANDIN_VERSION": "13010"}
 
 
 def client(node: Node, job: int, **environment: str) -> dict[str, str]:
-    """Return the variables that *job* has after the task prolog, which reads back what a client sees."""
-    lines = node.run("task_prolog.sh", job, **OURS, LD_LIBRARY_PATH=str(node.root.parent), **environment)
+    """Return the variables that the task prolog gives *job*."""
+    lines = node.run("task_prolog.sh", job, **OURS, **environment)
     return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
-    """Return a stand-in for the CUDA driver, where the task prolog finds it."""
+    """Return a stand-in for the CUDA driver, where the prolog of `Node` finds it."""
     library = driver_in(tmp_path)
     if library is None:
         pytest.skip("no C compiler")
+    tmp_path.chmod(0o755)  # another user's client reads it
     return library
 
 
@@ -387,10 +389,24 @@ def test_what_a_job_was_given_is_written_down_and_outlives_it(node: Node) -> Non
     assert node.granted(7) == given
 
 
+OWN = os.getuid()  # whose client can look into pytest's folders
+
+
+def test_records_are_kept_for_a_day_and_while_their_jobs_run(node: Node) -> None:
+    for job in (7, 8, 9):
+        node.prolog(job)
+    node.epilog(8)
+    node.epilog(9)
+    two_days_ago_s = time.time() - 2 * 86400
+    for job in (7, 8):
+        os.utime(node.root / "granted" / f"{job}.json", (two_days_ago_s, two_days_ago_s))
+    node.prolog(10)
+    assert [node.granted(job) is not None for job in (7, 8, 9)] == [True, False, True]
+
+
 @pytest.mark.usefixtures("driver")
 def test_what_a_client_sees_is_read_back(node: Node) -> None:
-    node.prolog(7)
-    client(node, 7, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=4096M")
+    node.prolog(7, user=OWN, GPUSAGE_MEMORY_MIB="4096")
     # 132 SMs * 40 % = 52.8, of which the client sees 52: 39.4 % of 132, and at most 40
     assert node.granted(7) == Granted(
         division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=4 * 2**30
@@ -399,13 +415,21 @@ def test_what_a_client_sees_is_read_back(node: Node) -> None:
 
 @pytest.mark.usefixtures("driver")
 def test_a_client_that_no_daemon_holds_is_found_out(node: Node) -> None:
-    node.prolog(7)
-    (node.root / "gpu-1" / "pipe" / "running").unlink()  # the daemon died
-    client(node, 7)
+    node.prolog(7, user=OWN, STANDIN_FORGETS="yes")
     granted = node.granted(7)
     assert granted is not None
     assert (granted.division, granted.thread_percent) == ("whole", None)
     assert granted.trouble == "no MPS daemon holds the client: it sees all SMs"
+
+
+@pytest.mark.skipif(OWN != 0, reason="root alone can be another user")
+def test_the_client_that_looks_is_the_jobs_user_not_root(node: Node, tmp_path: Path) -> None:
+    told_by = tmp_path / "programs"
+    told_by.mkdir()
+    (told_by / "setpriv").write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\n')
+    (told_by / "setpriv").chmod(0o755)
+    node.prolog(7, user=1000, SLURM_JOB_GID="1001", PATH=f"{told_by}:{os.environ['PATH']}")
+    assert (tmp_path / "asked").read_text().startswith("--reuid=1000 --regid=1001 --clear-groups python3 -I -S ")
 
 
 def test_a_site_may_let_a_job_use_more_than_its_share(node: Node) -> None:
@@ -417,8 +441,8 @@ def test_a_site_may_let_a_job_use_more_than_its_share(node: Node) -> None:
 
 @pytest.mark.usefixtures("driver")
 def test_a_job_with_a_latency_limit_gets_sms_of_its_own_where_mps_can_give_them(node: Node) -> None:
-    node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER)
-    node.prolog(8, device=GPU, **NEWER)
+    node.prolog(7, device=GPU, user=OWN, **PROGRAM_OF_SLO, **NEWER)
+    node.prolog(8, device=GPU, user=OWN, **NEWER)
     first, second = client(node, 7), client(node, 8)
     assert f"-d -S device={GPU} ceiling=none" in node.told()
     # 40 % of 16 chunks are 6.4: up to 7 for the job with the limit, down to 6 for the one beside it; 8 of 132 SMs each
@@ -460,9 +484,7 @@ def test_a_job_for_which_no_sms_are_left_runs_without_mps(node: Node) -> None:
 
 @pytest.mark.usefixtures("driver")
 def test_under_static_partitioning_a_client_without_a_partition_is_found_out(node: Node) -> None:
-    node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER)
-    (node.root / f"gpu-{GPU}" / "pipe" / "partitions").write_text("")
-    client(node, 7)
+    node.prolog(7, device=GPU, user=OWN, STANDIN_FORGETS="yes", **PROGRAM_OF_SLO, **NEWER)
     granted = node.granted(7)
     assert granted is not None
     assert granted.trouble == "a client cannot start: cuInit ended with 915"

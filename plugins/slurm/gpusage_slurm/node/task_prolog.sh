@@ -53,10 +53,8 @@ echo "unset SLURM_TRES_BIND"
 # The site may let a job use more threads than its share. It never gets fewer than Slurm gives it.
 case ${GPUSAGE_THREAD_PERCENT:-} in
     [1-9] | [1-9][0-9] | 100)
-        if [ "$GPUSAGE_THREAD_PERCENT" -gt "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] 2>/dev/null; then
-            export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="$GPUSAGE_THREAD_PERCENT"
+        [ "$GPUSAGE_THREAD_PERCENT" -gt "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] 2>/dev/null &&
             echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$GPUSAGE_THREAD_PERCENT"
-        fi
         ;;
 esac
 
@@ -76,23 +74,13 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
     while IFS== read -r name value; do
         case $name in
             CUDA_MPS_SM_PARTITION) # SMs of its own, of which a percentage would take a part; cli_filter looks for one
-                export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100
                 echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"
                 ;;
             CUDA_MPS_PIPE_DIRECTORY | CUDA_MPS_LOG_DIRECTORY) ;;
             *) continue ;;
         esac
-        export "$name=$value"
         echo "export $name=$value"
     done
 } <"$job_file"
-export CUDA_VISIBLE_DEVICES=0
 echo "export CUDA_VISIBLE_DEVICES=0"
-
-# Read back, once for each job, what a client really sees. Whatever it says, the job runs.
-here=$(dirname "$(readlink -f "$0")")
-for program in "$here/gpusage-mps" "$here/../../gpusage/dividing/gpusage-mps" "$here/../../../../core/gpusage/dividing/gpusage-mps"; do
-    [ ! -x "$program" ] || break # beside this script, as installed, or in a checkout
-done
-[ ! -x "$program" ] || "$program" probe "${SLURM_JOB_ID:-}" </dev/null >/dev/null 2>&1
 exit 0
