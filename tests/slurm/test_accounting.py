@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,54 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     assert states(sandbox, "billing=100", whole, share) == [("R", "None"), held]
     each = states(sandbox, "billing=-1,gres/gpu=1,gres/mps=25", whole, share, whole, share)
     assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
+
+
+REST = {
+    (22, 5): ("v0.0.38", ("-s", "openapi/v0.0.38"), {"gres": "gpu:1", "environment": {"PATH": "/bin"}}),
+    (24, 11): (
+        "v0.0.42",
+        ("-s", "openapi/slurmctld", "-d", "data_parser/v0.0.42"),
+        {"tres_per_node": "gres/gpu:1", "environment": ["PATH=/bin"]},
+    ),
+}
+"""Of each release: the version of the interface, what slurmrestd is to load, and how a job asks for a GPU there."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+
+def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None:
+    """Nothing of ours runs in its client, and it brings no card."""
+    version, plugins, request = REST[sandbox.installation.major_minor]
+    path = sandbox.layout.run / "rest.socket"
+    start = 'setsid slurmrestd -a rest_auth/local "$@" >rest.log 2>&1 &'
+    # In a sandbox everybody is SlurmUser, as whom slurmrestd would not start.
+    security = {"SLURMRESTD_SECURITY": "disable_user_check,disable_unshare_files,disable_unshare_sysv"}
+    sandbox.run("sh", "-c", start, "sh", *plugins, f"unix:{path}", environment=security)
+    sandbox.wait_for(path.exists, "slurmrestd answers")
+    comment = LIGHT.removeprefix("--comment=")
+    job = {"name": "rest", "partition": "billed", "account": ACCOUNT, "hold": True, "comment": comment, **request}
+    folder = str(sandbox.layout.jobs)
+    body = {"script": "#!/bin/sh\ntrue", "job": {"current_working_directory": folder, **job}}
+    with closing(UnixConnection(path)) as connection:
+        connection.request(
+            "POST", f"/slurm/{version}/job/submit", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        answer = json.loads(connection.getresponse().read())
+    name = str(answer["job_id"])
+    text = sandbox.run("gpusage", "slurm", "late", "--once", "--json").stdout
+    (seen,) = json.loads(text)["jobs"]
+    changes = sandbox.installation.major_minor >= (23, 11)
+    assert (seen["job_id"], seen["outcome"]) == (name, "decided" if changes else "advised")
+    assert ("mps:25" in sandbox.run("squeue", "-h", f"--jobs={name}", "-o", "%b").stdout) == changes
+    sandbox.run("scancel", name)
