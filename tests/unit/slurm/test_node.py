@@ -559,6 +559,17 @@ def test_another_users_job_is_told_so(node: Node) -> None:
     assert node.granted(8) == Granted(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
 
 
+def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:
+    node.prolog(7)
+    for name in ("division", "boot"):
+        (node.root / "gpu-1" / name).unlink()
+    node.prolog(8)
+    granted = node.granted(8)
+    assert granted is not None
+    assert (granted.division, granted.thread_percent) == ("percentage", 40)
+    assert node.serves(7)
+
+
 def test_two_jobs_at_once_share_one_daemon(node: Node) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(node.prolog, range(7, 13)))
