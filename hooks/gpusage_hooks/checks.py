@@ -39,8 +39,10 @@ __all__ = [
     "check_predictor",
     "check_reader",
     "check_renderer",
+    "check_rescue",
     "check_sharers",
     "check_slowdown",
+    "check_starved",
     "check_turning",
     "implemented",
 ]
@@ -214,6 +216,20 @@ def check_turning(function: Hook) -> None:
     require(answer is None, f"turn_back must leave another manager's job to others; got {answer!r:.80}")
 
 
+def check_starved(function: Hook) -> None:
+    """Check an adapter's list of starved jobs: another manager is left to others."""
+    answer = sound_answer("starved_jobs", function, manager=samples.MANAGER, context=samples.context())
+    require(answer is None, f"starved_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+
+
+def check_rescue(function: Hook) -> None:
+    """Check an adapter's rescue: another manager's job is left to others."""
+    answer = sound_answer(
+        "rescue", function, job=samples.marked_job(), reason="out of memory", context=samples.context()
+    )
+    require(answer is None, f"rescue must leave another manager's job to others; got {answer!r:.80}")
+
+
 def check_collector(function: Hook) -> None:
     """Check an adapter's list of usage: another manager is left to others."""
     answer = sound_answer("collect_usage", function, manager=samples.MANAGER, context=samples.context())
@@ -280,6 +296,8 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "find_jobs": check_finder,
     "shared_jobs": check_sharers,
     "turn_back": check_turning,
+    "starved_jobs": check_starved,
+    "rescue": check_rescue,
     "collect_usage": check_collector,
     "read_gpu": check_gauge,
     "add_commands": check_commands,

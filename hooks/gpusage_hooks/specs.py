@@ -28,6 +28,7 @@ from gpusage_hooks.types import (
     ModelGraph,
     Rendered,
     Stage,
+    StarvedJob,
     Submission,
     Submitter,
     Usage,
@@ -217,6 +218,32 @@ def turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None:
 
     Raises:
         RequestError: The manager refuses, or the job waits no more.
+    """
+
+
+@hookspec(firstresult=True)
+def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
+    """Find the jobs whose share's memory was too small, and that were not rescued yet; first answer wins.
+
+    Returns:
+        Those that the manager still knows; ``None`` where there is no such manager here.
+
+    Raises:
+        RequestError: The manager does not answer.
+    """
+
+
+@hookspec(firstresult=True)
+def rescue(job: MarkedJob, reason: str, context: Context) -> bool | None:
+    """Run a starved job again, once, with the request that its user made; first answer wins.
+
+    *reason* is written into its mark. Where this fails half-way, the job is never left held, and never runs in a loop.
+
+    Returns:
+        Whether it runs again: ``False`` where this version of the manager cannot do it.
+
+    Raises:
+        RequestError: The manager refuses, or the job is not one of `starved_jobs`.
     """
 
 

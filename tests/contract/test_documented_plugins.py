@@ -48,6 +48,8 @@ ASKED: Mapping[str, Callable[[Hooks], Any]] = {
     "find_jobs": lambda hooks: hooks.find_jobs("pbs", "", "ada", samples.context()),
     "shared_jobs": lambda hooks: hooks.shared_jobs("pbs", ("waiting",), samples.context()),
     "turn_back": lambda hooks: hooks.turn_back(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]
+    "starved_jobs": lambda hooks: hooks.starved_jobs("pbs", samples.context()),
+    "rescue": lambda hooks: hooks.rescue(PBS_MARKED, "starved", samples.context()) is False,  # type: ignore[arg-type]
     "collect_usage": lambda hooks: hooks.collect_usage("pbs", samples.context()) == [],
     "read_gpu": lambda hooks: hooks.read_gpu(samples.DEVICE) is None,
     "add_commands": lambda hooks: hooks.commands_of("documented"),

@@ -65,9 +65,12 @@ def _configuration(table: Table) -> str:
 def _aftercare(table: Table) -> Iterator[str]:
     if table.get("turned_back"):
         yield f"turned back, because they could not start as a share: {table['turned_back']} jobs"
+    if table.get("rescued"):
+        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['rescued']} jobs"
     if table.get("error"):
         yield f"rewritten jobs cannot be looked at: {table['error']}"
     yield from table.get("stuck", ())
+    yield from table.get("not_rescued", ())
 
 
 def _usage(table: Table) -> Iterator[str]:

@@ -36,6 +36,7 @@ from gpusage_hooks.types import (
     ModelGraph,
     Rendered,
     Stage,
+    StarvedJob,
     Submission,
     Submitter,
     Usage,
@@ -135,6 +136,14 @@ class Hooks:
     def turn_back(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
         """Give a waiting job the request again that its user made."""
         return self._first(specs.turn_back, job=job, reason=reason, context=context)
+
+    def starved_jobs(self, manager: str, context: Context) -> Sequence[StarvedJob] | None:
+        """Find the jobs whose share's memory was too small."""
+        return self._first(specs.starved_jobs, manager=manager, context=context)
+
+    def rescue(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
+        """Run a starved job again, with the request that its user made."""
+        return self._first(specs.rescue, job=job, reason=reason, context=context)
 
     def collect_usage(self, manager: str, context: Context) -> Sequence[Usage] | None:
         """Ask a workload manager what jobs that ended lately really did."""

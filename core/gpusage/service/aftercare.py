@@ -1,10 +1,10 @@
-"""Watches jobs after they were rewritten: a job that can never start as a share gets its own request again.
+"""Watches jobs after they were rewritten: a job that can never start as a share, or starves in it, gets its GPU again.
 
 Invariants:
 
 1. A job is turned back only after it has looked stuck at every look for a while, and once.
    After an error it is tried again, each time after it has been stuck for twice as long.
-2. Nothing is asked while no job was rewritten and none waits: the looks cost the manager two listings of its queue.
+2. Nothing is asked while no job was rewritten and none waits or runs: a look costs the manager three listings.
 3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of, for as long as that holds.
 """
 
@@ -14,10 +14,13 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gpusage.error_text import sentence
+from gpusage.service.rescue import Rescue
 from gpusage.service.state import State
+from gpusage.store.decisions import DecisionStore
 from gpusage.verdict import why_held_back
 from gpusage_hooks.types import MarkedJob
 
@@ -32,15 +35,17 @@ class Aftercare:
 
     Args:
         state: Whose jobs to look at, and what may be done.
+        open_store: Opens the store, in the thread that looks; ``None`` where nothing is kept.
 
     Attributes:
-        due: Set where there may be something to look at: a job was rewritten, or one waits.
+        due: Set where there may be something to look at: a job was rewritten, or one waits or runs.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, open_store: Callable[[], DecisionStore] | None = None) -> None:
         self.due = threading.Event()
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
+        self._rescue = Rescue(open_store)
         self._since_s: dict[_Key, float] = {}
         self._again_s: dict[_Key, float] = {}
         self._troubles: dict[_Key, str] = {}
@@ -62,27 +67,30 @@ class Aftercare:
         return {
             "turned_back": self._turned_back,
             "stuck": [*troubles.values()][:REMEMBERED_TROUBLES],
+            "rescued": self._rescue.count,
+            "not_rescued": self._rescue.troubles()[:REMEMBERED_TROUBLES],
             "error": self._error,
         }
 
     def look(self) -> None:
         """Look once; whatever goes wrong, the next look may succeed."""
         self.due.clear()
-        snapshot, waiting = self._state.snapshot, dict[_Key, MarkedJob]()
+        snapshot, found = self._state.snapshot, dict[_Key, MarkedJob]()
         try:
             for manager in snapshot.clusters:
                 context = snapshot.advisor.context(manager)
-                jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting",), context)
-                waiting |= {(manager, job.job_id): job for job in jobs or ()}
+                jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting", "running"), context)
+                found |= {(manager, job.job_id): job for job in jobs or ()}
+            self._rescue.look(snapshot)
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._fail(error)
-        if waiting or self._error or not snapshot.clusters:
+        if found or self._error or not snapshot.clusters:
             self.due.set()  # there is something to look at next time
-        self._act(waiting, time.monotonic())
+        self._act(found, time.monotonic())
 
-    def _act(self, waiting: dict[_Key, MarkedJob], now_s: float) -> None:
-        stuck = {key: job for key, job in waiting.items() if job.stuck}
+    def _act(self, found: dict[_Key, MarkedJob], now_s: float) -> None:
+        stuck = {key: job for key, job in found.items() if job.stuck}
         self._since_s = {key: self._since_s.get(key, now_s) for key in stuck}
         self._again_s = {key: again_s for key, again_s in self._again_s.items() if key in stuck}
         self._troubles = {key: text for key, text in self._troubles.items() if key in stuck}

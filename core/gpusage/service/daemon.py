@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,15 @@ SWITCH_INTERVAL_S = 0.0005
 TEND_S = 1.0
 
 _log = logging.getLogger("gpusage.service")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helpers:
+    """What works beside the answers, each in a thread of its own."""
+
+    recorder: Recorder
+    aftercare: Aftercare
+    usage_watch: UsageWatch
 
 
 @click.command()
@@ -71,15 +81,18 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    recorder, usage_watch = Recorder(opened(), loop, advisor.hooks), UsageWatch(state, opened)
+    helpers = Helpers(
+        recorder=Recorder(opened(), loop, advisor.hooks),
+        aftercare=Aftercare(state, opened),
+        usage_watch=UsageWatch(state, opened),
+    )
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         asking = stack.enter_context(
             closing(ServedSocket(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
         )
         looking = stack.enter_context(closing(ServedSocket(status_path(path), open_to_everyone)))
-        stack.callback(usage_watch.stop)
-        await _serve_on(asking, looking, state, recorder, usage_watch, stop)
+        await _serve_on(asking, looking, state, helpers, stop)
 
 
 async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> None:
@@ -95,15 +108,10 @@ async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> No
 
 
 async def _serve_on(
-    asking: ServedSocket,
-    looking: ServedSocket,
-    state: State,
-    recorder: Recorder,
-    usage_watch: UsageWatch,
-    stop: asyncio.Event,
+    asking: ServedSocket, looking: ServedSocket, state: State, helpers: Helpers, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
-    aftercare = Aftercare(state)
+    recorder, aftercare, usage_watch = helpers.recorder, helpers.aftercare, helpers.usage_watch
     asks = Asks(recorder, aftercare, loop)
     dispatcher = Dispatcher(state, asks, recorder, aftercare, usage_watch)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
@@ -127,6 +135,7 @@ async def _serve_on(
     await server.close()
     asks.stop()
     aftercare.stop()
+    usage_watch.stop()
     learner.stop()
     state.stop()
     await recorder.close()

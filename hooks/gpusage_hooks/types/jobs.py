@@ -125,3 +125,22 @@ class MarkedJob:
     mark: str = ""
     waits_for: str = ""
     stuck: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StarvedJob:
+    """A job that became a share, and failed with CUDA's words for "out of memory" at the end of its own output.
+
+    Whoever may write that output may forge them: they gain one more run of that job, with what its user asked for.
+
+    Attributes:
+        job: With the mark that it carries.
+        started_at_s: Seconds since 1970.
+        ended_at_s: When it failed.
+        final: Why it must not run again, one clause; empty where it may.
+    """
+
+    job: MarkedJob
+    started_at_s: float
+    ended_at_s: float
+    final: str = ""

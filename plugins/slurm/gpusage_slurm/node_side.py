@@ -1,4 +1,4 @@
-"""What runs on a compute node for each job: our task prolog, prolog and epilog, beside the site's own.
+"""What runs on a compute node for each job: our task prolog, prolog, epilog and task epilog, beside the site's own.
 
 Invariants:
 
@@ -55,7 +55,10 @@ class NodeScript:
 TASK_PROLOG = NodeScript(key="TaskProlog", what="task prolog")
 PROLOG = NodeScript(key="Prolog", what="prolog")
 EPILOG = NodeScript(key="Epilog", what="epilog")
-SCRIPTS = (TASK_PROLOG, PROLOG, EPILOG)
+TASK_EPILOG = NodeScript(key="TaskEpilog", what="task epilog")
+SCRIPTS = (TASK_PROLOG, PROLOG, EPILOG, TASK_EPILOG)
+NEEDED = (TASK_PROLOG, PROLOG, EPILOG)
+"""Without these no job is held to its share; without the task epilog none is rescued."""
 
 
 def render_wrapper(script: NodeScript, theirs: str | None, *, across_users: bool) -> str | None:
@@ -70,7 +73,7 @@ def render_wrapper(script: NodeScript, theirs: str | None, *, across_users: bool
         theirs = None
     ours = shlex.quote(str(script.path))
     export = "export GPUSAGE_ACROSS_USERS=yes\n" if is_multiuser else ""
-    site = _call(theirs, '"$@" ' if script is TASK_PROLOG else "") if theirs else ""
+    site = _call(theirs, '"$@" ' if script in (TASK_PROLOG, TASK_EPILOG) else "") if theirs else ""
     if script is EPILOG:
         return f"#!/bin/sh\n# gpusage's epilog, then the site's own.\n[ ! -x {ours} ] || {ours}\n{site}"
     head = f"#!/bin/sh\n# The site's own {script.what}, then gpusage's.\n"
@@ -86,8 +89,8 @@ def _call(theirs: str, arguments: str) -> str:
 
 
 def missing(settings: Mapping[str, str]) -> tuple[NodeScript, ...]:
-    """Return the scripts of ours that slurmctld's *settings*, by their names in lower case, do not name."""
-    return tuple(script for script in SCRIPTS if named(settings, script) is None)
+    """Return the needed scripts of ours that slurmctld's *settings*, by their names in lower case, do not name."""
+    return tuple(script for script in NEEDED if named(settings, script) is None)
 
 
 def named(settings: Mapping[str, str], script: NodeScript) -> str | None:

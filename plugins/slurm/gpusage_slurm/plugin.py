@@ -8,7 +8,7 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster, JobState, MarkedJob, Usage
+from gpusage_hooks.types import Cluster, JobState, MarkedJob, StarvedJob, Usage
 from gpusage_slurm.render import render_decision
 from gpusage_slurm.request import MANAGER, parse_submission
 from gpusage_slurm.settings import SLURM
@@ -21,7 +21,9 @@ __all__ = [
     "observe_cluster",
     "parse_submission",
     "render_decision",
+    "rescue",
     "shared_jobs",
+    "starved_jobs",
     "turn_back",
 ]
 
@@ -86,6 +88,34 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
     from gpusage_slurm import turning_back  # noqa: PLC0415 - as above
 
     return turning_back.turn_back(job, reason)
+
+
+@hookimpl(trylast=True)
+def starved_jobs(manager: str) -> Sequence[StarvedJob] | None:
+    """Find the jobs whose share's memory was too small.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    if manager != MANAGER:
+        return None
+    from gpusage_slurm import starving  # noqa: PLC0415 - as above
+
+    return starving.starved_jobs()
+
+
+@hookimpl(trylast=True)
+def rescue(job: MarkedJob, reason: str) -> bool | None:
+    """Run a starved job again with a whole GPU.
+
+    Raises:
+        RequestError: slurmctld refuses.
+    """
+    if job.manager != MANAGER:
+        return None
+    from gpusage_slurm import starving  # noqa: PLC0415 - as above
+
+    return starving.rescue(job, reason)
 
 
 @hookimpl(trylast=True)

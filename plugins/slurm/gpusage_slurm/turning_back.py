@@ -34,6 +34,27 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     """Give *job* one whole GPU again; see the hook.
 
     Raises:
+        RequestError: As `give_back`.
+    """
+    if give_back(job, reason):
+        return True
+    mark = parse_mark(job.mark)
+    if mark is not None and mark.code != "STUCK":
+        advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
+        _update(job, _comment(job, replace(mark, code="STUCK", reasons=advice)))
+    return False
+
+
+def give_back(job: MarkedJob, reason: str, *more: str, as_share: bool = False) -> bool:
+    """Tell whether *job*, which waits, has one whole GPU again.
+
+    Args:
+        job: With its mark.
+        reason: For the mark.
+        more: Settings that are changed at the same time.
+        as_share: Whether all shares of a GPU will do even for a job that is not bound to GPU types.
+
+    Raises:
         RequestError: The job waits no more, carries no mark of a share, or slurmctld refuses.
     """
     mark = parse_mark(job.mark)
@@ -42,16 +63,11 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
     row = _waiting(job, mark)
-    freed = tuple(_freed(mark, row["Feature"]))
+    freed = (*_freed(mark, row["Feature"]), *more)
     if _changed(job, mark, row, asked[1], freed, reason):
         return True
-    units = _whole_units() if any(setting.startswith("Features=") for setting in freed) else None
-    if units and _changed(job, mark, row, f"mps:{units}", freed, reason):
-        return True
-    if mark.code != "STUCK":
-        advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
-        _update(job, _comment(job, replace(mark, code="STUCK", reasons=advice)))
-    return False
+    units = whole_units() if as_share or any(setting.startswith("Features=") for setting in freed) else None
+    return units is not None and _changed(job, mark, row, f"mps:{units}", freed, reason)
 
 
 def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, ...], reason: str) -> bool:
@@ -66,7 +82,7 @@ def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, .
     return True
 
 
-def _whole_units() -> int | None:
+def whole_units() -> int | None:
     """Return how many shares every GPU of the cluster counts, ``None`` where they differ."""
     units = {
         of_type(counts(node.gres, "mps"), kind) // count

@@ -16,9 +16,10 @@ from gpusage.service.state import State
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import MarkedJob
+from gpusage_hooks.types import MarkedJob, StarvedJob
 
 CONTEXT = samples.context()
+NOTHING: dict[str, object] = {"turned_back": 0, "stuck": [], "rescued": 0, "not_rescued": [], "error": None}
 JOB = replace(samples.marked_job(), stuck="node n1 is idle")
 
 
@@ -33,9 +34,14 @@ class Manager:
 
     def shared_jobs(self, manager: str, states: Sequence[str], context: Context) -> Sequence[MarkedJob]:
         """Answer as an adapter would."""
-        assert (manager, states, context) == (samples.MANAGER, ("waiting",), CONTEXT)
+        assert (manager, states, context) == (samples.MANAGER, ("waiting", "running"), CONTEXT)
         self.looks += 1
         return self.jobs
+
+    def starved_jobs(self, manager: str, context: Context) -> Sequence[StarvedJob]:
+        """Answer as an adapter would."""
+        assert (manager, context) == (samples.MANAGER, CONTEXT)
+        return ()
 
     def turn_back(self, job: MarkedJob, reason: str, context: Context) -> bool:
         """Answer as an adapter would."""
@@ -70,7 +76,7 @@ def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[fl
     clock[0] += 1
     care.look()
     assert manager.turned == ["sample:1: node n1 is idle"]
-    assert care.status() == {"turned_back": 1, "stuck": [], "error": None}
+    assert care.status() == {**NOTHING, "turned_back": 1}
 
 
 def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -> None:
@@ -119,7 +125,7 @@ def test_after_an_error_a_job_is_tried_again_ever_more_seldom(clock: list[float]
     manager.answer = lambda: True
     clock[0] += aftercare.LONGEST_PAUSE_S
     care.look()
-    assert care.status() == {"turned_back": 1, "stuck": [], "error": None}
+    assert care.status() == {**NOTHING, "turned_back": 1}
 
 
 def test_a_job_is_turned_back_once_mode_and_kill_switch_allow_it(clock: list[float]) -> None:

@@ -65,7 +65,12 @@ def test_installing_adds_to_the_sites_lists_and_keeps_what_is_there(site: Site) 
     assert setting(text, "JobSubmitPlugins") == "all_partitions,lua"
     assert setting(text, "CliFilterPlugins") == "lua"
     assert setting(text, "AccountingStorageTRES") == "gres/gpu,gres/mps"
-    for key, name in (("TaskProlog", "task_prolog.sh"), ("Prolog", "prolog.sh"), ("Epilog", "epilog.sh")):
+    for key, name in (
+        ("TaskProlog", "task_prolog.sh"),
+        ("Prolog", "prolog.sh"),
+        ("Epilog", "epilog.sh"),
+        ("TaskEpilog", "task_epilog.sh"),
+    ):
         script = Path(str(setting(text, key)))
         assert script.name == name
         assert os.access(script, os.X_OK)
@@ -176,6 +181,7 @@ def test_what_nodes_must_have_is_named(site: Site) -> None:
         "task_prolog.sh",
         "prolog.sh",
         "epilog.sh",
+        "task_epilog.sh",
     ]
     make_edits(plan_installation(site))
     assert new_node_scripts(plan_installation(site)) == ()

@@ -37,13 +37,32 @@ fi
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
-# holds none: with an old percentage, its user's own MPS daemon would still limit it to the share.
-if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+# holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
+# such a job would still be limited to its share.
+whole=
+case ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-} in
+    "") whole=yes ;;
+    100)
+        share=$(timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            sed -n 's/^ *TresPerNode=gres[:/]\(mps:[0-9]*\).*/\1/p' | head -n 1)
+        if [ -n "$share" ] && [ "$share" != "$GPUSAGE_DECISION" ]; then
+            echo "export GPUSAGE_DECISION=$share"
+            whole=yes
+        fi
+        ;;
+esac
+if [ -n "$whole" ]; then
     for name in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY GPUSAGE_THREAD_PERCENT; do
         eval "[ -z \"\${$name:-}\" ] || echo 'unset $name'"
+        unset "$name"
     done
-    exit 0
+    case ${SLURM_RESTART_COUNT:-0}/${SLURM_STEP_ID:-} in # the batch script has no step; 26.05 calls it -5
+        [1-9]*/ | [1-9]*/-*)
+            echo "print gpusage: this job runs again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
+            ;;
+    esac
 fi
+[ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 
 # cli_filter reads this to let an inner srun ask for the share. The request that sbatch exported stays, because scripts
 # read it. Only the binding that --gpus-per-task implies goes: it would hide the device from every step.

@@ -1,0 +1,123 @@
+"""Jobs that failed because the memory of their share was too small, and how one of them runs again with a whole GPU.
+
+The task epilog, which runs as the job's user on the node, writes `SEEN` behind the job's comment where the batch
+script's output ends in CUDA's words. slurmctld knows the exit status. A user who forges `SEEN` gains one more run of
+that job.
+
+Invariants:
+
+1. A job is rescued at most once: only while Slurm has counted no restart of it, whoever forgets what meanwhile.
+2. It is never held. A requeued job waits two minutes, in which it gets its GPU and ``StartTime=now``; where we are
+   stopped in between, it starts once more as a share. 22.05 gives all shares of one GPU in place of a GPU.
+3. Only the failed task of an array is rescued.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from gpusage.mark import parse_mark
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import MarkedJob, StarvedJob
+from gpusage_slurm import scontrol
+from gpusage_slurm.jobs import Row, base_id, marked_job, rows
+from gpusage_slurm.tres import is_share, parse_list
+from gpusage_slurm.turning_back import give_back, whole_units
+
+SEEN = " [out of GPU memory, says gpusage]"
+GPU_FOR_SHARE = (23, 11)
+"""From this version on a waiting job's share can become a GPU: 22.05 refuses, 24.11 does it."""
+_FAILED = "--states=FAILED"
+_FIRST = (("JobArrayID", 64), ("tres-per-node", 128), ("Comment", 1100))
+_COLUMNS = (
+    *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
+    ("RestartCnt", 8),
+    *(("StartTime", 24), ("EndTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
+)
+_MOST_AT_ONCE = 500
+_LEAVING_S = 20.0
+_PAUSE_S = 0.5
+
+
+def starved_jobs() -> tuple[StarvedJob, ...]:
+    """Return the jobs whose share's memory was too small; see the hook.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    shares = [row["JobArrayID"] for row in rows(_FAILED, columns=_FIRST) if _is_starved(row)]
+    bases = list(dict.fromkeys(map(base_id, shares)))
+    return tuple(_starved(row) for row in _details(bases) if row["JobArrayID"] in shares)
+
+
+def rescue(job: MarkedJob, reason: str) -> bool:
+    """Run *job* again with a whole GPU; see the hook.
+
+    Raises:
+        RequestError: slurmctld refuses, or the job is not starved.
+    """
+    row = next((row for row in _details((base_id(job.job_id),)) if row["JobArrayID"] == job.job_id), None)
+    if row is None or SEEN.strip() not in row["Comment"] or _final(row):
+        message = f"Job {job.job_id} must have failed for want of GPU memory, once; it has not. It is left as it is."
+        raise RequestError(message)
+    if scontrol.version() < GPU_FOR_SHARE and whole_units() is None:
+        return False
+    scontrol.run("scontrol", "requeue", job.job_id)
+    return _given_back(job, reason, f"Comment={row['Comment'].replace(SEEN.strip(), '').rstrip()}")
+
+
+def _given_back(job: MarkedJob, reason: str, comment: str) -> bool:
+    """Give *job*, which was requeued, its GPU as soon as its first run has left the node; only then it waits."""
+    deadline_s = time.monotonic() + _LEAVING_S
+    while not _waits(job) and time.monotonic() < deadline_s:
+        time.sleep(_PAUSE_S)
+    return give_back(job, reason, "StartTime=now", comment, as_share=True)
+
+
+def _waits(job: MarkedJob) -> bool:
+    which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
+    states = {row["JobArrayID"]: row["StateCompact"] for row in rows(*which, columns=_COLUMNS)}
+    return states.get(job.job_id) == "PD"
+
+
+def _details(bases: Sequence[str]) -> Iterator[Row]:
+    """Yield the failed jobs with the ids *bases*, as far as they are marked as shares of ours."""
+    for begin in range(0, len(bases), _MOST_AT_ONCE):
+        which = f"--jobs={','.join(bases[begin : begin + _MOST_AT_ONCE])}"
+        for row in rows(_FAILED, which, columns=_COLUMNS):
+            mark = parse_mark(row["admin_comment"])
+            if mark is not None and mark.of_share:
+                yield row
+
+
+def _is_starved(row: Row) -> bool:
+    return SEEN.strip() in row["Comment"] and any(map(is_share, parse_list(row["tres-per-node"])))
+
+
+def _starved(row: Row) -> StarvedJob:
+    return StarvedJob(
+        job=marked_job(row),
+        started_at_s=_seconds(row["StartTime"]),
+        ended_at_s=_seconds(row["EndTime"]),
+        final=_final(row),
+    )
+
+
+def _final(row: Row) -> str:
+    if row["Requeue"] == "0":
+        return "it was submitted with --no-requeue, or the site requeues no job"
+    if row["RestartCnt"] != "0":
+        return "it was started more than once already"
+    if row["BatchFlag"] == "0" or "+" in row["JobArrayID"]:
+        return "Slurm requeues only batch jobs that have one part"
+    return ""
+
+
+def _seconds(text: str) -> float:
+    """Return seconds since 1970 of the local time *text*; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,139 @@
+"""The task epilog, with a stand-in for scontrol: what it takes for "out of memory", and whose files it reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpusage_slurm.node_side import TASK_EPILOG
+from gpusage_slurm.starving import SEEN
+
+SCONTROL = """#!/bin/sh
+[ "$1" = show ] && cat "$STAND_IN/shown" || printf '%s\\n' "$@" >>"$STAND_IN/told"
+"""
+STARVED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 2.20 GiB",
+    "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+    "RuntimeError: CUDA error: out of memory",
+    "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+    "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[64,512]",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184",
+    "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+    "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes",
+    "cudaErrorMemoryAllocation: out of memory",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+)
+OTHERWISE = (
+    "java.lang.OutOfMemoryError: Java heap space",
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch.",
+    "RuntimeError: CUDA error: device-side assert triggered",
+    "grpc: RESOURCE_EXHAUSTED: quota of requests",
+    "MemoryError",
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node with a job on it; root's tests may run the job as somebody else."""
+
+    folder: Path
+
+    def end(self, output: Path, *, mark: str = "REWRITE", user: int | None = None, **more: str) -> str:
+        """Let the job's batch script end, and return what scontrol was told to set."""
+        (self.folder / "shown").write_text(
+            f"JobId=7 JobName=a b\n   AdminComment=site; gpusage 0123456789ab {mark} gres/gpu:1 -> gres/mps:25 | x \n"
+            f"   Comment=model=a.onnx \n   StdErr={output}\n   StdIn=/dev/null\n   StdOut={output}\n"
+        )
+        told = self.folder / "told"
+        told.write_text("")
+        told.chmod(0o666)
+        path = f"{self.folder}:{os.environ['PATH']}"
+        variables = {"SLURM_JOB_ID": "7", "GPUSAGE_DECISION": "mps:25", "STAND_IN": str(self.folder), "PATH": path}
+        command = ["sh", "-c", TASK_EPILOG.path.read_text()] if user is not None else [str(TASK_EPILOG.path)]
+        timed = {"GPUSAGE_TIMED": "yes"} if user is not None else {}
+        subprocess.run(command, env={**variables, **timed, **more}, check=True, timeout=30, user=user, cwd="/")
+        return told.read_text()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory(prefix="gpusage-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "scontrol").write_text(SCONTROL)
+        (folder / "scontrol").chmod(0o755)
+        yield Node(folder)
+
+
+def written(node: Node, text: str) -> Path:
+    output = node.folder / "output"
+    output.write_text(text)
+    return output
+
+
+@pytest.mark.parametrize("line", STARVED)
+def test_cuda_s_words_at_the_end_are_known_and_the_user_is_told(node: Node, line: str) -> None:
+    output = written(node, f"Traceback:\n{line}\nsome lines more\n")
+    assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx{SEEN}\n"
+    assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:25," in output.read_text()
+
+
+@pytest.mark.parametrize("line", OTHERWISE)
+def test_other_words_are_not(node: Node, line: str) -> None:
+    output = written(node, f"{line}\n")
+    assert node.end(output) == ""
+    assert output.read_text() == f"{line}\n"
+
+
+def test_only_the_end_counts(node: Node) -> None:
+    """A job that coped with it once, long ago, failed for another reason."""
+    assert node.end(written(node, STARVED[0] + "\nstep" * 10_000)) == ""
+
+
+@pytest.mark.parametrize("more", [{"GPUSAGE_DECISION": ""}, {"SLURM_STEP_ID": "0"}, {"SLURM_JOB_ID": "7; true"}])
+def test_other_jobs_and_inner_steps_are_left_alone(node: Node, more: dict[str, str]) -> None:
+    assert node.end(written(node, STARVED[0]), **more) == ""
+
+
+def test_a_job_that_has_its_gpu_back_is_left_alone(node: Node) -> None:
+    assert node.end(written(node, STARVED[0]), mark="BACK") == ""
+
+
+def test_the_batch_script_of_26_05_and_a_task_of_an_array(node: Node) -> None:
+    task = {"SLURM_STEP_ID": "-5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
+    assert node.end(written(node, STARVED[0]), **task).startswith("update\nJobId=5_2\n")
+
+
+def test_a_fifo_in_the_place_of_the_output_is_not_waited_for(node: Node) -> None:
+    fifo = node.folder / "fifo"
+    os.mkfifo(fifo)
+    assert node.end(fifo) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run as somebody else")
+def test_a_link_to_a_file_that_its_user_may_not_read_is_not_read(node: Node) -> None:
+    """It is put in the place of the output, and ends in the words."""
+    secret = written(node, STARVED[0])
+    secret.chmod(0o600)
+    link = node.folder / "link"
+    link.symlink_to(secret)
+    assert node.end(link, user=65534) == ""
+    assert secret.read_text() == STARVED[0]
+    assert node.end(link, user=0) != ""
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=300))
+def test_any_output_is_survived(node: Node, content: bytes) -> None:
+    output = node.folder / "output"
+    output.write_bytes(content)
+    assert node.end(output) == ""
+    assert output.read_bytes() == content
