@@ -9,11 +9,13 @@ from __future__ import annotations
 import pwd
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import click
 
 from gpusage.advisor import make_advisor
 from gpusage.cli import tables
+from gpusage.cli.as_profile import write_profiles
 from gpusage.cli.decision_lines import document, lines
 from gpusage.configuration_file import load_configuration, read_configuration
 from gpusage.mark import parse_mark
@@ -27,8 +29,14 @@ SCHEMA = "gpusage.decisions/1"
 USUAL_COUNT = 20
 
 
-def decisions(job_id: str, count: int | None, user: str, *, as_json: bool) -> None:
+def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | None, *, as_json: bool) -> None:
     """Show what was done to a job, and why; without a job, what was decided last."""
+    if profile_folder is not None:
+        if job_id or count or user or as_json:
+            message = "--as-profile writes all that the store has; leave out JOBID, --last, --user and --json."
+            raise click.UsageError(message)
+        write_profiles(profile_folder)
+        return
     if job_id and (count or user):
         message = "JOBID names one job; leave out --last and --user."
         raise click.UsageError(message)

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.learning.profile_rows import COLUMNS
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu, Mode, ModelGraph, Optimizer, Precision, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.profiling.table import COLUMNS, OPERATOR_COLUMNS, CsvTable
+from gpusage_lab.profiling.table import OPERATOR_COLUMNS, CsvTable
 from gpusage_lab.zoo.cards import Zoo, key_of_profiled, load_zoo
 
 FOLDER = "profile"

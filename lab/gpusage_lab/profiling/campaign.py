@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpusage.learning.profile_rows import COLUMNS
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_lab.profiling import mps as mps_of
 from gpusage_lab.profiling.crew import Crew
@@ -18,7 +19,7 @@ from gpusage_lab.profiling.gauges import Gauges, NoGauges, open_gauges
 from gpusage_lab.profiling.items import Item, Kind, Sharing
 from gpusage_lab.profiling.plan import ON_CPU, Costs, Slots, estimate_s, is_too_large, pending
 from gpusage_lab.profiling.rows import operator_rows_of, rows_of
-from gpusage_lab.profiling.table import COLUMNS, OPERATOR_COLUMNS, CsvTable
+from gpusage_lab.profiling.table import OPERATOR_COLUMNS, CsvTable
 
 CLOSING_S = 5.0
 """Of a budget, kept for ending workers and MPS."""

@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
+from gpusage.learning.profile_rows import COLUMNS
 from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Sharing, Side
 from gpusage_lab.profiling.plan import shape_text
-from gpusage_lab.profiling.table import COLUMNS, OPERATOR_COLUMNS
+from gpusage_lab.profiling.table import OPERATOR_COLUMNS
 
 Facts = Mapping[str, Any]
 """Of the machine: the same in every row."""

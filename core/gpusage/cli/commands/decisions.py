@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from gpusage.cli.deferred import run_by
@@ -14,6 +16,13 @@ from gpusage.cli.options import json_option
     "--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="Show the last N decisions.  [default: 20]"
 )
 @click.option("--user", metavar="NAME", default="", help="Show only this user's jobs.")
+@click.option(
+    "--as-profile",
+    "profile_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Instead, write what jobs did alone on a whole GPU as tables that 'gpusage train --data FOLDER' reads.",
+)
 @json_option
 @run_by("gpusage.cli.decisions:decisions")
 def command() -> None:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.learning.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import profiled as profiled_tables
 from gpusage_lab.learning import step_fit, step_samples
@@ -24,7 +25,7 @@ from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Side
 from gpusage_lab.profiling.rows import rows_of
 from gpusage_lab.profiling.suites import TINY, job
-from gpusage_lab.profiling.table import COLUMNS, CsvTable
+from gpusage_lab.profiling.table import CsvTable
 from measurements import write_measurements
 
 pytest.importorskip("sklearn")

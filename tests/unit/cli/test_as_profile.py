@@ -1,0 +1,52 @@
+"""What jobs did alone on a GPU becomes rows that the laboratory reads."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Granted, Workload
+from gpusage_lab.learning.profiled import profiled
+from gpusage_lab.measurements.tables import DataFolder
+from records import RECORD, USAGE
+
+NUMBER = "69215f4a0c3e"
+SOLO = replace(
+    USAGE, granted=Granted(), alone_s=3595.0, gpu_utilization=0.97, started_at_s=1_700_000_000.0, number=NUMBER
+)
+
+
+@pytest.fixture
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/d.db"
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "{url}"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    workload = Workload(batch_size=64, steps=1000)
+    with closing(open_store(url)) as store:
+        store.record(replace(RECORD, number=NUMBER, model="torchvision:resnet50", workload=workload))
+        store.record_usage([SOLO, replace(SOLO, job_id="8", gpu_utilization=0.5), replace(USAGE, job_id="9")])
+
+
+@pytest.mark.usefixtures("_store")
+def test_solo_runs_are_read_by_the_laboratory_and_a_slow_host_teaches_memory_alone(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["decisions", "--as-profile", str(tmp_path / "data")])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("2 of 3 runs were alone on a whole GPU: 2 rows")
+    runs = [run for run in profiled(DataFolder(tmp_path / "data")).runs if run.campaign == "site-v100-sxm2-16gb"]
+    figures = sorted((dict(run.figures) for run in runs), key=len)
+    assert figures[0] == {"process_bytes": 2e9}
+    assert figures[1] == {"process_bytes": 2e9, "step_time_s": pytest.approx(3.7), "gpu_utilization": 0.97}
+    assert all(run.is_alone and run.key == "profile:torchvision:resnet50" for run in runs)
+
+
+@pytest.mark.usefixtures("_store")
+def test_it_writes_all_or_nothing(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["decisions", "7", "--as-profile", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "leave out JOBID" in result.output
