@@ -26,7 +26,8 @@ _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
 _COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
 MAXIMUM_BYTES = 1024
 """Of an admin comment."""
-_REFUSED = "generic resource"
+_REFUSED = ("generic resource", "GRES specification")
+"""How 22.05 says that it changes no share, and no slice, into a GPU."""
 _CURE = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
 
 
@@ -76,21 +77,22 @@ def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, .
     try:
         _update(job, f"Gres={_restored(row, mark, gpu)}", *freed, _comment(job, back))
     except RequestError as error:
-        if _REFUSED not in str(error):
+        if not any(words in str(error) for words in _REFUSED):
             raise
         return False
     return True
 
 
 def whole_units() -> int | None:
-    """Return how many shares every GPU of the cluster counts, ``None`` where they differ."""
+    """Return how many shares every GPU that can be shared counts, ``None`` where they differ."""
     units = {
         of_type(counts(node.gres, "mps"), kind) // count
         for node in map(parse_node, scontrol.nodes())
         for kind, count in counts(node.gres, "gpu").items()
         if count
     }
-    return units.pop() or None if len(units) == 1 else None
+    units.discard(0)  # of slices, and other GPUs that are not shared
+    return units.pop() if len(units) == 1 else None
 
 
 def _freed(mark: Mark, features: str) -> Iterator[str]:
