@@ -28,6 +28,8 @@ MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"
 RUN_S = 20
 REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
+STARVES = f"{sys.executable} {Path(__file__).parent / 'starves.py'}"
+RESCUE_S = 40
 console = Console(highlight=False, width=max(Console().width, 100))
 
 
@@ -82,6 +84,8 @@ def main() -> None:
         jobs = [submit(cluster, example) for example in EXAMPLES]
         say("Where they run")
         show_places(cluster, jobs)
+        say("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
+        show_rescue(cluster)
         say("kill -9 gpusaged: the next job goes through as its user wrote it")
         kill_daemon(cluster)
         show_untouched(cluster)
@@ -94,12 +98,12 @@ def say(text: str) -> None:
     console.print(f"\n[bold]== {text}[/bold]")
 
 
-def submit(cluster: Sandbox, example: Example) -> str:
+def submit(cluster: Sandbox, example: Example, script: str = f"{REPORT}; sleep {RUN_S}") -> str:
     """Submit *example* as a user would, show what sbatch says, and return the job's number."""
     typed = [option.replace(f"{MODELS}/", "") for option in example.options]
     console.print(f"\n[cyan]$ sbatch {' '.join(typed)} job.sh[/cyan]   [dim]# {example.why}[/dim]", soft_wrap=True)
     started_s = time.monotonic()
-    done = cluster.run("sbatch", "--parsable", *example.options, f"--wrap={REPORT}; sleep {RUN_S}")
+    done = cluster.run("sbatch", "--parsable", *example.options, f"--wrap={script}")
     took_ms = 1000 * (time.monotonic() - started_s)
     for line in done.stderr.splitlines():
         console.print(f"  [green]{line.removeprefix('sbatch: ')}[/green]", soft_wrap=True)
@@ -144,6 +148,19 @@ def shared(found: dict[str, tuple[str, str, str]]) -> list[list[str]]:
         if share != "-":
             groups.setdefault((node, gpu), []).append(job)
     return list(groups.values())
+
+
+def show_rescue(cluster: Sandbox) -> None:
+    """Let a job ask for more memory than its cap allows, as PyTorch would fail, and show how it comes to its end."""
+    options = (*EXAMPLES[0].options, "--open-mode=append", "--job-name=starves")
+    job = submit(cluster, Example(why="its batch turns out larger than it says", options=options), STARVES)
+    path = cluster.layout.jobs / f"slurm-{job}.out"
+    deadline_s = time.monotonic() + RESCUE_S
+    while "trained" not in (path.read_text(encoding="utf-8") if path.exists() else ""):
+        if time.monotonic() > deadline_s:
+            sys.exit("demo: error: the job was not rescued")
+        time.sleep(0.2)
+    console.print(path.read_text(encoding="utf-8").rstrip(), soft_wrap=True)
 
 
 def kill_daemon(cluster: Sandbox) -> None:

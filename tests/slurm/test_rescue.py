@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ exit ${STATUS:-1}
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n[learning]\nrefresh_s = 1\n")
         yield sandbox
 
 
@@ -73,6 +74,14 @@ def output(sandbox: Sandbox, job: str) -> str:
     return (sandbox.layout.jobs / f"slurm-{job}.out").read_text()
 
 
+def booked_mib(sandbox: Sandbox) -> float:
+    """Return the memory that the next share for that model is to book, at the pessimistic end."""
+    job = shared(sandbox)
+    (told,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
+    sandbox.run("scancel", job)
+    return float(told["need"]["memory_bytes"]["high"]) / 2**20
+
+
 def test_it_runs_again_once_with_a_whole_gpu_and_the_user_is_told(sandbox: Sandbox) -> None:
     """The second start does not wait two minutes as requeued jobs do; an inner srun has the whole GPU as well."""
     job = shared(sandbox)
@@ -97,6 +106,8 @@ def test_it_runs_again_once_with_a_whole_gpu_and_the_user_is_told(sandbox: Sandb
     assert seen.decision is not None
     assert seen.decision.decision.request.memory_cap_bytes
     store.close()
+    cap_mib = int(first.partition("M ")[0].removeprefix("cap=0="))
+    wait(lambda: booked_mib(sandbox) >= 1.2 * cap_mib)  # the same model is not shrunk that far again
 
 
 def test_no_loop_no_requeue_against_its_users_word_and_only_the_failed_task(sandbox: Sandbox) -> None:
