@@ -1,4 +1,4 @@
-"""A training that needs 3 GiB, on no GPU: where its cap is smaller it fails as PyTorch does, else it says what it had."""
+"""A training that needs 3 GiB, on no GPU: where its cap is smaller it fails as PyTorch does."""
 
 from __future__ import annotations
 
