@@ -53,7 +53,8 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
 def ran(sandbox: Sandbox, *options: str, comment: str = COMMENT) -> str:
     """Return a job that has run: it computes for a second, and NVML shows its memory."""
     facts = sandbox.layout.jobs / "facts"
-    script = f"echo process $$ 3000000000 >>{facts}; python3 -c '{BUSY}'; sleep 2"
+    shown = f"printf '%s' '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}"
+    script = f"{shown}; python3 -c '{BUSY}'; sleep 2"
     command = ("sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={comment}", *options, f"--wrap={script}")
     return sandbox.run(*command, check=False).stdout.strip()
 
@@ -80,7 +81,7 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
     assert usage["memory_bytes"] == 3_000_000_000
     assert usage["cpu_s"] >= 0.9
     assert usage["alone_s"] > 0
-    shown = sandbox.run("gpusage", "decisions", job).stdout
+    shown = " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
     assert "used 40 % of its time, 30 % of its SMs, 2.8 GiB, completed after" in shown
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
         (observed,) = store.usage(job_id=job)
