@@ -63,6 +63,17 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoneySettings:
+    """What GPUs cost the site.
+
+    Attributes:
+        price_per_hour: Of one GPU, by the catalogue's name or an alias of it: ``{ v100 = 3.06 }``.
+    """
+
+    price_per_hour: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that a site can set.
 
@@ -81,6 +92,7 @@ class Configuration:
     daemon: DaemonSettings = DaemonSettings()
     store: StoreSettings = StoreSettings()
     learning: LearningSettings = LearningSettings()
+    money: MoneySettings = MoneySettings()
     managers: Mapping[str, ManagerSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 

@@ -63,7 +63,7 @@ CHOOSERS = {"program": program, **{name: by_rule(order) for name, order in RULES
 
 @pytest.mark.parametrize("name", CHOOSERS)
 @given(problem=problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_plan_holds(name: str, problem: tuple[list[PlannedJob], list[NodeGroup]]) -> None:
     jobs, groups = problem
     plan = make_plan(jobs, groups, _chooser(name))

@@ -135,8 +135,8 @@ def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[Mod
 
     Args:
         models: The words.
-        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``shape``, and those of `share_wish_options`;
-            ``None`` or absent where not given.
+        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``steps``, ``shape``, and those of
+            `share_wish_options`; ``None`` or absent where not given.
 
     Raises:
         RequestError: A word is malformed.
@@ -157,7 +157,7 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
     wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
-    for key in ("batch", "mode", "precision", "optimizer", *wishes):
+    for key in ("batch", "mode", "precision", "optimizer", "steps", *wishes):
         value = options.get(wishes.get(key, key))
         if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import documents, explain, explain_page, figures, options, shares, tables
+from gpusage.cli import documents, explain, explain_page, figures, money, options, shares, tables
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.pages import curves
 from gpusage.policies.place import LIMITING
@@ -40,6 +40,7 @@ def predict(
     models: tuple[str, ...],
     gpus: tuple[str, ...],
     output: Path | None,
+    deadline_s: float | None,
     *,
     explains: bool,
     as_json: bool,
@@ -48,6 +49,7 @@ def predict(
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     asked = shares.read_shares(run)
     predictions = _predictions(options.read_requests(models, run), gpus, asked)
+    bills = [money.bill_of(needs, run.steps, deadline_s, advisor().catalogue) for _, run, needs in predictions]
     explanations = [
         _explanations(graph, run, needs if gpus else needs[-1:], asked) if explains or output else ()
         for graph, run, needs in predictions
@@ -56,11 +58,15 @@ def predict(
         _write_page(output, predictions, explanations, asked)
     pairs = list(zip(predictions, explanations if explains else [()] * len(predictions), strict=True))
     if as_json:
-        entries = [_document(*prediction, explained) for prediction, explained in pairs]
+        entries = [
+            money.document(_document(*prediction, explained), bill)
+            for (prediction, explained), bill in zip(pairs, bills, strict=True)
+        ]
         tables.print_json({"schema": SCHEMA, "predictions": entries})
         return
-    for prediction, explained in pairs:
+    for (prediction, explained), bill in zip(pairs, bills, strict=True):
         _show(*prediction)
+        money.show(bill)
         _show_explanations(explained)
     tables.show(LEGEND)
 

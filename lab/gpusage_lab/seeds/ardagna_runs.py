@@ -89,7 +89,7 @@ class MeasuredRun(NamedTuple):
 def runs(data: DataFolder) -> list[MeasuredRun]:
     """Return the runs of all sources whose file is there."""
     sources = {
-        "gavel_solo.csv": _gavel,
+        "gavel_solo.csv": gavel,
         "sia_step_times.csv": _sia,
         "zeus_power_time.csv": _zeus,
         "torchvision_gpu_bench.csv": _torchvision,
@@ -97,7 +97,7 @@ def runs(data: DataFolder) -> list[MeasuredRun]:
     return [run for file, load in sources.items() if file in data for run in load(data)]
 
 
-def _gavel(data: DataFolder) -> Iterator[MeasuredRun]:
+def gavel(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Gavel's runs of 2020 on one host; a job on several GPUs counts each one's steps."""
     rows = data.read("gavel_solo.csv")
     rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["consolidated"] == "yes")]

@@ -8,12 +8,14 @@ import click
 
 from gpusage.cli import options, shares
 from gpusage.cli.deferred import run_by
+from gpusage.cli.durations import read_duration
 
 EXAMPLE = """\b
 Examples:
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
   gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
+  gpusage predict examples/models/resnet50.onnx --batch 64 --steps 100000 --deadline 8h
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
 """
 
@@ -23,6 +25,14 @@ Examples:
 @options.gpu_option(multiple=True)
 @options.workload_options
 @shares.share_options
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps to run: adds the run time, and its price.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    metavar="TIME",
+    callback=read_duration,
+    help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
+)
 @click.option(
     "--explain",
     "explains",

@@ -1,12 +1,12 @@
 """What starts now: one mixed-integer program at each event.
 
-For each job that waits, either one way to run it starts now, or the job waits on. What waiting will cost it is
-estimated: its best way, after the time that the jobs before it keep the whole cluster busy, and a turn of GPUs.
+Each waiting job starts now, in one way, or later; "later" is a relaxation of all that is still to come
+(`gpusage.policies.capacity.horizon`). What is paid are GPUs by the period, and lateness.
 
 Invariants:
 
-1. What starts fits: for each size 1, 2, 4... the jobs that need as many GPUs or more find that many free on one node.
-   Sizes are powers of two, so this is enough to place them all.
+1. What starts now fits: for each size 1, 2, 4... the jobs that need as many GPUs or more find that many free on one
+   node. Sizes are powers of two, so this is enough to place them all.
 2. While a job waits, at least one node is active.
 """
 
@@ -14,53 +14,197 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
-from gpusage.policies.capacity.mixed_integer import FloatArray, Limits, Program, Row, solve
-from gpusage.policies.capacity.problem import HOUR_S, NodeGroup, NodeType, Option
+from gpusage.policies.capacity.horizon import FloatArray, Ways, edges, later, overlap_s
+from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
+from gpusage.policies.capacity.problem import NodeGroup, Option
 from gpusage.policies.capacity.state import Choice, State, Waiting
 
-LEAST_WINDOW = 60
+LEAST_WINDOW = 40
 WINDOW_PER_GPU = 2
 """Jobs that are looked at, per free GPU; those that press least are left for a later event."""
-IDLE_SHARE = 0.3
-"""A GPU that is not used now stays idle for about this share of a job's time, where few jobs wait."""
-WAITING_SHARE = 0.02
-"""An hour of waiting counts as this share of what the job's GPUs cost in an hour, so that nothing waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """A column of the program: one job, one way to run it, and its cost now less its cost later."""
+class Supply:
+    """GPUs of one name that a group of nodes can have: how many on a node at most, and their price."""
 
-    index: int
-    option: Option
-    cost: float
+    group: NodeGroup
+    gpu: str
+    gpu_count: int
+    price_per_s: float
+
+
+class _Event:
+    """One event as columns and rows: starts now, nodes opened now, later starts, and GPUs paid in each period."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.window = _window(state)
+        self.jobs = [each for _, each in self.window]
+        self.gpus = list(dict.fromkeys(kind.gpu for group in state.groups for kind in group.types))
+        self.edges_s = edges(state, self.jobs)
+        self.lengths_s = np.diff(self.edges_s)
+        self.closed = list(state.closed())
+        self.starts = list(self._starts())
+        self.later = later(self.jobs, self.gpus, self.edges_s[1:-1])
+        self.supplies = [supply for group in state.groups for supply in _supplies(group)]
+        self.first_opening = len(self.starts)
+        self.first_later = self.first_opening + len(self.closed)
+        self.first_paid = self.first_later + len(self.later)
+        self.count = self.first_paid + len(self.supplies) * len(self.lengths_s)
+
+    def _starts(self) -> Iterator[tuple[int, Option]]:
+        """Yield each way in which a job could start now."""
+        room = _room(self.state)
+        for place, each in enumerate(self.jobs):
+            for option in each.options:
+                if option.gpu_count <= room.get(option.type.name, 0):
+                    yield place, option
+
+    def program(self) -> Program:
+        now = self.now()
+        costs = np.zeros(self.count)
+        costs[: self.first_opening] = now.costs(self.jobs, self.state.now_s)
+        costs[self.first_later : self.first_paid] = self.later.costs(self.jobs, self.state.now_s)
+        prices = np.array([supply.price_per_s for supply in self.supplies])
+        costs[self.first_paid :] = np.outer(prices, self.lengths_s).ravel()
+        highest = np.ones(self.count)
+        for place, (group, _) in enumerate(self.closed):
+            highest[self.first_opening + place] = len(self.state.off[group.name])
+        highest[self.first_paid :] = np.inf
+        whole = np.zeros(self.count, dtype=np.bool_)
+        whole[: self.first_later] = True
+        return Program(costs=costs, highest=highest, whole=whole, rows=list(self.rows(now)))
+
+    def now(self) -> Ways:
+        """Return the starts now as columns."""
+        return Ways(
+            job=np.array([place for place, _ in self.starts], dtype=np.int64),
+            gpu=np.array([self.gpus.index(option.type.gpu) for _, option in self.starts], dtype=np.int64),
+            gpu_count=np.array([float(option.gpu_count) for _, option in self.starts]),
+            time_s=np.array([option.time_s for _, option in self.starts]),
+            start_s=np.zeros(len(self.starts)),
+        )
+
+    def paid(self, place: int, period: int) -> int:
+        """Return the column of the GPUs that the supply at *place* has in a period."""
+        return self.first_paid + place * len(self.lengths_s) + period
+
+    def rows(self, now: Ways) -> Iterator[Row]:
+        yield from self._once(now)
+        busy_s, on_s = self._taken_s()
+        yield from self._use(now, busy_s)
+        yield from self._owned(on_s)
+        yield from self._there()
+        yield from self._sizes()
+        yield from self._opened()
+
+    def _opened(self) -> Iterator[Row]:
+        """Yield rows of nodes that open: no more than are off, and one where none is active."""
+        for name, off in self.state.off.items():
+            columns = [self.first_opening + place for place, (group, _) in enumerate(self.closed) if group.name == name]
+            if columns:
+                yield Row(columns=columns, factors=[1.0] * len(columns), high=float(len(off)))
+        if not self.state.active and self.closed:
+            count = len(self.starts)
+            yield Row(columns=range(count), factors=[1.0] * count, low=1.0, high=float(count))
+
+    def _once(self, now: Ways) -> Iterator[Row]:
+        """Yield a row per job: it starts once."""
+        jobs = np.concatenate([now.job, self.later.job])
+        columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
+        order = np.argsort(jobs, kind="stable")
+        for own in np.split(columns[order], np.cumsum(np.bincount(jobs, minlength=len(self.jobs)))[:-1]):
+            yield Row(columns=own, factors=np.ones(len(own)), low=1.0, high=1.0)
+
+    def _use(self, now: Ways, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
+        """Yield a row per GPU and period: no more GPUs are used than paid."""
+        gpu = np.concatenate([now.gpu, self.later.gpu])
+        columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
+        use_s = np.concatenate([now.use_s(self.edges_s), self.later.use_s(self.edges_s)])
+        for number, name in enumerate(self.gpus):
+            supplies = [place for place, supply in enumerate(self.supplies) if supply.gpu == name]
+            running_s = np.sum([busy_s[place] for place in supplies], axis=0)
+            for period, length_s in enumerate(self.lengths_s.tolist()):
+                chosen = (gpu == number) & (use_s[:, period] > 0.0)
+                paid = [self.paid(place, period) for place in supplies]
+                yield Row(
+                    columns=np.concatenate([columns[chosen], paid]).astype(np.int64),
+                    factors=np.concatenate([use_s[chosen, period] / length_s, [-1.0] * len(paid)]),
+                    high=-float(running_s[period]) / length_s,
+                )
+
+    def _taken_s(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Return GPU seconds in each period, for each supply: those of running jobs, and those of their whole nodes."""
+        busy, on = ([np.zeros(len(self.lengths_s)) for _ in self.supplies] for _ in range(2))
+        places = {(supply.group.name, supply.gpu): place for place, supply in enumerate(self.supplies)}
+        for node in self.state.active:
+            place = places[node.group.name, node.type.gpu]
+            left_s = [self._periods(each.start_s + each.option.time_s - self.state.now_s) for each in node.running]
+            counts = [each.option.gpu_count for each in node.running]
+            busy[place] += sum((count * left for count, left in zip(counts, left_s, strict=True)), np.zeros(1))
+            on[place] += node.type.gpu_count * np.max(left_s, axis=0)
+        return busy, on
+
+    def _periods(self, end_s: float) -> FloatArray:
+        """Return how much of each period lies before *end_s*; what is overdue ends in a moment."""
+        return overlap_s(np.zeros(1), np.array([max(end_s, 1.0)]), self.edges_s)
+
+    def _owned(self, on_s: Sequence[FloatArray]) -> Iterator[Row]:
+        """Yield rows of what is paid at least: active nodes until their last job ends, and new ones at first."""
+        for place, supply in enumerate(self.supplies):
+            new = [
+                (self.first_opening + column, -float(kind.gpu_count))
+                for column, (group, kind) in enumerate(self.closed)
+                if group.name == supply.group.name and kind.gpu == supply.gpu
+            ]
+            for period, length_s in enumerate(self.lengths_s.tolist()):
+                opening = () if period else new
+                columns = [self.paid(place, period), *(column for column, _ in opening)]
+                factors = [1.0, *(factor for _, factor in opening)]
+                yield Row(columns=columns, factors=factors, low=float(on_s[place][period]) / length_s, high=np.inf)
+
+    def _there(self) -> Iterator[Row]:
+        """Yield rows of what is paid at most: the nodes that there are."""
+        for group in self.state.groups:
+            own = [(place, each) for place, each in enumerate(self.supplies) if each.group is group]
+            for period in range(len(self.lengths_s)):
+                columns = [self.paid(place, period) for place, _ in own]
+                factors = [1.0 / each.gpu_count for _, each in own]
+                yield Row(columns=columns, factors=factors, high=float(group.node_count))
+
+    def _sizes(self) -> Iterator[Row]:
+        """Yield a row per type and size: so many pieces of as many GPUs are free on its nodes."""
+        by_type: dict[str, list[int]] = {}
+        for column, (_, option) in enumerate(self.starts):
+            by_type.setdefault(option.type.name, []).append(column)
+        for name, columns in by_type.items():
+            for size in sorted({self.starts[column][1].gpu_count for column in columns}):
+                large = [column for column in columns if self.starts[column][1].gpu_count >= size]
+                new = [self.first_opening + place for place, (_, kind) in enumerate(self.closed) if kind.name == name]
+                pieces = [-float(kind.gpu_count // size) for _, kind in self.closed if kind.name == name]
+                factors = [self.starts[column][1].gpu_count / size for column in large]
+                free = sum(node.free_count // size for node in self.state.active if node.type.name == name)
+                yield Row(columns=[*large, *new], factors=[*factors, *pieces], high=float(free))
 
 
 def decide(state: State, limits: Limits) -> Choice:
     """Return what starts now, at about the least cost now and later."""
-    window = _window(state)
-    crowd = Crowd(state, window)
-    later = [crowd.later_cost(place) for place in range(len(window))]
-    idle_s = crowd.idle_s
-    closed = list(state.closed())
-    starts = list(_starts(state, window, crowd))
-    if not starts:
+    event = _Event(state)
+    if not event.starts:
         return Choice(starts=(), opened={}, gap=0.0)
-    opening = [kind.price_per_hour / HOUR_S * idle_s for _, kind in closed]
-    program = Program(
-        costs=np.array([*(start.cost for start in starts), *opening]),
-        highest=np.array([*(1.0 for _ in starts), *(float(len(state.off[group.name])) for group, _ in closed)]),
-        rows=list(_rows(state, starts, closed)),
-        offset=sum(later),
-    )
-    solution = solve(program, limits, _first(program, starts, closed, state))
-    taken = [(start.index, start.option) for start, value in zip(starts, solution.values, strict=False) if value]
-    counts = solution.values[len(starts) :].tolist()
-    opened = {(group.name, kind.name): count for (group, kind), count in zip(closed, counts, strict=True) if count}
+    solution = solve(event.program(), limits)
+    values = np.rint(solution.values[: event.first_later]).astype(np.int64).tolist()
+    taken = [
+        (event.window[place][0], option) for (place, option), value in zip(event.starts, values, strict=False) if value
+    ]
+    counts = values[event.first_opening :]
+    opened = {
+        (group.name, kind.name): count for (group, kind), count in zip(event.closed, counts, strict=True) if count
+    }
     return Choice(starts=taken, opened=opened, gap=solution.gap)
 
 
@@ -75,58 +219,11 @@ def _window(state: State) -> list[tuple[int, Waiting]]:
     return order[: max(LEAST_WINDOW, WINDOW_PER_GPU * free)]
 
 
-class Crowd:
-    """What the jobs that wait do to each other: how long each waits for those before it, and whom each holds up.
-
-    Attributes:
-        load: Jobs that wait, per GPU of the whole cluster, at most 1.
-        idle_s: How long a GPU that is not used now is likely to stay idle.
-        ahead_s: How long the jobs before each one keep the whole cluster busy.
-        others: What it costs, for each second that a job keeps one GPU, that all others which hurry wait longer.
-        behind: The same of those that come after it.
-    """
-
-    def __init__(self, state: State, window: Sequence[tuple[int, Waiting]]) -> None:
-        self.state = state
-        self.jobs = [each for _, each in window]
-        self.load = min(len(self.jobs) / state.gpu_count, 1.0)
-        self.idle_s = IDLE_SHARE * (1.0 - self.load) * fmean(each.cheapest.time_s for each in self.jobs)
-        work_s = np.array([each.cheapest.gpu_count * each.cheapest.time_s for each in self.jobs]) / state.gpu_count
-        self.ahead_s = np.cumsum(work_s) - work_s
-        hurries = np.array([each.latest_start_s for each in self.jobs]) < state.now_s + work_s.sum()
-        prices_per_s = np.array([each.job.late_price_per_hour for each in self.jobs]) / HOUR_S * hurries
-        prices = prices_per_s * self.load / state.gpu_count
-        self.others = prices.sum() - prices
-        self.behind = prices.sum() - np.cumsum(prices)
-
-    def later_cost(self, place: int) -> float:
-        """Return what the job at *place* will cost if it does not start now."""
-        each = self.jobs[place]
-        turn_s = (2.0 - self.load) * each.fastest.time_s
-        start_s = self.state.now_s + turn_s + float(self.ahead_s[place])
-        hold_up = float(self.behind[place])
-        return min(self._cost(each, option, start_s, hold_up) for option in each.options)
-
-    def cost_now(self, place: int, option: Option) -> float:
-        """Return what it costs that the job at *place* starts now."""
-        return self._cost(self.jobs[place], option, self.state.now_s, float(self.others[place]))
-
-    def _cost(self, each: Waiting, option: Option, start_s: float, hold_up: float) -> float:
-        """Return the price of the job's GPUs, of its lateness, of those it holds up, and a little for its waiting."""
-        waits = WAITING_SHARE * each.cheapest.cost * (start_s - self.state.now_s) / each.cheapest.time_s
-        late = each.job.late_cost(start_s + option.time_s)
-        return option.cost + late + waits + hold_up * option.gpu_count * option.time_s
-
-
-def _starts(state: State, window: Sequence[tuple[int, Waiting]], crowd: Crowd) -> Iterator[Start]:
-    """Yield each way in which a job could start now; it saves the time that its GPUs would else be idle."""
-    room = _room(state)
-    for place, (index, each) in enumerate(window):
-        later = crowd.later_cost(place)
-        for option in each.options:
-            if option.gpu_count <= room.get(option.type.name, 0):
-                saved = option.gpu_count * option.type.gpu_price_per_s * min(crowd.idle_s, option.time_s)
-                yield Start(index=index, option=option, cost=crowd.cost_now(place, option) - saved - later)
+def _supplies(group: NodeGroup) -> Iterator[Supply]:
+    for gpu in dict.fromkeys(kind.gpu for kind in group.types):
+        kinds = [kind for kind in group.types if kind.gpu == gpu]
+        price = min(kind.gpu_price_per_s for kind in kinds)
+        yield Supply(group=group, gpu=gpu, gpu_count=max(kind.gpu_count for kind in kinds), price_per_s=price)
 
 
 def _room(state: State) -> dict[str, int]:
@@ -138,54 +235,3 @@ def _room(state: State) -> dict[str, int]:
     ]:
         room[name] = max(room.get(name, 0), count)
     return room
-
-
-def _rows(state: State, starts: Sequence[Start], closed: Sequence[tuple[NodeGroup, NodeType]]) -> Iterator[Row]:
-    by_job: dict[int, list[int]] = {}
-    by_type: dict[str, list[int]] = {}
-    for column, start in enumerate(starts):
-        by_job.setdefault(start.index, []).append(column)
-        by_type.setdefault(start.option.type.name, []).append(column)
-    for columns in by_job.values():
-        yield Row(columns=columns, factors=[1.0] * len(columns), high=1.0)
-    for name, columns in by_type.items():
-        yield from _sizes(state, starts, closed, name, columns)
-    new = range(len(starts), len(starts) + len(closed))
-    for name, off in state.off.items():
-        columns = [column for column, (group, _) in zip(new, closed, strict=True) if group.name == name]
-        if columns:
-            yield Row(columns=columns, factors=[1.0] * len(columns), high=float(len(off)))
-    if not state.active and closed:
-        yield Row(columns=list(range(len(starts))), factors=[1.0] * len(starts), low=1.0, high=float(len(starts)))
-
-
-def _sizes(
-    state: State,
-    starts: Sequence[Start],
-    closed: Sequence[tuple[NodeGroup, NodeType]],
-    name: str,
-    columns: Sequence[int],
-) -> Iterator[Row]:
-    """Yield a row for each size: so many pieces of as many GPUs are free on nodes of the type *name*."""
-    for size in sorted({starts[column].option.gpu_count for column in columns}):
-        large = [column for column in columns if starts[column].option.gpu_count >= size]
-        new = [len(starts) + place for place, (_, kind) in enumerate(closed) if kind.name == name]
-        pieces = [-float(kind.gpu_count // size) for _, kind in closed if kind.name == name]
-        factors = [starts[column].option.gpu_count / size for column in large]
-        free = sum(node.free_count // size for node in state.active if node.type.name == name)
-        yield Row(columns=[*large, *new], factors=[*factors, *pieces], high=float(free))
-
-
-def _first(
-    program: Program, starts: Sequence[Start], closed: Sequence[tuple[NodeGroup, NodeType]], state: State
-) -> FloatArray:
-    """Return a choice that holds: nothing starts, or, where no node is active, the one job that gains most."""
-    values = np.zeros(len(program.costs))
-    if state.active or not closed:
-        return values
-    fits = [(start.cost, place) for place, start in enumerate(starts)]
-    best = min(fits)[1]
-    values[best] = 1.0
-    kind = starts[best].option.type.name
-    values[len(starts) + next(place for place, (_, each) in enumerate(closed) if each.name == kind)] = 1.0
-    return values

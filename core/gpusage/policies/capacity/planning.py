@@ -25,7 +25,18 @@ class _Run:
     gaps: list[float | None] = field(default_factory=list)
 
 
-def make_plan(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], choose: Chooser, tick_s: float = TICK_S) -> Plan:
+def as_planned(_: PlannedJob, option: Option) -> float:
+    """Return how long a job runs where predictions are right."""
+    return option.time_s
+
+
+def make_plan(
+    jobs: Sequence[PlannedJob],
+    groups: Sequence[NodeGroup],
+    choose: Chooser,
+    tick_s: float = TICK_S,
+    lasts_s: Callable[[PlannedJob, Option], float] = as_planned,
+) -> Plan:
     """Return the plan in which *choose* says at each event what starts.
 
     Args:
@@ -33,15 +44,15 @@ def make_plan(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], choose: C
         groups: The nodes.
         choose: The program of `gpusage.policies.capacity.decision`, or a rule.
         tick_s: The longest time between two choices while a job waits, above 0.
+        lasts_s: How long a job really runs; *choose* sees what was predicted, and that a job has ended.
     """
     run = _begin(jobs, groups)
     while run.coming or run.state.waiting:
         _admit(run)
         if run.state.waiting and run.state.has_room():
-            _set_next(run, tick_s)
             choice = choose(run.state)
             run.gaps.append(choice.gap)
-            _start(run, choice)
+            _start(run, choice, lasts_s)
         _advance(run, tick_s)
     _finish_until(run, float("inf"))
     gap = None if None in run.gaps else max((each for each in run.gaps if each is not None), default=0.0)
@@ -56,6 +67,7 @@ def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
         options=ways,
         cheapest=min(ways, key=lambda option: (option.cost, option.time_s)),
         fastest=min(ways, key=lambda option: (option.time_s, option.cost)),
+        times_s=tuple({(way.type.gpu, way.gpu_count): way.time_s for way in ways}.items()),
     )
 
 
@@ -63,7 +75,7 @@ def _begin(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> _Run:
     coming = [waiting(job, groups) for job in sorted(jobs, key=lambda job: job.submitted_s)]
     off = {group.name: [f"{group.name}-{number}" for number in range(group.node_count, 0, -1)] for group in groups}
     now_s = coming[0].job.submitted_s if coming else 0.0
-    state = State(now_s=now_s, groups=tuple(groups), waiting=[], active=[], off=off, next_s=now_s)
+    state = State(now_s=now_s, groups=tuple(groups), waiting=[], active=[], off=off)
     return _Run(state=state, coming=coming[::-1])
 
 
@@ -74,10 +86,6 @@ def _admit(run: _Run) -> None:
 
 def _next_end_s(run: _Run) -> float:
     return min((each.end_s for node in run.state.active for each in node.running), default=float("inf"))
-
-
-def _set_next(run: _Run, tick_s: float) -> None:
-    run.state.next_s = min(_next_end_s(run), run.state.now_s + tick_s)
 
 
 def _advance(run: _Run, tick_s: float) -> None:
@@ -102,13 +110,15 @@ def _finish_until(run: _Run, now_s: float) -> None:
             run.active.append(Active(node=node.name, type=node.type, start_s=node.opened_s, end_s=last_s))
 
 
-def _start(run: _Run, choice: Choice) -> None:
+def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], float]) -> None:
     """Open nodes, and place what starts on them: the largest first, and jobs that end together side by side."""
     opened = [_open(run, group, kind) for (group, kind), count in choice.opened.items() for _ in range(count)]
     order = sorted(choice.starts, key=lambda start: (-start[1].gpu_count, -start[1].time_s))
     for index, option in order:
         node = _node_for(run, option)
-        start = Assignment(job=run.state.waiting[index].job, node=node.name, option=option, start_s=run.state.now_s)
+        job, now_s = run.state.waiting[index].job, run.state.now_s
+        end_s = now_s + lasts_s(job, option)
+        start = Assignment(job=job, node=node.name, option=option, start_s=now_s, end_s=end_s)
         node.running.append(start)
         run.done.append(start)
     for node in opened:

@@ -16,17 +16,13 @@ from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, Plann
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One job on GPUs of one node."""
+    """One job on GPUs of one node, from its start to its end."""
 
     job: PlannedJob
     node: str
     option: Option
     start_s: float
-
-    @property
-    def end_s(self) -> float:
-        """Return when the job ends."""
-        return self.start_s + self.option.time_s
+    end_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,12 +48,14 @@ class Waiting:
     Attributes:
         cheapest: The way that costs least.
         fastest: The way that takes least time.
+        times_s: The time of each number of GPUs of each name that some node has.
     """
 
     job: PlannedJob
     options: tuple[Option, ...]
     cheapest: Option
     fastest: Option
+    times_s: tuple[tuple[tuple[str, int], float], ...]
 
     @property
     def latest_start_s(self) -> float:
@@ -71,7 +69,6 @@ class State:
 
     Attributes:
         off: Names of the nodes of each group that are off.
-        next_s: When the next job ends, or something else is sure to change.
     """
 
     now_s: float
@@ -79,7 +76,6 @@ class State:
     waiting: list[Waiting]
     active: list[ActiveNode]
     off: Mapping[str, list[str]]
-    next_s: float
 
     @property
     def gpu_count(self) -> int:

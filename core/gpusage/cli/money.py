@@ -1,0 +1,115 @@
+"""What a run costs by the site's prices, and the cheapest GPU on which it ends in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpusage.cli import documents, figures, tables
+from gpusage_hooks.errors import DeviceError, RequestError
+from gpusage_hooks.types import GpuNeed, Interval
+
+if TYPE_CHECKING:
+    from gpusage.devices.catalogue import Catalogue
+
+HOUR_S = 3600.0
+
+
+class Bill(NamedTuple):
+    """What one workload costs on each GPU.
+
+    Attributes:
+        run_times_s: In the order of the needs; none where the number of steps is not known.
+        costs: As those; ``None`` where the GPU has no price.
+        deadline_s: Within which the run should end; ``None`` where that does not matter.
+        cheapest: The GPU of least cost, or the slowest where none has a price, on which nearly all runs end in time.
+    """
+
+    gpus: tuple[str, ...]
+    run_times_s: tuple[Interval, ...]
+    costs: tuple[Interval | None, ...]
+    deadline_s: float | None
+    cheapest: str | None
+
+
+def bill_of(needs: Sequence[GpuNeed], steps: int | None, deadline_s: float | None, catalogue: Catalogue) -> Bill:
+    """Return what a run of *steps* costs on the GPUs of *needs*, by the site's configuration.
+
+    Raises:
+        RequestError: There is a deadline, and nobody said how many steps there are; or a price is below 0.
+    """
+    if steps is None:
+        if deadline_s is not None:
+            message = "Option --deadline must come with the number of steps; got none. Add --steps."
+            raise RequestError(message)
+        return Bill((), (), (), None, None)
+    prices = _prices(catalogue)
+    times_s = tuple(documents.scaled(need.step_time_s, steps) for need in needs)
+    costs = tuple(
+        documents.scaled(time_s, prices[need.gpu] * need.share_percent / 100.0 / HOUR_S) if need.gpu in prices else None
+        for need, time_s in zip(needs, times_s, strict=True)
+    )
+    cheapest = None if deadline_s is None else _cheapest(needs, times_s, costs, deadline_s)
+    return Bill(tuple(need.gpu for need in needs), times_s, costs, deadline_s, cheapest)
+
+
+def document(prediction: dict[str, Any], bill: Bill) -> dict[str, Any]:
+    """Return *prediction* with ``cost`` in each need that has a price, and what is said of the deadline."""
+    for need, cost in zip(prediction["needs"], bill.costs, strict=False):
+        if cost is not None:
+            need["cost"] = documents.interval(cost)
+    if bill.deadline_s is not None:
+        prediction["deadline"] = {"deadline_s": bill.deadline_s, "cheapest": bill.cheapest}
+    return prediction
+
+
+def show(bill: Bill) -> None:
+    """Print what the run costs on each GPU, and where it ends in time."""
+    priced = [(gpu, cost) for gpu, cost in zip(bill.gpus, bill.costs, strict=True) if cost is not None]
+    if priced:
+        costs = ", ".join(f"{gpu} {figures.plain(cost)}" for gpu, cost in priced)
+        tables.show(f"The run costs, by the site's prices: {costs}.")
+    if bill.deadline_s is not None:
+        tables.show(_verdict(bill, is_priced=bool(priced)))
+
+
+def _verdict(bill: Bill, *, is_priced: bool) -> str:
+    within = f"within {figures.seconds(bill.deadline_s or 0.0)}"
+    if bill.cheapest is None:
+        return f"On none of these GPUs does the run surely end {within}."
+    kind = "cheapest" if is_priced else "slowest"
+    prices = "" if is_priced else " No GPU has a price: set money.price_per_hour in gpusage.toml."
+    return f"The {kind} GPU on which the run ends {within}, by the upper end: {bill.cheapest}.{prices}"
+
+
+def _cheapest(
+    needs: Sequence[GpuNeed], times_s: Sequence[Interval], costs: Sequence[Interval | None], deadline_s: float
+) -> str | None:
+    """Return the GPU that meets the deadline for least; one without a price counts only where none has a price.
+
+    Without prices, the slowest that is in time is taken to be the cheapest.
+    """
+    rows = zip(needs, times_s, costs, strict=True)
+    in_time = [row for row in rows if row[0].fits and row[1].high <= deadline_s]
+    priced = [(cost.value, need.gpu) for need, _, cost in in_time if cost is not None]
+    if priced or any(cost is not None for cost in costs):
+        return min(priced, default=(0.0, None))[1]
+    return max(((time_s.value, need.gpu) for need, time_s, _ in in_time), default=(0.0, None))[1]
+
+
+def _prices(catalogue: Catalogue) -> Mapping[str, float]:
+    """Return the site's price of an hour, by the catalogue's names."""
+    from gpusage.configuration_file import read_configuration  # noqa: PLC0415 - msgspec; only where there are steps
+
+    configuration, _ = read_configuration()
+    prices: dict[str, float] = {}
+    for name, price in configuration.money.price_per_hour.items():
+        if not 0 <= price < float("inf"):
+            message = f"Key 'money.price_per_hour.{name}' must be a number of at least 0; got {price!r}. Change it."
+            raise RequestError(message)
+        try:
+            prices[catalogue.find(name).name] = price
+        except DeviceError as error:
+            message = f"Key 'money.price_per_hour.{name}' must name a GPU of the catalogue. {error}"
+            raise RequestError(message) from error
+    return prices

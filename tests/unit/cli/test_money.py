@@ -1,0 +1,83 @@
+"""What a run costs by the site's prices, and the cheapest GPU on which it ends in time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+
+RESNET = str(Path(__file__).parents[3] / "examples" / "models" / "resnet18.onnx")
+GPUS = ("--gpu", "t4", "--gpu", "v100", "--gpu", "h100")
+
+
+def predicted(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, ["predict", RESNET, *GPUS, "--json", *words])
+    assert result.exit_code == 0, result.stderr
+    (prediction,) = json.loads(result.stdout)["predictions"]
+    return dict(prediction)
+
+
+@pytest.fixture
+def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gpusage.toml"
+    file.write_text("[money]\nprice_per_hour = { t4 = 0.5, v100 = 1.0, h100 = 1000.0 }\n")
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(file))
+
+
+@pytest.mark.usefixtures("priced")
+def test_a_run_costs_its_time_by_the_price_with_an_interval() -> None:
+    for need, price in zip(predicted("--steps", "100000")["needs"], (0.5, 1.0, 1000.0), strict=True):
+        for end in ("low", "value", "high"):
+            assert need["cost"][end] == pytest.approx(need["run_time_s"][end] / 3600 * price, rel=1e-4)
+
+
+@pytest.mark.usefixtures("priced")
+def test_the_cheapest_in_time_is_judged_by_the_upper_end() -> None:
+    needs = predicted("--steps", "100000")["needs"]
+    all_in_time = max(need["run_time_s"]["high"] for need in needs) + 1
+    only_hopper = needs[2]["run_time_s"]["high"] + 1
+    cheapest = min(needs, key=lambda need: need["cost"]["value"])["gpu"]
+    assert predicted("--steps", "100000", "--deadline", f"{all_in_time}s")["deadline"]["cheapest"] == cheapest
+    assert predicted("--steps", "100000", "--deadline", f"{only_hopper}s")["deadline"]["cheapest"] == needs[2]["gpu"]
+    assert predicted("--steps", "100000", "--deadline", "1s")["deadline"]["cheapest"] is None
+
+
+def test_without_prices_the_slowest_in_time_is_named_and_said_so() -> None:
+    words = ["predict", RESNET, *GPUS, "--steps", "10", "--deadline", "2d"]
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
+    assert (
+        "The slowest GPU on which the run ends within 48.0 h, by the upper end: t4. No GPU has a price" in result.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "sentence"),
+    [
+        (("--deadline", "8h"), "", "Option --deadline must come with the number of steps; got none. Add --steps."),
+        (("--deadline", "-8h", "--steps", "5"), "", "Invalid value for '--deadline': must be a time such as"),
+        (
+            ("--steps", "5"),
+            "[money]\nprice_per_hour = { v999 = 1.0 }\n",
+            "Key 'money.price_per_hour.v999' must name a GPU",
+        ),
+        (
+            ("--steps", "5"),
+            "[money]\nprice_per_hour = { t4 = -1.0 }\n",
+            "Key 'money.price_per_hour.t4' must be a number",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    words: tuple[str, ...], text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gpusage.toml"
+    file.write_text(text)
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(file))
+    result = CliRunner().invoke(main, ["predict", RESNET, *words])
+    assert result.exit_code != 0
+    assert result.stderr.startswith(f"gpusage: error: {sentence}")
