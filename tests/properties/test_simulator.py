@@ -30,6 +30,7 @@ class Packing:
     most_per_gpu: int
     profiles: bool
     name: str = "packing"
+    remembers: bool = False
 
     def demand(self, ask: Ask) -> Demand:
         """Return a whole GPU for jobs on several and for those that ran out of memory."""

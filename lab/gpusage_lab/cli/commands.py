@@ -1,4 +1,4 @@
-"""What users type of the laboratory: the signatures of `gpusage train`, `evaluate` and `profile`."""
+"""What users type of the laboratory: the signatures of `gpusage train`, `evaluate`, `profile` and `simulate`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gpusage.cli.deferred import run_by
 from gpusage_lab.profiling.items import KINDS, Kind
 from gpusage_lab.profiling.plan import duration_s
 
+POLICIES = ("slots", "price", "activity", "packing", "packing-observed", "reactive", "sets")
+"""As in `gpusage_lab.simulator.scenario`, which needs numpy."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
 Example:
@@ -23,6 +25,12 @@ Examples:
   gpusage evaluate --data ../shared/data
   gpusage evaluate --data ../shared/data --target step_time -o report.html
   gpusage evaluate --data ../shared/data --artifact mine/step_time.json
+"""
+SIMULATE_EXAMPLE = """\b
+Examples:
+  gpusage simulate --generate 5000
+  gpusage simulate --jobs trace.csv --cluster cluster.toml --policy slots --policy price -o page.html
+  gpusage simulate --jobs trace.csv --cluster cluster.toml --draw-models --json
 """
 PROFILE_EXAMPLE = """\b
 Examples:
@@ -131,4 +139,37 @@ def profile() -> None:
     A workload is a named model (timm:, torchvision:, hf:, builtin:) with random weights, as in
     torchvision:resnet50,batch=64,mode=train,precision=bf16. You can stop the command at any time: its results are in
     the table, and the next run continues from there. It needs the extra [profile].
+    """
+
+
+@click.command(epilog=SIMULATE_EXAMPLE, short_help="What policies would do to a trace of jobs, side by side.")
+@click.option(
+    "--jobs",
+    "jobs_file",
+    type=click.Path(path_type=Path),
+    help="CSV or Parquet file with Helios's or Philly's columns.  [default: jobs drawn by chance]",
+)
+@click.option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="JSON or TOML file, as for 'gpusage validate'.  [default: an example]",
+)
+@click.option("--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="[default: four of them]")
+@click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")
+@click.option(
+    "--load", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="GPU time that drawn jobs ask for."
+)
+@click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same one gives the same result.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes side by side.")
+@options.json_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots.")
+@run_by("gpusage_lab.cli.simulate:compare")
+def simulate() -> None:
+    """Simulate each policy on the same jobs, and show makespan, waits, utilization and broken promises side by side.
+
+    Policies: 'slots', whole GPUs; 'price' and 'activity', what gpusage decides by these rules; 'packing', first fit
+    decreasing on predicted utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling;
+    'sets', where a job joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
     """

@@ -32,6 +32,7 @@ class Demand:
     Attributes:
         types: GPU types that may run it, those to try first at the front.
         share_percent: The part of each GPU that it holds.
+        thread_percent: The threads that it may use; 100 where nothing limits it.
         alone: Whether nobody may stand beside it.
         memory_cap_bytes: Device memory above which it is ended; ``None`` without a cap.
         profiling_s: Above 0 where it is only watched for so long, and then waits again.
@@ -40,6 +41,7 @@ class Demand:
 
     types: tuple[int, ...]
     share_percent: int = 100
+    thread_percent: int = 100
     alone: bool = True
     memory_cap_bytes: float | None = None
     profiling_s: float = 0.0
@@ -47,10 +49,10 @@ class Demand:
 
 
 class Tenant(NamedTuple):
-    """A job on a GPU: its kind, and the part of the GPU that it holds (100 where nothing limits it)."""
+    """A job on a GPU: its kind, and the percentage of the threads that it may use (100 where nothing limits it)."""
 
     kind: int
-    share_percent: int = 100
+    thread_percent: int = 100
 
 
 class Together(NamedTuple):
@@ -74,6 +76,10 @@ class Policy(Protocol):
     @property
     def most_per_gpu(self) -> int:
         """Return how many jobs may stand on one GPU."""
+
+    @property
+    def remembers(self) -> bool:
+        """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
 
     def demand(self, ask: Ask, /) -> Demand:
         """Return what becomes of a job that asks for whole GPUs."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from gpusage_lab.simulator.contract import Ask, Policy, Truth
+from gpusage_lab.simulator.contract import Ask, Policy, Stage, Truth
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import Jobs
@@ -59,6 +59,7 @@ class _Engine:
         self.oldest: tuple[int, int] | None = None
         self.until_s = 0.0
         self.freed: list[int] = []
+        self.missed: set[int] = set()
         self.ended = 0
 
     def run(self) -> Result:
@@ -81,7 +82,8 @@ class _Engine:
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
         for job in arrivals:
-            role = self.roles.number(Ask(int(kind[job]), int(count[job])))
+            stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
+            role = self.roles.number(Ask(int(kind[job]), int(count[job]), stage))
             if role not in self.waiting:
                 fresh.add(role)
             self.waiting.add(role, job)
@@ -117,6 +119,8 @@ class _Engine:
             ask = ask._replace(stage="profiled")
         else:
             self.record.out_of_memory[job] += 1
+            if self.policy.remembers and not demand.alone:
+                self.missed.add(ask.kind)
             whole = self.fleet.types[self.gpus.type_of[run.gpus[0]]].memory_bytes
             ask = ask._replace(stage="rescued", above_bytes=whole if demand.alone else ask.above_bytes)
         role = self.roles.number(ask)

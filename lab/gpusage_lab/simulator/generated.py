@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Jobs, Kind
 
 GPU_COUNTS, GPU_SHARES = (1, 2, 4, 8), (0.87, 0.05, 0.04, 0.04)
@@ -22,21 +23,23 @@ SHORTEST_S, LONGEST_S = 30.0, 7 * 86400.0
 USERS = 50
 
 
-def generated(count: int, kinds: Sequence[Kind], gpu_count: int, seed: int, load: float = 0.9) -> Jobs:
-    """Return *count* jobs that arrive by chance and keep *gpu_count* GPUs busy to *load* of their time.
+def generated(count: int, kinds: Sequence[Kind], fleet: Fleet, seed: int, load: float = 0.9) -> Jobs:
+    """Return *count* jobs that arrive by chance and keep the GPUs of *fleet* busy to *load* of their time.
 
     Args:
         count: At least 1.
         kinds: Drawn evenly.
-        gpu_count: Of the cluster; no job asks for more.
+        fleet: No job asks for more GPUs than each of its types has.
         seed: The same one gives the same jobs.
         load: GPU time that jobs ask for over what there is.
     """
     generator = np.random.default_rng(seed)
     work_s = np.clip(MEDIAN_S * np.exp(SPREAD * generator.standard_normal(count)), SHORTEST_S, LONGEST_S)
-    gpus = np.minimum(generator.choice(GPU_COUNTS, count, p=GPU_SHARES), gpu_count).astype(np.int32)
+    gpus = np.minimum(
+        generator.choice(GPU_COUNTS, count, p=GPU_SHARES), min(one.gpu_count for one in fleet.types)
+    ).astype(np.int32)
     gaps = generator.exponential(1.0, count)
-    gaps *= float((work_s * gpus).sum()) / (gpu_count * load * gaps.sum())
+    gaps *= float((work_s * gpus).sum()) / (fleet.gpu_count * load * gaps.sum())
     weights = 1.0 / np.arange(1, USERS + 1)
     return Jobs(
         ids=range_ids(count),

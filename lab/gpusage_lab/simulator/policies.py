@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from gpusage.policies.packing import MOST_JOBS, Load, Room, added, fits
+from gpusage.policies.packing import MOST_JOBS, Room, added, fits
 from gpusage_hooks.types import SharingRules
 from gpusage_lab.simulator.contract import Ask, Backfill, Demand
 from gpusage_lab.simulator.fleet import Fleet
@@ -14,6 +14,7 @@ from gpusage_lab.simulator.foresight import Foresight, together
 PROFILING_S = 60.0
 """A minute alone, as in Yeung et al."""
 ACCEPTED = SharingRules().maximum_slowdown
+TypesOf = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +22,15 @@ class Slots:
     """Whole GPUs: no two jobs on one."""
 
     fleet: Fleet
+    types_of: TypesOf = field(default_factory=dict)
     name: str = "slots"
     backfill: Backfill = "reserve"
+    remembers: bool = False
     most_per_gpu: int = 1
 
     def demand(self, ask: Ask) -> Demand:
         """Return whole GPUs."""
-        return whole(self.fleet, ask)
+        return whole(self.fleet, ask, types(self.fleet, self.types_of, ask.kind))
 
     def rank(self, _: Ask, __: int, /) -> float:
         """Return the same for all: the older job is first."""
@@ -44,27 +47,30 @@ class Packing:
 
     Attributes:
         foresight: Of kinds that it does not know, jobs get whole GPUs.
-        measured: What a profiling run shows; with it, each job is profiled first (Yeung's reactive way).
+        types_of: GPU types that a kind insists on; all for the others.
+        profiles: Whether each job is profiled first, Yeung's reactive way; *foresight* is what that shows.
         profiling_types: GPU types on which jobs are profiled; the others are for work.
     """
 
     fleet: Fleet
     foresight: Foresight
+    types_of: TypesOf = field(default_factory=dict)
     name: str = "packing"
     backfill: Backfill = "reserve"
+    remembers: bool = False
     most_per_gpu: int = MOST_JOBS
     profiles: bool = False
     profiling_types: tuple[int, ...] = ()
 
     def demand(self, ask: Ask) -> Demand:
         """Return a GPU that others may use as well, a profiling run, or whole GPUs."""
-        if self.profiles and ask.stage == "first" and ask.gpu_count == 1:
-            everywhere = tuple(range(len(self.fleet.types)))
-            return Demand(types=self.profiling_types or everywhere, profiling_s=PROFILING_S)
-        known = all((ask.kind, gpu_type) in self.foresight.loads for gpu_type in self._working())
-        if ask.gpu_count > 1 or ask.stage == "rescued" or not known:
-            return whole(self.fleet, ask, self._working())
-        return Demand(types=self._working(), alone=False, accepted_slowdown=ACCEPTED)
+        where = tuple(one for one in types(self.fleet, self.types_of, ask.kind) if one not in self.profiling_types)
+        is_known = all((ask.kind, one) in self.foresight.loads for one in where)
+        if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
+            return whole(self.fleet, ask, where)
+        if self.profiles and ask.stage == "first":
+            return Demand(types=self.profiling_types or where, profiling_s=PROFILING_S)
+        return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
 
     def rank(self, ask: Ask, gpu_type: int) -> float:
         """Return the busiest first."""
@@ -78,9 +84,6 @@ class Packing:
         loads = [self.foresight.loads[one.kind, gpu_type] for one in (*tenants, newcomer)]
         return 0.0 if fits(loads, Room(memory_bytes=self.fleet.types[gpu_type].memory_bytes)) else None
 
-    def _working(self) -> tuple[int, ...]:
-        return tuple(one for one in range(len(self.fleet.types)) if one not in self.profiling_types)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sets:
@@ -88,20 +91,19 @@ class Sets:
 
     fleet: Fleet
     foresight: Foresight
+    types_of: TypesOf = field(default_factory=dict)
     name: str = "sets"
     backfill: Backfill = "reserve"
+    remembers: bool = False
     most_per_gpu: int = MOST_JOBS
 
     def demand(self, ask: Ask) -> Demand:
         """Return a GPU that others may use as well, or whole GPUs."""
-        types = tuple(range(len(self.fleet.types)))
-        if (
-            ask.gpu_count > 1
-            or ask.stage == "rescued"
-            or any((ask.kind, one) not in self.foresight.loads for one in types)
-        ):
-            return whole(self.fleet, ask)
-        return Demand(types=types, alone=False, accepted_slowdown=ACCEPTED)
+        where = types(self.fleet, self.types_of, ask.kind)
+        is_known = all((ask.kind, one) in self.foresight.loads for one in where)
+        if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
+            return whole(self.fleet, ask, where)
+        return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
 
     def rank(self, _: Ask, __: int, /) -> float:
         """Return the same for all: the older job is first."""
@@ -118,21 +120,17 @@ class Sets:
         return None if gain is None else -gain
 
 
-def whole(fleet: Fleet, ask: Ask, types: Sequence[int] | None = None) -> Demand:
-    """Return whole GPUs of the types that have enough memory and are enough, in the order of *types*."""
-    chosen = range(len(fleet.types)) if types is None else types
+def types(fleet: Fleet, types_of: TypesOf, kind: int) -> tuple[int, ...]:
+    """Return the GPU types on which jobs of *kind* may run: those that it insists on, else all."""
+    return types_of.get(kind) or tuple(range(len(fleet.types)))
+
+
+def whole(fleet: Fleet, ask: Ask, where: Sequence[int]) -> Demand:
+    """Return whole GPUs of the types of *where*, in their order, that have enough memory and are enough."""
     return Demand(
         types=tuple(
             one
-            for one in chosen
+            for one in where
             if fleet.types[one].memory_bytes > ask.above_bytes and fleet.types[one].gpu_count >= ask.gpu_count
         )
-    )
-
-
-def known_load(load: Load, utilization: float | None = None, memory_bytes: float | None = None) -> Load:
-    """Return *load* with what was observed in place of what was predicted."""
-    return Load(
-        utilization=load.utilization if utilization is None else utilization,
-        memory_bytes=load.memory_bytes if memory_bytes is None else memory_bytes,
     )

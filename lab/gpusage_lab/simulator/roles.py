@@ -104,7 +104,7 @@ class Roles:
         return len(here) >= self._policy.most_per_gpu or any(self.demands[role].alone for role in here)
 
     def _new_scene(self, gpu_type: int, here: GpuSet) -> Scene:
-        tenants = [Tenant(self.asks[role].kind, self.demands[role].share_percent) for role in here]
+        tenants = [Tenant(self.asks[role].kind, self.demands[role].thread_percent) for role in here]
         together = self._truth.together(tenants, gpu_type)
         speeds = {
             role: speed * self._truth.speed(tenant.kind, gpu_type)

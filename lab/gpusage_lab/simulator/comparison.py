@@ -1,0 +1,82 @@
+"""Results side by side: a row for each policy, and a page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpusage.cli import tables
+from gpusage.pages import bars, html
+from gpusage_lab.simulator.result import Figures, Result
+
+COLOURS = {"value": "#27609c"}
+SLICES = 60
+"""Bars of a plot over time."""
+
+
+def _long(seconds: float) -> str:
+    """Return a time for people: seconds, minutes, hours or days."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.1f} %"
+
+
+FIGURES: Sequence[tuple[tables.Column, Callable[[Figures], str]]] = (
+    (tables.Column("makespan"), lambda one: _long(one.makespan_s)),
+    (tables.Column("mean JCT"), lambda one: _long(one.jct_s)),
+    (tables.Column("p95 JCT", is_optional=True), lambda one: _long(one.jct_p95_s)),
+    (tables.Column("mean wait"), lambda one: _long(one.wait_s)),
+    (tables.Column("p95 wait", is_optional=True), lambda one: _long(one.wait_p95_s)),
+    (tables.Column("utilization"), lambda one: _percent(one.utilization)),
+    (tables.Column("GPU hours"), lambda one: f"{one.gpu_hours:.0f}"),
+    (tables.Column("shared time"), lambda one: _percent(one.shared_time)),
+    (tables.Column("promises broken"), lambda one: _percent(one.broken)),
+    (tables.Column("out of memory"), lambda one: str(one.out_of_memory)),
+    (tables.Column("fairness", is_optional=True), lambda one: f"{one.fairness:.2f}"),
+    (tables.Column("most starts on one GPU", is_optional=True), lambda one: _percent(one.most_on_one_gpu)),
+)
+COLUMNS = (tables.Column("policy", is_left=True), *(column for column, _ in FIGURES))
+PLOTTED: Sequence[tuple[str, Callable[[Figures], float], Callable[[float], str]]] = (
+    ("Makespan", lambda one: one.makespan_s, _long),
+    ("Mean job completion time", lambda one: one.jct_s, _long),
+    ("Mean wait", lambda one: one.wait_s, _long),
+    ("Utilization", lambda one: one.utilization, _percent),
+    ("GPU hours", lambda one: one.gpu_hours, "{:.0f}".format),
+)
+
+
+def row(result: Result) -> list[str]:
+    """Return a policy's cells, in the order of `COLUMNS`."""
+    return [result.policy, *(show(result.figures) for _, show in FIGURES)]
+
+
+def page(results: Sequence[Result], notes: Sequence[str]) -> str:
+    """Return a page with the table, a plot for each figure, and how many jobs wait over time."""
+    body = html.table([column.title for column in COLUMNS], [row(one) for one in results]) + html.notes(notes)
+    for title, value, show in PLOTTED:
+        drawn = [
+            bars.Bar(label=one.policy, text=show(value(one.figures)), parts=[("value", value(one.figures))])
+            for one in results
+        ]
+        body += html.figure(bars.lines(drawn, COLOURS), title)
+    for one in results:
+        body += html.figure(bars.sequence(_waiting(one), COLOURS), f"{one.policy}: jobs that wait, over time")
+    return html.page("A simulation of gpusage", body)
+
+
+def _waiting(result: Result) -> list[bars.Bar]:
+    """Return how many jobs wait at moments that are evenly spread over the simulation."""
+    submit_s, start_s = result.jobs.submit_s, np.sort(result.start_s)
+    first = float(submit_s[0])
+    moments = np.linspace(first, first + result.figures.makespan_s, SLICES)
+    counts = np.searchsorted(submit_s, moments, side="right") - np.searchsorted(start_s, moments, side="right")
+    return [
+        bars.Bar(label=_long(moment - first), text=f"{count} jobs", parts=[("value", float(count))])
+        for moment, count in zip(moments.tolist(), counts.tolist(), strict=True)
+    ]

@@ -1,0 +1,115 @@
+"""What the advisor predicts for each kind of jobs on each GPU type, each asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpusage.advisor import Advisor
+from gpusage.cli import options
+from gpusage.policies.price import sizes
+from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
+from gpusage_lab.simulator.jobs import Kind
+from gpusage_lab.zoo.cards import load_zoo
+
+WORKLOADS = tuple(Workload(batch_size=batch, precision="fp16") for batch in (16, 64))
+DRAWN = (
+    "torchvision:resnet18@224", "torchvision:resnet50@224", "torchvision:mobilenet_v2@224", "torchvision:vgg16@224",
+    "torchvision:densenet121@224", "torchvision:efficientnet_b0@224", "gavel:lm@35", "gavel:transformer@32",
+    "gavel:recommendation@20108", "torchvision:regnet_y_400mf@224", "lucid:bert@384", "lucid:neumf@1",
+)  # fmt: skip
+"""Models of the zoo that generated jobs train."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Models:
+    """The kinds that have a model, by their number.
+
+    Attributes:
+        needs: By kind and GPU type.
+        prices: The same of what shares cost.
+    """
+
+    graphs: Mapping[int, ModelGraph]
+    workloads: Mapping[int, Workload]
+    needs: Mapping[tuple[int, int], GpuNeed]
+    prices: Mapping[tuple[int, int], tuple[Price, ...]]
+
+
+def drawn_kinds(gpu_type: str | None = None) -> tuple[Kind, ...]:
+    """Return the kinds that generated jobs are of."""
+    zoo = load_zoo()
+    return tuple(
+        Kind(name=f"{key}, batch {run.batch_size}", model=key, workload=run, gpu_type=gpu_type)
+        for key in DRAWN
+        if key in zoo
+        for run in WORKLOADS
+    )
+
+
+def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: Path) -> Models:
+    """Return what is predicted for *kinds*; paths of models count from *folder*.
+
+    Raises:
+        RequestError: A model cannot be read.
+    """
+    graphs: dict[int, ModelGraph] = {}
+    workloads: dict[int, Workload] = {}
+    needs: dict[tuple[int, int], GpuNeed] = {}
+    prices: dict[tuple[int, int], tuple[Price, ...]] = {}
+    places = [index for index, one in enumerate(fleet.types) if one.gpu is not None]
+    gpus = [one.gpu for one in fleet.types if one.gpu is not None]
+    for number, kind in enumerate(kinds):
+        if kind.model is None:
+            continue
+        graphs[number], workloads[number] = graph, run = _read(kind, advisor, folder)
+        predicted = advisor.predict(graph, run, gpus)
+        priced = advisor.price(graph, run, gpus, sizes(SharingRules()))
+        needs.update({(number, place): need for place, need in zip(places, predicted, strict=True)})
+        prices.update({(number, place): price for place, price in zip(places, priced, strict=True)})
+    return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices)
+
+
+def foresight_of(models: Models, fleet: Fleet, count: int) -> Foresight:
+    """Return what policies are told of *count* kinds."""
+    loads = {key: load_of(need) for key, need in models.needs.items()}
+    return Foresight(loads=loads, beside=tuple(_pairs(models, place, count) for place in range(len(fleet.types))))
+
+
+def _pairs(models: Models, place: int, count: int) -> FloatArray:
+    """Return the throughputs of pairs on one GPU type; 1 where nothing is known, which no policy reads."""
+    known = [kind for kind in range(count) if (kind, place) in models.needs]
+    matrix = np.ones((count, count))
+    if known:
+        matrix[np.ix_(known, known)] = pairs_of([models.needs[kind, place] for kind in known])
+    return matrix
+
+
+def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workload]:
+    """Return the graph, from the zoo or from a file, and how it is run."""
+    text, zoo = kind.model or "", load_zoo()
+    if text in zoo:
+        return zoo.graph(text), kind.workload
+    try:
+        (request,) = options.read_requests([text], {})
+        path = folder / request.model
+        source = str(path) if path.exists() else request.model
+        return advisor.read(source, dict(request.workload.shape)), request.workload
+    except GpuUsageError as error:
+        message = f"Column 'model' must be a model that gpusage can read, or empty; got {text[:80]!r}: {error}"
+        raise RequestError(message) from error
+
+
+def with_drawn_models(kinds: Sequence[Kind], seed: int) -> tuple[Kind, ...]:
+    """Return *kinds*, where one without a model has one that is drawn from those of generated jobs."""
+    generator = np.random.default_rng(seed)
+    return tuple(
+        kind if kind.model is not None else replace(drawn_kinds(kind.gpu_type)[generator.integers(len(drawn_kinds()))])
+        for kind in kinds
+    )

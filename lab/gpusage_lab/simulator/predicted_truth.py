@@ -1,0 +1,122 @@
+"""A truth where nothing was measured: each figure is its prediction times an error, as large as the interval says.
+
+Errors are drawn once for each kind and hold for all of its jobs. A share costs what its price says, times an error; for
+partners on it, the average cost is added. Jobs without a model run alike on all types, and have GPUs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+
+from gpusage.predictors import speedups
+from gpusage.predictors.beside import beside
+from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage_hooks.types import Interval, Price
+from gpusage_lab.simulator.contract import Tenant, Together
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.foresight import FloatArray, Foresight, together
+from gpusage_lab.simulator.jobs import Kind
+from gpusage_lab.simulator.models import Models
+
+BUSY = 0.5
+"""NVML's busy share of a job of which nothing is known."""
+LEAST = 0.02
+"""Of a job's throughput, as the predictor has it."""
+PAIR_DEVIATION = 0.15
+"""Of the logarithm of a pair's throughput over its prediction, model unseen (docs/accuracy.md)."""
+WHOLE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PredictedTruth:
+    """What happens to jobs whose kinds were never measured.
+
+    Attributes:
+        fleet: Its first type on which a kind fits has speed 1 for it, or the type that the kind insists on.
+        errors: A row per kind with normal deviates: of speed, memory, utilization and the price of shares.
+        beside: For each GPU type, what a pair's throughputs are.
+    """
+
+    fleet: Fleet
+    kinds: tuple[Kind, ...]
+    models: Models
+    errors: FloatArray
+    beside: Sequence[FloatArray]
+
+    def speed(self, kind: int, gpu_type: int) -> float:
+        """Return the speed-up against the kind's first type, which has speed 1."""
+        first = self.first_type(kind)
+        of, over = self.models.needs.get((kind, gpu_type)), self.models.needs.get((kind, first))
+        if of is None or over is None or gpu_type == first:
+            return 1.0
+        return drawn(speedups.speedup(of, over), self.errors[kind, 0])
+
+    def memory_bytes(self, kind: int, gpu_type: int) -> float:
+        """Return the memory; never more than the largest type has, for the jobs of a trace did run."""
+        need = self.models.needs.get((kind, gpu_type))
+        most = max(one.memory_bytes for one in self.fleet.types)
+        return 0.0 if need is None else min(drawn(need.memory_bytes, self.errors[kind, 1]), most)
+
+    def together(self, tenants: Sequence[Tenant], gpu_type: int) -> Together:
+        """Return speeds by the prices of shares where threads are limited, else by the pairs."""
+        kinds = [tenant.kind for tenant in tenants]
+        pairs = together(self.beside[gpu_type], kinds)
+        speeds = tuple(
+            speed if tenant.thread_percent >= WHOLE else 1 / self._slowdown(tenant, gpu_type, len(tenants) - 1)
+            for tenant, speed in zip(tenants, pairs, strict=True)
+        )
+        idle = np.prod([1 - self.utilization(kind, gpu_type) for kind in kinds])
+        return Together(speeds, float(1 - idle))
+
+    def first_type(self, kind: int) -> int:
+        """Return the GPU type of which the times of the kind's jobs are."""
+        named = self.kinds[kind].gpu_type
+        for place, one in enumerate(self.fleet.types):
+            need = self.models.needs.get((kind, place))
+            if one.name == named or (named is None and (need is None or need.fits)):
+                return place
+        return 0
+
+    def _slowdown(self, tenant: Tenant, gpu_type: int, partners: int) -> float:
+        price = priced(self.models.prices.get((tenant.kind, gpu_type), ()), tenant.thread_percent)
+        alone = max(drawn(price, self.errors[tenant.kind, 3]), 1.0)
+        return beside(Interval(value=alone, low=alone, high=alone), partners).value
+
+    def utilization(self, kind: int, gpu_type: int) -> float:
+        """Return NVML's busy share of the kind alone."""
+        need = self.models.needs.get((kind, gpu_type))
+        return BUSY if need is None else min(drawn(need.gpu_utilization, self.errors[kind, 2]), 1.0)
+
+
+def predicted_truth(
+    fleet: Fleet, kinds: tuple[Kind, ...], models: Models, told: Foresight, seed: int
+) -> PredictedTruth:
+    """Return a truth whose errors *seed* draws."""
+    generator = np.random.default_rng(seed)
+    errors = generator.standard_normal((len(kinds), 4))
+    pairs = tuple(
+        np.clip(matrix * np.exp(PAIR_DEVIATION * generator.standard_normal(matrix.shape)), LEAST, 1.0)
+        for matrix in told.beside
+    )
+    return PredictedTruth(fleet=fleet, kinds=kinds, models=models, errors=errors, beside=pairs)
+
+
+def drawn(figure: Interval, deviate: float) -> float:
+    """Return the figure times an error of *deviate* deviations, which follow from the interval's ends."""
+    if not 0 < figure.low <= figure.value <= figure.high:
+        return figure.value
+    end = figure.high if deviate > 0 else figure.low
+    return figure.value * exp(abs(deviate) * log(end / figure.value) / NINETY_PERCENT)
+
+
+def priced(prices: Sequence[Price], percent: int) -> Interval:
+    """Return what a share of *percent* costs, by the next smaller one with a price, else in proportion."""
+    known = [price for price in prices if price.share_percent <= percent]
+    if known:
+        return max(known, key=lambda price: price.share_percent).slowdown
+    slowdown = WHOLE / max(percent, 1)
+    return Interval(value=slowdown, low=slowdown, high=slowdown)

@@ -1,0 +1,95 @@
+"""What gpusage would decide in production: `Advisor.decide` itself, asked once for each kind of jobs.
+
+Every decision is that on the empty cluster, so it rests on no queue; a job that ran out of memory gets a whole GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpusage.advisor import Advisor
+from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Rules, SharingRule, SharingRules, Submission
+from gpusage_lab.simulator.contract import Ask, Backfill, Demand
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.jobs import Kind
+from gpusage_lab.simulator.models import Models
+from gpusage_lab.simulator.policies import TypesOf, types, whole
+
+WHOLE = 100
+MOST_PER_GPU = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Production:
+    """The policies of production with one rule for shares."""
+
+    fleet: Fleet
+    kinds: tuple[Kind, ...]
+    models: Models
+    advisor: Advisor
+    name: str
+    types_of: TypesOf = field(default_factory=dict)
+    backfill: Backfill = "reserve"
+    remembers: bool = True
+    most_per_gpu: int = MOST_PER_GPU
+    demands: dict[Ask, Demand] = field(default_factory=dict)
+
+    def demand(self, ask: Ask) -> Demand:
+        """Return what the advisor decides for the kind."""
+        if ask not in self.demands:
+            self.demands[ask] = self._decided(ask)
+        return self.demands[ask]
+
+    def rank(self, _: Ask, __: int, /) -> float:
+        """Return the same for all: the older job is first."""
+        return 0.0
+
+    def cost(self, _: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
+        """Return what is left of the GPU: the fullest one that has room is taken, as workload managers do."""
+        booked = sum(self.demand(one).share_percent for one in (*tenants, newcomer))
+        return None if booked > WHOLE else float(WHOLE - booked)
+
+    def _decided(self, ask: Ask) -> Demand:
+        graph, kind = self.models.graphs.get(ask.kind), self.kinds[ask.kind]
+        where = types(self.fleet, self.types_of, ask.kind)
+        if graph is None or ask.stage == "rescued":
+            return whole(self.fleet, ask, where)
+        request = GpuRequest(gpu_count=ask.gpu_count, gpu_type=kind.gpu_type)
+        job = Job(
+            submission=Submission(manager=self.fleet.cluster.manager),
+            request=request,
+            request_text="",
+            model_request=ModelRequest(model=kind.name, workload=self.models.workloads[ask.kind]),
+        )
+        decided = self.advisor.decide(job, graph, self.fleet.cluster).request
+        ordered = [self._place(name) for name in decided.required_gpus or decided.preferred_gpus]
+        others = [] if decided.required_gpus else [one for one in where if one not in ordered]
+        demand = whole(self.fleet, ask, [one for one in (*ordered, *others) if one in where])
+        return _shared(demand, decided, self.advisor.rules.sharing)
+
+    def _place(self, name: str) -> int:
+        return next(place for place, one in enumerate(self.fleet.types) if one.name == name)
+
+
+def production(
+    rule: SharingRule, fleet: Fleet, kinds: tuple[Kind, ...], models: Models, advisor: Advisor
+) -> Production:
+    """Return the policy with the rule of this name; all other settings are the usual ones."""
+    rules = Rules(sharing=SharingRules(rule=rule))
+    return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=rules), name=rule)
+
+
+def _shared(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Demand:
+    """Return *demand* with the share that was decided, where one was."""
+    percent = decided.mps_thread_percent
+    if percent is None:
+        return demand
+    return replace(
+        demand,
+        share_percent=percent,
+        thread_percent=percent if decided.thread_cap_percent is None else decided.thread_cap_percent,
+        alone=False,
+        memory_cap_bytes=None if decided.memory_cap_bytes is None else float(decided.memory_cap_bytes),
+        accepted_slowdown=rules.maximum_slowdown if rules.rule == "price" else None,
+    )

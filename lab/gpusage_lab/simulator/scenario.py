@@ -1,0 +1,136 @@
+"""All that one comparison needs: jobs, GPUs, what is predicted, what happens, and the policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpusage.advisor import Advisor
+from gpusage.policies.packing import Load
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import SharingRule
+from gpusage_lab.simulator.contract import Policy
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.foresight import Foresight
+from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.models import Models, foresight_of, read_models
+from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
+from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
+from gpusage_lab.simulator.production import production
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scenario:
+    """What policies are compared on.
+
+    Attributes:
+        told: What policies are told.
+        types_of: The GPU types on which each kind runs: its user asks for no others.
+    """
+
+    jobs: Jobs
+    fleet: Fleet
+    models: Models
+    told: Foresight
+    truth: PredictedTruth
+    types_of: TypesOf
+    advisor: Advisor
+
+    @property
+    def measured(self) -> Foresight:
+        """Return what policies would be told by a run alone: utilization and memory as they are."""
+        loads = {
+            (kind, place): Load(
+                utilization=self.truth.utilization(kind, place), memory_bytes=self.truth.memory_bytes(kind, place)
+            )
+            for kind, place in self.told.loads
+        }
+        return Foresight(loads=loads, beside=self.told.beside)
+
+
+def scenario_of(jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: int) -> Scenario:
+    """Return the scenario; paths of models count from *folder*, and *seed* draws the errors of predictions.
+
+    Raises:
+        RequestError: A model cannot be read, or a job fits nowhere.
+    """
+    models = read_models(jobs.kinds, fleet, advisor, folder)
+    told = foresight_of(models, fleet, len(jobs.kinds))
+    truth = predicted_truth(fleet, jobs.kinds, models, told, seed)
+    types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
+    _require_room(jobs, fleet, types_of)
+    return Scenario(jobs=jobs, fleet=fleet, models=models, told=told, truth=truth, types_of=types_of, advisor=advisor)
+
+
+def _slots(scenario: Scenario) -> Policy:
+    return Slots(fleet=scenario.fleet, types_of=scenario.types_of)
+
+
+def _packing(scenario: Scenario) -> Policy:
+    return Packing(fleet=scenario.fleet, foresight=scenario.told, types_of=scenario.types_of)
+
+
+def _reactive(scenario: Scenario) -> Policy:
+    return replace(_observed(scenario), name="reactive", profiles=True)
+
+
+def _observed(scenario: Scenario) -> Packing:
+    return Packing(
+        fleet=scenario.fleet, foresight=scenario.measured, types_of=scenario.types_of, name="packing-observed"
+    )
+
+
+def _sets(scenario: Scenario) -> Policy:
+    return Sets(fleet=scenario.fleet, foresight=scenario.told, types_of=scenario.types_of)
+
+
+def _production(rule: SharingRule) -> Callable[[Scenario], Policy]:
+    def policy(scenario: Scenario) -> Policy:
+        made = production(rule, scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
+        return replace(made, types_of=scenario.types_of)
+
+    return policy
+
+
+POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
+    "slots": _slots,
+    "price": _production("price"),
+    "activity": _production("activity"),
+    "packing": _packing,
+    "packing-observed": _observed,
+    "reactive": _reactive,
+    "sets": _sets,
+}
+"""Whole GPUs; production by its rules; Yeung's by predicted, observed and profiled utilization; ours by sets."""
+USUAL = ("slots", "price", "packing", "sets")
+
+
+def _types(truth: PredictedTruth, kind: int) -> tuple[int, ...]:
+    """Return the GPU types that a user of *kind* asks for: the named one, else all on which the job runs."""
+    named = truth.kinds[kind].gpu_type
+    return tuple(
+        place
+        for place, one in enumerate(truth.fleet.types)
+        if named == one.name or (named is None and truth.memory_bytes(kind, place) <= one.memory_bytes)
+    )
+
+
+def _require_room(jobs: Jobs, fleet: Fleet, types_of: TypesOf) -> None:
+    """See that each job's types have as many GPUs as it asks for.
+
+    Raises:
+        RequestError: One's have not.
+    """
+    most = np.array([max((fleet.types[one].gpu_count for one in types_of[kind]), default=0) for kind in types_of])
+    over = np.flatnonzero(jobs.gpu_count > most[jobs.kind])
+    if len(over):
+        job = int(over[0])
+        kind = jobs.kinds[jobs.kind[job]].name
+        message = (
+            f"Job {jobs.ids[job]!r} ({kind}) must fit on some GPU type; got {jobs.gpu_count[job]} GPUs, where those "
+            f"that have its memory are {most[jobs.kind[job]]} at most. Take it out, or give the cluster more of them."
+        )
+        raise RequestError(message)

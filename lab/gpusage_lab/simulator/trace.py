@@ -1,0 +1,279 @@
+"""Jobs of a trace: CSV, or Parquet where pyarrow is there, with the columns of Helios's and Philly's traces.
+
+Columns: ``job_id``, ``submit_time``, ``duration`` (or ``start_time`` and ``end_time``) and ``gpu_num`` must be there;
+``user``, ``gpu_type``, ``model`` with its options (``resnet50.onnx,batch=64``) and ``time_limit`` may be; others are
+passed over. Philly's ``jobid``, ``submitted_time`` and ``num_gpus`` are known as well. Times are seconds, or dates such
+as ``2020-04-01 00:00:00``.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from gpusage_hooks.errors import RequestError
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.jobs import Jobs, Kind
+
+ALIASES: Mapping[str, Sequence[str]] = {
+    "job_id": ("jobid", "job_name"),
+    "submit_time": ("submitted_time",),
+    "duration": ("run_time",),
+    "gpu_num": ("num_gpus", "gpu_count"),
+    "user": ("user_id",),
+    "start_time": (),
+    "end_time": (),
+    "gpu_type": (),
+    "model": (),
+    "time_limit": ("timelimit",),
+}
+"""Each column with its other names; its own goes first."""
+LONGEST_TEXT = 80
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a file holds.
+
+    Attributes:
+        lines: Where each job stands in the file, in the jobs' order.
+        left_out: Lines of jobs without a GPU or that never ran.
+    """
+
+    jobs: Jobs
+    lines: Sequence[int]
+    left_out: int
+    origin: str
+
+
+@dataclass(slots=True)
+class _Columns:
+    """What is read so far; kinds and users are numbered as they come."""
+
+    ids: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    numbers: list[tuple[float, float, float, int, int, int]] = field(default_factory=list)
+    kinds: dict[tuple[str, str], int] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+
+
+def read_trace(path: Path, fleet: Fleet) -> Trace:
+    """Return the jobs of the file at *path*, in the order of their submission.
+
+    Raises:
+        RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
+            and column.
+    """
+    try:
+        if path.suffix == ".parquet":
+            return trace_of(_parquet_rows(path), str(path), fleet)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return trace_of(_csv_rows(file, str(path)), str(path), fleet)
+    except OSError as error:
+        message = f"Jobs file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"Jobs file {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
+        raise RequestError(message) from error
+
+
+def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet) -> Trace:
+    """Return the jobs of *rows*, each with its line."""
+    columns, limits = _Columns(), _Limits(fleet)
+    for line, row in rows:
+        _Cells(row, f"{origin}, line {line}", limits).add_to(columns, line)
+    if not columns.ids:
+        message = f"Jobs file {origin!r} must have at least one job that ran on a GPU; got none. Name another file."
+        raise RequestError(message)
+    _require_single(columns, origin)
+    return _ordered(columns, origin)
+
+
+class _Limits:
+    """What the cluster has: the most GPUs of any type, and of each by its names."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.names = [one.name for one in fleet.types]
+        self.counts: dict[str, int] = {"": max((one.gpu_count for one in fleet.types), default=0)}
+        self.canonical: dict[str, str] = {"": ""}
+        for one in fleet.types:
+            for name in {one.name, one.gpu.name if one.gpu else one.name}:
+                self.counts[name.casefold()] = max(one.gpu_count, self.counts.get(name.casefold(), 0))
+                self.canonical.setdefault(name.casefold(), one.name)
+
+
+class _Cells:
+    """The cells of one line."""
+
+    def __init__(self, row: Row, where: str, limits: _Limits) -> None:
+        self.row, self.where, self.limits = row, where, limits
+
+    def add_to(self, columns: _Columns, line: int) -> None:
+        """Add the job, or count it as left out."""
+        gpu_count, submit_s = self._count("gpu_num"), self._time("submit_time")
+        work_s = self._duration()
+        if gpu_count == 0 or work_s == 0:
+            columns.left_out += 1
+            return
+        gpu_type = self._gpu_type(gpu_count)
+        limit_s = self._number("time_limit", above=0.0) if self._text("time_limit") else work_s
+        kind = columns.kinds.setdefault((self._text("model"), gpu_type), len(columns.kinds))
+        user = columns.users.setdefault(self._text("user") or "unknown", len(columns.users))
+        columns.ids.append(self._text("job_id") or self._refuse("job_id", "a name"))
+        columns.lines.append(line)
+        columns.numbers.append((submit_s, work_s, limit_s, gpu_count, kind, user))
+
+    def _duration(self) -> float:
+        if self._text("duration") or not self._text("start_time"):
+            return self._number("duration")
+        duration_s = self._time("end_time") - self._time("start_time")
+        return duration_s if duration_s >= 0 else self._refuse("end_time", "no earlier than 'start_time'")
+
+    def _gpu_type(self, gpu_count: int) -> str:
+        """Return the site's name of the type that the job insists on, empty for any."""
+        name = self._text("gpu_type").casefold()
+        if name not in self.limits.counts:
+            self._refuse("gpu_type", f"one of the cluster's, {', '.join(self.limits.names)}")
+        most = self.limits.counts[name]
+        if gpu_count > most:
+            self._refuse("gpu_num", f"at most {most}, all GPUs of a type that the cluster has")
+        return self.limits.canonical[name]
+
+    def _count(self, name: str) -> int:
+        number = self._number(name)
+        return int(number) if number == int(number) else self._refuse(name, "a whole number of at least 0")
+
+    def _number(self, name: str, above: float | None = None) -> float:
+        rule = "a number of at least 0" if above is None else f"a number above {above:g}"
+        try:
+            number = float(self._text(name))
+        except ValueError:
+            self._refuse(name, rule)
+        if not (0 <= number < math.inf) or (above is not None and number <= above):
+            self._refuse(name, rule)
+        return number
+
+    def _time(self, name: str) -> float:
+        text = self._text(name)
+        try:
+            return self._number(name) if _is_number(text) else _seconds(text)
+        except (ValueError, OverflowError):
+            self._refuse(name, "seconds, or a date such as 2020-04-01 00:00:00")
+
+    def _text(self, name: str) -> str:
+        value = self.row.get(name)
+        return "" if value is None else str(value).strip()
+
+    def _refuse(self, name: str, rule: str) -> NoReturn:
+        text = self._text(name)
+        got = repr(text[:LONGEST_TEXT]) if text else "nothing"
+        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Mend it, or take the line out."
+        raise RequestError(message)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(text: str) -> float:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" UTC", "+00:00"))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _csv_rows(lines: Iterable[str], origin: str) -> Iterator[tuple[int, Row]]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        names = _known([name.strip() for name in next(reader, [])], origin)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(names):
+                message = (
+                    f"Jobs file {origin!r} must have as many cells on each line as names, {len(names)}; got "
+                    f"{len(cells)} on line {reader.line_num}. Mend it."
+                )
+                raise RequestError(message)
+            yield reader.line_num, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
+        raise RequestError(message) from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        import pyarrow as pa  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - only where it is there
+        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
+    except ImportError as error:
+        message = f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install it, or use CSV."
+        raise RequestError(message) from error
+    try:
+        table = parquet.read_table(path)
+    except pa.ArrowException as error:
+        message = f"Jobs file {str(path)!r} must be Parquet; got: {error}. Write it again."
+        raise RequestError(message) from error
+    names = _known(table.column_names, str(path))
+    for line, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), start=1):
+        yield line, dict(zip(names, cells, strict=True))
+
+
+def _known(names: Sequence[str], origin: str) -> list[str]:
+    """Return *names* with the usual ones in place of others, and see that none is missing."""
+    usual = {alias: name for name, aliases in ALIASES.items() for alias in aliases if name not in names}
+    known = [usual.get(name, name) for name in names]
+    times = ("duration",) if not {"start_time", "end_time"} <= {*known} else ()
+    for name in ("job_id", "submit_time", *times, "gpu_num"):
+        if name not in known:
+            got = ", ".join(names) or "an empty file"
+            message = f"Jobs file {origin!r} must have a column {name!r}; got {got}. Add it."
+            raise RequestError(message)
+    return known
+
+
+def _require_single(columns: _Columns, origin: str) -> None:
+    if len(set(columns.ids)) == len(columns.ids):
+        return
+    first: dict[str, int] = {}
+    for job, line in zip(columns.ids, columns.lines, strict=True):
+        if job in first:
+            message = (
+                f"Column 'job_id' of {origin}, line {line} must differ from job to job; got {job[:LONGEST_TEXT]!r} as "
+                f"on line {first[job]}. Rename it, or take the line out."
+            )
+            raise RequestError(message)
+        first[job] = line
+
+
+def _ordered(columns: _Columns, origin: str) -> Trace:
+    submit_s, work_s, limit_s, gpu_count, kind, user = np.array(columns.numbers).T
+    order = np.argsort(submit_s, kind="stable")
+    jobs = Jobs(
+        ids=[columns.ids[place] for place in order],
+        submit_s=submit_s[order],
+        work_s=work_s[order],
+        limit_s=limit_s[order],
+        gpu_count=gpu_count[order].astype(np.int32),
+        kind=kind[order].astype(np.int32),
+        user=user[order].astype(np.int32),
+        kinds=tuple(_kind(model, gpu_type) for model, gpu_type in columns.kinds),
+        users=tuple(columns.users),
+    )
+    lines = [columns.lines[place] for place in order]
+    return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin)
+
+
+def _kind(model: str, gpu_type: str) -> Kind:
+    name = ", ".join(text for text in (model or "no model", gpu_type) if text)
+    return Kind(name=name, model=model or None, gpu_type=gpu_type or None)

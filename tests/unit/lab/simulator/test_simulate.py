@@ -1,0 +1,92 @@
+"""`gpusage simulate`: policies side by side, from a file or drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.advisor import make_advisor
+from gpusage.cli.cluster_file import example_cluster
+from gpusage_hooks.errors import RequestError
+from gpusage_lab.cli import commands
+from gpusage_lab.simulator.contract import Ask
+from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.fleet import fleet_of
+from gpusage_lab.simulator.generated import generated
+from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.scenario import POLICIES, scenario_of
+from gpusage_lab.simulator.trace import read_trace
+
+ADVISOR = make_advisor()
+FLEET = fleet_of(example_cluster("none", ADVISOR.catalogue), ADVISOR.catalogue)
+
+
+def run(*words: str) -> dict[str, object]:
+    result = CliRunner().invoke(commands.simulate, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_command_offers_every_policy() -> None:
+    assert tuple(POLICIES) == commands.POLICIES
+
+
+def test_every_policy_ends_every_job_and_says_the_same_twice() -> None:
+    names = [word for name in POLICIES for word in ("--policy", name)]
+    first = run("--generate", "200", *names)
+    assert [one["policy"] for one in first["policies"]] == list(POLICIES)
+    assert first == run("--generate", "200", *names)
+    assert first == run("--generate", "200", *names, "--workers", "2")
+    assert first != run("--generate", "200", *names, "--seed", "1")
+
+
+def test_slots_share_nothing_and_packing_does() -> None:
+    by_name = {one["policy"]: one for one in run("--generate", "300", "--load", "2")["policies"]}
+    assert by_name["slots"]["shared_time"] == 0
+    assert by_name["packing"]["shared_time"] > 0
+
+
+def test_the_price_policy_is_what_the_advisor_decides() -> None:
+    jobs = generated(10, drawn_kinds(), FLEET, 0)
+    scenario = scenario_of(jobs, FLEET, ADVISOR, Path(), 0)
+    policy = POLICIES["price"](scenario)
+    demands = [policy.demand(Ask(kind)) for kind in range(len(jobs.kinds))]
+    shared = [one for one in demands if not one.alone]
+    assert shared, "some of the zoo's jobs have a share at the usual prices"
+    assert all(one.share_percent < 100 and one.memory_cap_bytes and one.accepted_slowdown == 1.25 for one in shared)
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    run("--generate", "50", "--policy", "slots", "-o", str(page))
+    assert page.read_text().endswith("</html>\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_jobs_without_a_model_get_whole_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_time,duration,gpu_num\n" + "".join(f"{n},{n},100,1\n" for n in range(60)))
+    by_name = {one["policy"]: one for one in run("--jobs", str(path))["policies"]}
+    assert all(one["shared_time"] == 0 for one in by_name.values())
+    drawn = run("--jobs", str(path), "--draw-models", "--policy", "packing")["policies"]
+    assert drawn[0]["policy"] == "packing"
+
+
+def test_a_model_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_time,duration,gpu_num,model\na,0,100,1,none.onnx\n")
+    with pytest.raises(RequestError, match=r"'model'.*none\.onnx"):
+        scenario_of(read_trace(path, FLEET).jobs, FLEET, ADVISOR, tmp_path, 0)
+
+
+def test_the_longest_wait_is_bounded_by_a_reservation() -> None:
+    """A job of 4 GPUs starts although small jobs come all the time."""
+    jobs = generated(400, drawn_kinds(), FLEET, 3, load=3.0)
+    scenario = scenario_of(jobs, FLEET, ADVISOR, Path(), 0)
+    result = simulate(jobs, FLEET, POLICIES["slots"](scenario), scenario.truth)
+    wait_s = result.start_s - jobs.submit_s
+    large = jobs.gpu_count == jobs.gpu_count.max()
+    assert wait_s[large].mean() < result.figures.makespan_s / 2

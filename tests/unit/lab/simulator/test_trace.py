@@ -1,0 +1,99 @@
+"""Traces: what is read, and one sentence with line and column for what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Cluster
+from gpusage_lab.simulator.fleet import Fleet, GpuType
+from gpusage_lab.simulator.trace import _csv_rows, read_trace, trace_of
+
+FLEET = Fleet(
+    types=(GpuType(name="v100", gpu_count=8), GpuType(name="A100", gpu_count=4)),
+    cluster=Cluster(manager="none", version="", pools=()),
+)
+HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+7,u2,vcA,1,4,1,COMPLETED,2020-04-01 00:01:00,2020-04-01 00:02:00,2020-04-01 00:03:00,60,60
+3,u1,vcA,8,4,1,FAILED,2020-04-01 00:00:00,2020-04-01 00:00:00,2020-04-01 01:00:00,3600,0
+4,u1,vcA,0,4,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:00,2020-04-01 01:00:00,3600,0
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "jobs.csv"
+    path.write_text(text)
+    return path
+
+
+def test_helios_columns_are_read_in_the_order_of_submission(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, HELIOS), FLEET)
+    assert list(trace.jobs.ids) == ["3", "7"]
+    assert trace.lines == [3, 2]
+    assert trace.left_out == 1
+    assert trace.jobs.work_s.tolist() == [3600, 60]
+    assert trace.jobs.submit_s[1] - trace.jobs.submit_s[0] == 60
+    assert [trace.jobs.users[user] for user in trace.jobs.user] == ["u1", "u2"]
+
+
+def test_philly_names_types_models_and_limits_are_read(tmp_path: Path) -> None:
+    text = (
+        "jobid,submitted_time,num_gpus,duration,gpu_type,model,time_limit\n"
+        'a,5,1,10,a100,"resnet50.onnx,batch=8",20\n'
+        "b,6,2,10,,,\n"
+    )
+    jobs = read_trace(written(tmp_path, text), FLEET).jobs
+    assert [(kind.model, kind.gpu_type) for kind in jobs.kinds] == [("resnet50.onnx,batch=8", "A100"), (None, None)]
+    assert jobs.limit_s.tolist() == [20, 10]
+
+
+HEAD = "job_id,submit_time,duration,gpu_num,gpu_type\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", ["column 'job_id'", "an empty file"], id="empty"),
+        pytest.param("job_id,submit_time,gpu_num\n", ["column 'duration'", "job_id, submit_time"], id="no column"),
+        pytest.param(HEAD, ["at least one job", "got none"], id="no jobs"),
+        pytest.param(HEAD + "a,0,60,1,\nb,0,-5,1,\n", ["'duration'", "line 3", "'-5'"], id="negative time"),
+        pytest.param(HEAD + "a,never,60,1,\n", ["'submit_time'", "line 2", "'never'"], id="no time"),
+        pytest.param(HEAD + "a,0,60,1.5,\n", ["'gpu_num'", "line 2", "whole number"], id="half a GPU"),
+        pytest.param(HEAD + "a,0,60,1,k80\n", ["'gpu_type'", "line 2", "v100, A100"], id="unknown type"),
+        pytest.param(HEAD + "a,0,60,9,\n", ["'gpu_num'", "line 2", "at most 8"], id="fits nowhere"),
+        pytest.param(HEAD + "a,0,60,5,a100\n", ["'gpu_num'", "line 2", "at most 4"], id="too many of a type"),
+        pytest.param(HEAD + "a,0,60,1,\na,1,60,1,\n", ["'job_id'", "line 3", "'a' as on line 2"], id="duplicate"),
+        pytest.param(HEAD + ",0,60,1,\n", ["'job_id'", "line 2", "got nothing"], id="no name"),
+        pytest.param(HEAD + "a,0,60\n", ["5; got 3 on line 2"], id="too few cells"),
+        pytest.param(HEAD + "a,nan,60,1,\n", ["'submit_time'", "'nan'"], id="not a number"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence_with_line_and_column(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_trace(written(tmp_path, text), FLEET)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RequestError, match="UTF-8"):
+        read_trace(path, FLEET)
+    with pytest.raises(RequestError, match="readable"):
+        read_trace(tmp_path / "none.csv", FLEET)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    lines = (HEAD + text).splitlines(keepends=True)
+    try:
+        trace = trace_of(_csv_rows(lines, "any"), "any", FLEET)
+    except RequestError:
+        return
+    assert len(trace.jobs) > 0
