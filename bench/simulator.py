@@ -1,0 +1,81 @@
+"""How fast the simulator is: 10,000, 100,000 and 1,000,000 jobs on a hundredth as many GPUs, time and memory.
+
+Each size runs in a process of its own. Seconds are of the processor, so that another's load does not count.
+
+Example: python bench/simulator.py --largest 100000
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gpusage.advisor import make_advisor
+from gpusage.cli.cluster_file import parse_cluster
+from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.fleet import fleet_of
+from gpusage_lab.simulator.generated import generated
+from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.scenario import POLICIES, scenario_of
+
+SIZES = (10_000, 100_000, 1_000_000)
+NAMES = ("slots", "price", "packing", "sets")
+JOBS_PER_GPU = 100
+LOADS = (0.9, 1.3)
+"""Of what the GPUs can do: below it few jobs wait, above it thousands do."""
+GOAL_S, GOAL_MIB = 300.0, 2048.0
+MIB_PER_KIB = 1 / 1024
+
+
+def measure(policy: str, count: int, load: float) -> dict[str, float]:
+    """Return seconds and memory of one simulation in this process."""
+    advisor = make_advisor()
+    pools = [{"site_type": name, "gpu_count": count // JOBS_PER_GPU // 4} for name in ("t4", "v100", "a100", "h100")]
+    fleet = fleet_of(parse_cluster({"pools": pools}, "bench", advisor.catalogue, origin="bench"), advisor.catalogue)
+    jobs = generated(count, drawn_kinds(), fleet, 0, load)
+    scenario = scenario_of(jobs, fleet, advisor, folder=Path(), seed=0)
+    started_s, wall_s = time.process_time(), time.monotonic()
+    result = simulate(jobs, fleet, POLICIES[policy](scenario), scenario.truth)
+    return {
+        "cpu_s": time.process_time() - started_s,
+        "wall_s": time.monotonic() - wall_s,
+        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MIB_PER_KIB,
+        "ended": int((~np.isnan(result.end_s)).sum()),
+    }
+
+
+@click.command()
+@click.option("--largest", type=int, default=SIZES[1], show_default=True, help="Jobs; the goal is for 1000000.")
+@click.option("--one", nargs=3, hidden=True)
+def main(largest: int, one: tuple[str, str, str] | None) -> None:
+    """Print a table."""
+    if one:
+        print(json.dumps(measure(one[0], int(one[1]), float(one[2]))))
+        return
+    table = Table("policy", "load", "jobs", "GPUs", "CPU s", "µs a job", "wall s", "peak MiB", "goal")
+    for name in NAMES:
+        for load in LOADS:
+            for count in (size for size in SIZES if size <= largest):
+                command = [sys.executable, __file__, "--one", name, str(count), str(load)]
+                figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                is_met = figures["cpu_s"] <= GOAL_S and figures["mib"] <= GOAL_MIB
+                goal = ("met" if is_met else "missed") if count == SIZES[-1] else ""
+                table.add_row(
+                    name, f"{load:g}", str(count), str(count // JOBS_PER_GPU), f"{figures['cpu_s']:.1f}",
+                    f"{1e6 * figures['cpu_s'] / count:.0f}", f"{figures['wall_s']:.1f}", f"{figures['mib']:.0f}", goal,
+                )  # fmt: skip
+    Console(width=110).print(table)
+    print(f"Goal: 1,000,000 jobs on 10,000 GPUs within {GOAL_S:.0f} s and {GOAL_MIB / 1024:.0f} GiB.")
+
+
+if __name__ == "__main__":
+    main()
