@@ -217,7 +217,9 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
         import pyarrow as pa  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - only where it is there
         from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
     except ImportError as error:
-        message = f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install it, or use CSV."
+        message = (
+            f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."
+        )
         raise RequestError(message) from error
     try:
         table = parquet.read_table(path)

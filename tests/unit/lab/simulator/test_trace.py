@@ -80,6 +80,19 @@ def test_bad_input_is_refused_in_one_sentence_with_line_and_column(tmp_path: Pat
         assert word in str(caught.value)
 
 
+def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"job_id": ["a", "b"], "submit_time": [5.0, 1.0], "duration": [60, 70], "gpu_num": [1, 2]}
+    path = tmp_path / "jobs.parquet"
+    parquet.write_table(arrow.table({**columns, "gpu_type": ["A100", None]}), path)
+    jobs = read_trace(path, FLEET).jobs
+    assert (list(jobs.ids), jobs.work_s.tolist()) == (["b", "a"], [70, 60])
+    path.write_bytes(b"no Parquet")
+    with pytest.raises(RequestError, match="must be Parquet"):
+        read_trace(path, FLEET)
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes(b"\xff\xfe\x00")
