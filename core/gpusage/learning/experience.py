@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from statistics import median
@@ -26,8 +26,8 @@ LEAST_TIMED = 4
 LARGEST_SPREAD = 1.25
 """Between the longest and the shortest of either; beyond it the job does not do the same each time."""
 LARGEST_SLOWDOWN = 4.0
-LARGEST_WINDOWS = 100
-"""Of runs on one share."""
+REMEMBERED_RUNS = 50
+"""On one share, or on the whole GPU: bounds what learning takes."""
 FULL, NOT_FULL, LEAST_FULL = 0.95, 0.8, 2
 """A share that is this busy is full; one that can be at most so busy is not; so many runs show a change."""
 CHANGED = 0.2
@@ -36,6 +36,17 @@ MEMORY_MARGINS = (1.25, 1.1)
 """How much more the next run may take than any before: after one run, and after several."""
 LACKING_MARGIN = 1.25
 """How much more than what it died of a job is taken to need at least."""
+
+
+def remembered(runs: Sequence[Run]) -> list[Run]:
+    """Return the newest of *runs*, oldest first: of each GPU and percentage as many."""
+    counts: Counter[Place] = Counter()
+    newest = []
+    for run in reversed(runs):
+        counts[run.gpu, run.share_percent] += 1
+        if counts[run.gpu, run.share_percent] <= REMEMBERED_RUNS:
+            newest.append(run)
+    return newest[::-1]
 
 
 def experience(runs: Sequence[Run]) -> Experience:
@@ -109,7 +120,7 @@ def _slowdowns(runs: Sequence[Run]) -> Mapping[Place, float]:
     for (gpu, percent), values in durations.items():
         whole_s = durations.get((gpu, WHOLE_PERCENT), [])[-KEPT_RUNS:]
         windows = [values[max(end - KEPT_RUNS, 0) : end] for end in range(1, len(values) + 1)]
-        worst = [_against(median(window), window, whole_s) for window in windows[-LARGEST_WINDOWS:]]
+        worst = [_against(median(window), window, whole_s) for window in windows]
         told = [slowdown for slowdown in worst if slowdown is not None]
         if percent < WHOLE_PERCENT and told:
             slowdowns[gpu, percent] = max(told)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from gpusage.learning.experience import experience
+from gpusage.learning.experience import experience, remembered
 from gpusage.learning.findings import Habit
 from gpusage.learning.habits import habit
 from gpusage.learning.learned import Key, Learned, Model
@@ -24,8 +24,9 @@ LEAST_USERS = 2
 def learn(runs: Iterable[Run]) -> Learned:
     """Return what *runs*, in any order, teach."""
     runs = sorted(runs, key=lambda run: run.ended_at_s)
-    jobs = _grouped(runs, lambda run: (*_model(run), run.identity.user, run.identity.job_name))
-    users = _grouped(runs, lambda run: (*_model(run), run.identity.user))
+    by_job = _grouped(runs, lambda run: (*_model(run), run.identity.user, run.identity.job_name))
+    by_user = _grouped(runs, lambda run: (*_model(run), run.identity.user))
+    jobs, users = ({key: remembered(of_key) for key, of_key in groups.items()} for groups in (by_job, by_user))
     models = _grouped(runs, _model)
     experiences = {key: experience(of_key) for groups in (users, jobs) for key, of_key in groups.items()}
     experiences |= {key: experience(mixed) for key, of_key in models.items() if (mixed := _each_once(of_key))}
