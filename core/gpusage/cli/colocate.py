@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import documents, figures, options, tables
+from gpusage.cli import documents, figures, options, partners, tables
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, ModelRequest
 from gpusage_hooks.units import gib
 
@@ -23,8 +24,19 @@ COLUMNS = (
 )
 
 
-def colocate(context: click.Context, /, models: tuple[str, ...], gpu: str, *, as_json: bool, **run: Any) -> None:  # noqa: ANN401
+def colocate(
+    context: click.Context,
+    /,
+    models: tuple[str, ...],
+    gpu: str,
+    candidates: Path | None,
+    *,
+    as_json: bool,
+    **run: Any,  # noqa: ANN401 - options
+) -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
+    if candidates is not None:
+        context.exit(0 if partners.rank(context, models, candidates, gpu, run, as_json=as_json) else 1)
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from gpusage.cli import options
@@ -12,11 +14,18 @@ Examples:
   cd examples/models
   gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
   gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
+  gpusage colocate resnet18.onnx,batch=16 --among ../candidates.txt --gpu v100
 """
 
 
 @click.command(epilog=EXAMPLE, short_help="What models on one GPU do to each other.")
 @options.models_argument
+@click.option(
+    "--among",
+    "candidates",
+    type=click.Path(path_type=Path),
+    help="Rank the models of this file, one a line, as partners of the one MODEL.",
+)
 @options.gpu_option(multiple=False)
 @options.workload_options
 @options.json_option
@@ -26,5 +35,5 @@ def command() -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS.
 
     A MODEL may have its own options after commas; the command's options are the defaults. The exit status is 1 if
-    sharing is not recommended.
+    sharing is not recommended; with --among, if it is with none of the file's models.
     """
