@@ -19,7 +19,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.bound import mib
 from gpusage_slurm.jobs import Row, base_id, rows
 from gpusage_slurm.missing_card import may_be_read_later
-from gpusage_slurm.request import describe_request
+from gpusage_slurm.request import EXCLUSIVE, describe_request
 
 _ASKED = {
     "tres_per_node": "tres-per-node",
@@ -167,7 +167,9 @@ def _fields(row: Row, line: scontrol.Line) -> dict[str, str]:
     fields |= {name: line.get(word, "") for name, word in _LINE_OF.items()}
     fields["max_nodes"] = fields["min_nodes"].rpartition("-")[2]
     fields["min_nodes"] = fields["min_nodes"].partition("-")[0]
-    fields["shared"] = "0" if row["OverSubscribe"] == _WHOLE_NODE else ""
+    # From 26.05 on OverSubscribe tells only what partitions do, and the job has a word of its own.
+    is_exclusive = line["Exclusive"] != "NO" if "Exclusive" in line else row["OverSubscribe"] == _WHOLE_NODE
+    fields["shared"] = EXCLUSIVE if is_exclusive else ""
     fields["script"] = row["BatchFlag"]
     fields["het"] = "0" if row["HetJobOffset"] in _NOTHING else "1"
     fields["min_mem_per_node"] = f"{mib(line.get('MinMemoryNode', '')):.0f}"

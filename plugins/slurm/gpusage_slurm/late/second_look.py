@@ -71,9 +71,10 @@ class SecondLook:
         """
         begun_s = time.monotonic()
         self._again_s = {job_id: again_s for job_id, again_s in self._again_s.items() if again_s > begun_s}
-        new = [job_id for job_id in late_job_ids() if job_id not in self._again_s]
+        new = {job_id: _looked_at(job_id) for job_id in late_job_ids() if job_id not in self._again_s}
+        self._again_s |= {job_id: begun_s + AGAIN_S for job_id, job in new.items() if job is None}
         seen = []
-        for job in _in_turns([job for job in map(_looked_at, new) if job is not None]):
+        for job in _in_turns([job for job in new.values() if job is not None]):
             if time.monotonic() > begun_s + LOOK_LIMIT_S:
                 break
             seen.append(self._decided(job))
