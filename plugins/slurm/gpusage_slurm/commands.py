@@ -131,3 +131,19 @@ def status() -> None:
 
     Example: gpusage slurm status
     """
+
+
+@slurm.command(name="trace")
+@click.argument("sacct_file", type=click.Path(path_type=Path))
+@run_by("gpusage_slurm.trace:print_trace")
+def trace() -> None:
+    r"""Turn what sacct printed into a trace for `gpusage simulate`.
+
+    \b
+    Example:
+      sacct --allusers --allocations --parsable2 --starttime=now-30days \
+        --format=JobID,User,Submit,ElapsedRaw,TimelimitRaw,AllocTRES,Comment > month.txt
+      gpusage slurm trace month.txt > jobs.csv
+      gpusage status --json > cluster.json
+      gpusage simulate --jobs jobs.csv --cluster cluster.json
+    """

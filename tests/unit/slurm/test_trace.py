@@ -1,0 +1,57 @@
+"""`gpusage slurm trace`: past jobs for the simulator."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage_hooks.errors import RequestError
+from gpusage_slurm.trace import trace_of
+
+HEAD = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
+GPU = "billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=16G,node=1"
+
+
+def test_jobs_with_gpus_become_lines() -> None:
+    text = (
+        HEAD
+        + f"7|ann|2026-10-01T10:00:00|3600|120|{GPU}|model=/d/net.onnx,batch=8\n"
+        + "8_1|bob|2026-10-01T10:01:00|60|UNLIMITED|cpu=4,gres/gpu=1|a|b\n"
+    )
+    assert trace_of(text, "f").splitlines()[1:] == [
+        '7,ann,2026-10-01T10:00:00,3600,7200,2,v100,"/d/net.onnx,batch=8"',
+        "8_1,bob,2026-10-01T10:01:00,60,,1,,",
+    ]
+
+
+def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
+    text = (
+        HEAD
+        + "1|a|2026-10-01T10:00:00|60|1|cpu=4|\n"
+        + f"2|a|2026-10-01T10:00:00|0|1|{GPU}|\n"
+        + f"3.batch|a|2026-10-01T10:00:00|60|1|{GPU}|\n"
+    )
+    assert trace_of(text, "f").count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", "'JobID'", id="empty"),
+        pytest.param("JobID|User\n", "'Submit'", id="no column"),
+        pytest.param(HEAD + "1|a\n", "Line 2.*7 cells; got 2", id="too few cells"),
+        pytest.param(HEAD + f"1|a|t|-5|1|{GPU}|\n", "'ElapsedRaw' of f, line 2", id="negative time"),
+    ],
+)
+def test_what_sacct_does_not_write_is_refused_in_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        trace_of(text, "f")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        assert trace_of(HEAD + text, "f").startswith("job_id,")
+    except RequestError:
+        return
