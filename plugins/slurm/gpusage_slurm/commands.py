@@ -27,6 +27,15 @@ _SYSTEMD = click.option(
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
+_TRACE_EXAMPLE = """\b
+Example:
+  sacct --allusers --allocations --parsable2 --starttime=now-30days \\
+    --format=JobID,User,Submit,ElapsedRaw,TimelimitRaw,AllocTRES,Comment > month.txt
+  gpusage slurm trace month.txt > jobs.csv
+  gpusage status --json > cluster.json
+  gpusage simulate --jobs jobs.csv --cluster cluster.json
+"""
+
 
 @click.group()
 def slurm() -> None:
@@ -133,17 +142,8 @@ def status() -> None:
     """
 
 
-@slurm.command(name="trace")
+@slurm.command(name="trace", epilog=_TRACE_EXAMPLE)
 @click.argument("sacct_file", type=click.Path(path_type=Path))
 @run_by("gpusage_slurm.trace:print_trace")
 def trace() -> None:
-    r"""Turn what sacct printed into a trace for `gpusage simulate`.
-
-    \b
-    Example:
-      sacct --allusers --allocations --parsable2 --starttime=now-30days \
-        --format=JobID,User,Submit,ElapsedRaw,TimelimitRaw,AllocTRES,Comment > month.txt
-      gpusage slurm trace month.txt > jobs.csv
-      gpusage status --json > cluster.json
-      gpusage simulate --jobs jobs.csv --cluster cluster.json
-    """
+    """Turn what sacct printed into a trace for `gpusage simulate`."""
