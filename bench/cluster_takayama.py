@@ -9,7 +9,7 @@ import click
 
 from gpusage.cli import tables
 from gpusage_lab.cli.scores import show_scores
-from gpusage_lab.seeds import takayama_cluster
+from gpusage_lab.seeds import takayama_cluster, takayama_online
 
 
 @click.command()
@@ -19,7 +19,7 @@ def main(*, as_json: bool) -> None:
     if as_json:
         tables.print_json(takayama_cluster.document())
     else:
-        show_scores([takayama_cluster.table()])
+        show_scores([takayama_cluster.table(), takayama_online.table()])
 
 
 if __name__ == "__main__":

@@ -74,3 +74,18 @@ def _times(gain: Interval) -> str:
 
 def _step_time_s(place: Place) -> float:
     return place.need.step_time_s.value
+
+
+def turn(gain: float, *, newest: bool) -> float:
+    """Return a job's place in the queue for one generation, the least first, where a queue can be put in order.
+
+    New GPUs go first to the jobs that gain most, old ones to those that lose least; no GPU waits for a better match.
+
+    Args:
+        gain: Time on the old generation over time on the new one.
+        newest: Whether the place is for the new generation.
+
+    Source:
+        Takayama et al., "Deep Learning Workload Analysis for Efficient Resource Allocation", "Priority Assignment".
+    """
+    return -gain if newest else gain
