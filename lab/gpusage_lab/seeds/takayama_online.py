@@ -59,6 +59,7 @@ class ByGain:
     ordered: bool = True
     backfill: Backfill = "any"
     most_per_gpu: int = 1
+    remembers: bool = False
 
     def demand(self, ask: Ask) -> Demand:
         """Return both generations, the one that suits first."""
