@@ -13,7 +13,7 @@ from gpusage.cli.deferred import run_by
 from gpusage_lab.profiling.items import KINDS, Kind
 from gpusage_lab.profiling.plan import duration_s
 
-POLICIES = ("slots", "price", "activity", "packing", "packing-observed", "reactive", "sets")
+POLICIES = ("slots", "price", "utilization", "activity", "packing", "packing-observed", "reactive", "sets")
 """As in `gpusage_lab.simulator.scenario`, which needs numpy."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
@@ -169,7 +169,7 @@ def profile() -> None:
 def simulate() -> None:
     """Simulate each policy on the same jobs, and show makespan, waits, utilization and broken promises side by side.
 
-    Policies: 'slots', whole GPUs; 'price' and 'activity', what gpusage decides by these rules; 'packing', first fit
-    decreasing on predicted utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling;
-    'sets', where a job joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
+    Policies: 'slots', whole GPUs; 'price', 'utilization' and 'activity', what gpusage decides by these rules;
+    'packing', first fit decreasing on predicted utilization, 'packing-observed' on true ones, 'reactive' after a minute
+    of profiling; 'sets', where a job joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
     """

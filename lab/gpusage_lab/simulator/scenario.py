@@ -11,7 +11,7 @@ import numpy as np
 from gpusage.advisor import Advisor
 from gpusage.policies.packing import Load
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import SharingRule
+from gpusage_hooks.types import Alone, SharingRule
 from gpusage_lab.simulator.contract import Policy
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import Foresight
@@ -20,6 +20,9 @@ from gpusage_lab.simulator.models import Models, foresight_of, read_models
 from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
 from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
 from gpusage_lab.simulator.production import production
+
+LEAST_WRITTEN = 0.01
+"""A utilization that a user can write is above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,9 +98,20 @@ def _production(rule: SharingRule) -> Callable[[Scenario], Policy]:
     return policy
 
 
+def _utilization(scenario: Scenario) -> Policy:
+    """Return production with the rule for known utilizations, where each user writes what a run alone showed."""
+    models, truth = scenario.models, scenario.truth
+    known = {
+        kind: replace(run, alone=Alone(utilization=max(truth.utilization(kind, truth.first_type(kind)), LEAST_WRITTEN)))
+        for kind, run in models.workloads.items()
+    }
+    return _production("utilization")(replace(scenario, models=replace(models, workloads=known)))
+
+
 POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
     "slots": _slots,
     "price": _production("price"),
+    "utilization": _utilization,
     "activity": _production("activity"),
     "packing": _packing,
     "packing-observed": _observed,
