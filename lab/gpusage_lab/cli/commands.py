@@ -171,5 +171,6 @@ def simulate() -> None:
 
     Policies: 'slots', whole GPUs; 'price', 'utilization' and 'activity', what gpusage decides by these rules;
     'packing', first fit decreasing on predicted utilization, 'packing-observed' on true ones, 'reactive' after a minute
-    of profiling; 'sets', where a job joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
+    of profiling; 'sets', where a job joins those to whose throughput it adds most. The file's columns are in
+    docs/simulator.md.
     """
