@@ -126,11 +126,14 @@ def _time(value_s: float) -> str:
 
 def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
     """Return what the plan costs, how good it is, and what the plain rules would cost, one line each."""
-    gap = others["program"].gap or 0.0
+    gap = others["program"].gap
+    proof = "Not every decision has a proven gap: give them more time with --limit."
+    if gap is not None:
+        proof = f"Each decision is proven to be within {100 * gap:.2f} % of the best one (optimality gap)."
     lines = [
         f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}, lateness {best.late_cost:.2f}.",
         f"The last job ends after {figures.seconds(best.end_s)}.",
-        f"Each decision is proven to be within {100 * gap:.2f} % of the best one (optimality gap).",
+        proof,
         f"No plan can cost less than {best.bound:.2f}: every job at once, in its cheapest way, on no GPU too many.",
         ", ".join(f"{name}: {each.cost:.2f}" for name, each in others.items() if name != "program").join(
             ("By plain rules it would cost: ", ".")

@@ -20,6 +20,7 @@ import numpy as np
 from gpusage.policies.capacity.horizon import FloatArray, Ways, edges, later, overlap_s
 from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
 from gpusage.policies.capacity.problem import NodeGroup, Option
+from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Choice, State, Waiting
 
 LEAST_WINDOW = 40
@@ -192,11 +193,16 @@ class _Event:
 
 
 def decide(state: State, limits: Limits) -> Choice:
-    """Return what starts now, at about the least cost now and later."""
+    """Return what starts now, at about the least cost now and later.
+
+    Where the time is over before there is any solution, the job of the earliest deadline goes first, without a gap.
+    """
     event = _Event(state)
     if not event.starts:
         return Choice(starts=(), opened={}, gap=0.0)
     solution = solve(event.program(), limits)
+    if solution is None:
+        return by_rule(RULES["earliest deadline"])(state)
     values = np.rint(solution.values[: event.first_later]).astype(np.int64).tolist()
     taken = [
         (event.window[place][0], option) for (place, option), value in zip(event.starts, values, strict=False) if value

@@ -45,14 +45,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """The numbers, and how far their cost may be from the least one, as a share of it."""
+    """The numbers, and how far their cost may be from the least one, as a share of it; ``None`` if nobody knows."""
 
     values: FloatArray
-    gap: float
+    gap: float | None
 
 
-def solve(program: Program, limits: Limits) -> Solution:
-    """Return the best solution that is found within *limits*.
+def solve(program: Program, limits: Limits) -> Solution | None:
+    """Return the best solution that is found within *limits*, ``None`` where none is.
 
     HiGHS's presolve is off: for a thousand jobs it takes a hundred times as long as the solution.
     """
@@ -66,8 +66,10 @@ def solve(program: Program, limits: Limits) -> Solution:
     outcome = solver.getInfo()
     values = np.asarray(solver.getSolution().col_value, dtype=np.float64)
     if outcome.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Solution(values=np.zeros(len(program.costs)), gap=float("inf"))
+        return None
     cost = float(program.costs @ values)
+    if not np.isfinite(outcome.mip_dual_bound):
+        return Solution(values=values, gap=None)
     return Solution(values=values, gap=max(cost - outcome.mip_dual_bound, 0.0) / max(abs(cost), 1e-12))
 
 

@@ -54,3 +54,11 @@ def test_a_plan_says_how_far_it_may_be_from_the_best() -> None:
 def test_no_jobs_make_an_empty_plan() -> None:
     plan = planned([], NodeGroup(name="n", node_count=1, types=(CHEAP,)))
     assert (plan.assignments, plan.cost, plan.end_s) == ((), 0.0, 0.0)
+
+
+def test_without_time_for_a_solution_the_earliest_deadline_goes_first_and_there_is_no_gap() -> None:
+    group = NodeGroup(name="n", node_count=1, types=(CHEAP,))
+    jobs = [job("late", 1.0, deadline_s=9000.0), job("early", 1.0, deadline_s=4000.0)]
+    plan = make_plan(jobs, [group], lambda state: decide(state, Limits(time_s=0.0)))
+    assert [each.job.name for each in plan.assignments] == ["early", "late"]
+    assert plan.gap is None or plan.gap >= 0.0
