@@ -9,8 +9,10 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
+from gpusage.policies.latency import latency_s
 from gpusage.policies.price import limits, partners_of
 from gpusage.predictors.beside import beside
+from gpusage.predictors.intervals import product
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
@@ -300,6 +302,45 @@ def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: Case) -> 
         assert share * alone.value <= 80
 
 
+@st.composite
+def serving_cases(draw: st.DrawFn) -> Case:
+    """Return an inference job with a promise that some shares keep."""
+    case = draw(priced_cases())
+    step_s = draw(st.sampled_from(case.places)).need.step_time_s
+    promise = Slo(
+        latency_s=step_s.high * draw(st.floats(0.5, 20.0)),
+        rate_per_s=draw(st.sampled_from((None, 0.1, 0.4, 0.8))) and draw(st.floats(0.05, 0.9)) / step_s.high,
+    )
+    return replace(case, workload=replace(case.workload, mode="infer", slo=promise))
+
+
+@given(serving_cases())
+def test_no_share_breaks_a_promised_latency_wherever_it_lands(case: Case) -> None:
+    """At the pessimistic end of the step, beside partners, with the wait of 95 of 100 requests."""
+    decision, promise = shared_by_price(case), case.workload.slo
+    if decision is None or promise is None:
+        return
+    share = decision.request.mps_thread_percent or 100
+    for place in landing(case, decision):
+        alone = next(price.slowdown for price in place.shares if price.share_percent == share)
+        slowed_s = product(place.need.step_time_s, beside(alone, partners_of(share))).high
+        assert latency_s(slowed_s, case.workload) <= promise.latency_s
+
+
+@given(serving_cases(), st.floats(1.0, 5.0))
+def test_more_requests_never_make_a_smaller_share(case: Case, times: float) -> None:
+    """Of one GPU type; of several, more requests may bind the job to a faster one, of which less is enough."""
+    promise = case.workload.slo
+    assert promise is not None
+    one = replace(case, places=case.places[:1], cluster=replace(case.cluster, pools=(case.places[0].pool,)))
+    more = replace(promise, rate_per_s=(promise.rate_per_s or 0.0) * times + times - 1)
+    before = shared_by_price(one)
+    after = shared_by_price(replace(one, workload=replace(one.workload, slo=more)))
+    if after is not None:
+        assert before is not None
+        assert (before.request.mps_thread_percent or 0) <= (after.request.mps_thread_percent or 0)
+
+
 @given(priced_cases())
 def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case: Case) -> None:
     """It is alone there, so its own price counts, at both ends; a share that could be had comes after it."""
@@ -404,4 +445,5 @@ def test_the_cases_reach_every_outcome() -> None:
         lambda decision: decision.request.mps_thread_percent is None,
     ):
         assert outcome(decide(find(priced_cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
+    assert find(serving_cases(), lambda case: shared_by_price(case) is not None, settings=ANY)
     assert find(packed_cases(), lambda case: decide(case).request.mps_thread_percent is not None, settings=ANY)

@@ -173,7 +173,8 @@ def _named(offer: Offer) -> str:
     return part_of(offer.share_percent, offer.place.name)
 
 
-def _distance(offer: Offer, within: Limits) -> tuple[bool, float]:
-    """Order shares that were refused: those that are too dear first, the least dear of them before the others."""
+def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
+    """Order shares that were refused: for a promise alone first, then the too dear, the least dear of them first."""
     too_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
-    return not (too_dear and offer.has_memory(offer.booked_bytes)), offer.slowdown.value
+    priced = too_dear and offer.has_memory(offer.booked_bytes)
+    return not holds(offer, replace(within, serving=None)), not priced, offer.slowdown.value

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gpusage.policies.latency import latency_s
 from gpusage.policies.place import LIMITING
-from gpusage.policies.slo import latency_s
 from gpusage.predictors.intervals import product, ratio
 from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
@@ -224,6 +224,8 @@ def trouble(offer: Offer, within: Limits) -> str:
         return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
         return f"may cost up to {percent(slowdown.high)}{company}, more than {percent(within.worst)}"
+    if not keeps_promise(offer, within.serving):
+        return f"might break the promised latency{company}"
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 

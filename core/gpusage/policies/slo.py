@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.policies.latency import latency_s
 from gpusage.policies.place import admitted, doubt, names
-from gpusage_hooks.types import Case, Decision, Place, Slo, Workload
+from gpusage_hooks.types import Case, Decision, Place, Slo
 from gpusage_hooks.units import seconds
 
 
@@ -24,23 +25,6 @@ def decide_slo(case: Case, draft: Decision) -> Decision | None:
     if decided.request.mps_thread_percent is not None:
         decided = _protect(case, slo, decided)
     return None if decided == draft else replace(decided, plugin=__name__)
-
-
-def latency_s(step_time_s: float, workload: Workload) -> float:
-    """Return the mean latency of a request, in seconds; infinite where requests come faster than steps serve them.
-
-    A step serves one batch. Where the rate of requests is known, batches queue for the GPU (one server, constant
-    service time), and the wait is added: service x utilization / (2 x (1 - utilization)). How long a request waits
-    until its batch is full is the server's own setting and not counted.
-
-    Source:
-        Pollaczek and Khinchine's formula for M/D/1, for example Kleinrock, Queueing Systems, volume 1, section 5.6.
-    """
-    rate_per_s = (workload.slo.rate_per_s if workload.slo else None) or 0.0
-    utilization = rate_per_s * step_time_s / workload.batch_size
-    if utilization >= 1:
-        return math.inf
-    return step_time_s * (1 + utilization / (2 * (1 - utilization)))
 
 
 def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:

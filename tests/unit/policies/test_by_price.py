@@ -238,6 +238,10 @@ def test_a_promised_latency_has_to_hold_on_the_share() -> None:
     assert decided(priced(CHEAP, workload=serving(half - 0.001))).request.mps_thread_percent is None
 
 
+def test_a_promise_that_no_share_keeps_is_the_reason_why_the_gpu_stays_whole() -> None:
+    assert "might break the promised latency beside partners" in reason(priced(CHEAP, workload=serving(0.001)))
+
+
 def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
     case = priced(CHEAP)
     asked, work, seen = GpuRequest(gpu_count=1), Workload(), case.cluster
