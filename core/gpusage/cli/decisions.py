@@ -78,7 +78,7 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
     """
     try:
         with closing(_store()) as store:
-            records = store.latest(count, _origins(user) if user else ())
+            records = store.latest(count, origins_of(user) if user else ())
             return tuple((None, record, _runs(store, record.number)) for record in records)
     except (GpuUsageError, OSError) as error:
         jobs = [job for job in _asked(job_id="", user=user) if parse_mark(job.mark)] if user else []
@@ -128,7 +128,7 @@ def _store() -> DecisionStore:
     return open_store(load_configuration().store.url)
 
 
-def _origins(user: str) -> tuple[str, ...]:
+def origins_of(user: str) -> tuple[str, ...]:
     """Return how records name *user*: by id where the manager told that, else by name."""
     if user.isdigit():
         return (f"uid {user}",)
@@ -136,3 +136,11 @@ def _origins(user: str) -> tuple[str, ...]:
         return user, f"uid {pwd.getpwnam(user).pw_uid}"
     except KeyError:
         return (user,)
+
+
+def user_name(user: str) -> str:
+    """Return the name of *user*, as usage has it, where it is given as an id that this host knows."""
+    try:
+        return pwd.getpwuid(int(user)).pw_name if user.isdigit() else user
+    except (KeyError, OverflowError):
+        return user

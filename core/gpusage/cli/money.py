@@ -43,7 +43,7 @@ def bill_of(needs: Sequence[GpuNeed], steps: int | None, deadline_s: float | Non
             message = "Option --deadline must come with the number of steps; got none. Add --steps."
             raise RequestError(message)
         return Bill((), (), (), None, None)
-    prices = _prices(catalogue)
+    prices = site_prices(catalogue)
     times_s = tuple(documents.scaled(need.step_time_s, steps) for need in needs)
     costs = tuple(
         documents.scaled(time_s, prices[need.gpu] * need.share_percent / 100.0 / HOUR_S) if need.gpu in prices else None
@@ -97,7 +97,7 @@ def _cheapest(
     return max(((time_s.value, need.gpu) for need, time_s, _ in in_time), default=(0.0, None))[1]
 
 
-def _prices(catalogue: Catalogue) -> Mapping[str, float]:
+def site_prices(catalogue: Catalogue) -> Mapping[str, float]:
     """Return the site's price of an hour, by the catalogue's names."""
     from gpusage.configuration_file import read_configuration  # noqa: PLC0415 - msgspec; only where there are steps
 

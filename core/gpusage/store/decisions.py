@@ -61,6 +61,10 @@ class DecisionStore(ABC):
         """
 
     @abstractmethod
+    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
+        """Return the decisions made at *since_s*, seconds since 1970, or later, the newest first; see `latest`."""
+
+    @abstractmethod
     def find(self, number: str) -> DecisionRecord | None:
         """Return the decision with this *number*, ``None`` where there is none.
 

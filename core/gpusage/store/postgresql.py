@@ -127,6 +127,12 @@ class PostgresqlStore(DecisionStore):
         where = f"WHERE origin IN ({', '.join(f':{name}' for name in names)})" if names else ""
         return self._read(f"{where} ORDER BY id DESC LIMIT :count", count=count, **names)
 
+    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
+        """Return the decisions since then; see `DecisionStore.since`."""
+        names = {f"origin{i}": origin for i, origin in enumerate(origins)}
+        where = f"AND origin IN ({', '.join(f':{name}' for name in names)})" if names else ""
+        return self._read(f"WHERE decided_at_s >= :since {where} ORDER BY id DESC", since=since_s, **names)
+
     def find(self, number: str) -> DecisionRecord | None:
         """Return one decision; see `DecisionStore.find`."""
         records = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
@@ -137,7 +143,7 @@ class PostgresqlStore(DecisionStore):
         statement, values = usage_selection("gpusage.", question)
         return observations_of(self._rows(statement, values), str(self.address))
 
-    def _read(self, which: str, **values: str | int) -> tuple[DecisionRecord, ...]:
+    def _read(self, which: str, **values: str | float) -> tuple[DecisionRecord, ...]:
         rows = self._rows(f"SELECT record FROM gpusage.decisions {which}", values)  # noqa: S608 - ours
         return records_of([text for (text,) in rows], DecisionRecord, str(self.address))
 

@@ -115,6 +115,11 @@ class SqliteStore(DecisionStore):
         where = f"WHERE origin IN ({', '.join('?' * len(origins))})" if origins else ""
         return self._read(f"{where} ORDER BY id DESC LIMIT ?", *origins, count)
 
+    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
+        """Return the decisions since then; see `DecisionStore.since`."""
+        where = f"AND origin IN ({', '.join('?' * len(origins))})" if origins else ""
+        return self._read(f"WHERE decided_at_s >= ? {where} ORDER BY id DESC", since_s, *origins)
+
     def find(self, number: str) -> DecisionRecord | None:
         """Return one decision; see `DecisionStore.find`."""
         records = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
@@ -124,11 +129,11 @@ class SqliteStore(DecisionStore):
         """Return what jobs did; see `DecisionStore.usage`."""
         return observations_of(self._rows(*usage_selection("", question)), str(self.path))
 
-    def _read(self, which: str, *values: str | int) -> tuple[DecisionRecord, ...]:
+    def _read(self, which: str, *values: str | float) -> tuple[DecisionRecord, ...]:
         rows = self._rows(f"SELECT record FROM decisions {which}", values)  # noqa: S608 - ours
         return records_of([text for (text,) in rows], DecisionRecord, str(self.path))
 
-    def _rows(self, statement: str, values: Sequence[str | int] | Values) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, values: Sequence[str | float] | Values) -> list[tuple[Any, ...]]:
         if self._connection is None and not self.path.exists():
             return []
         try:

@@ -1,0 +1,42 @@
+"""`gpusage report`: what was decided, what jobs used, and what that saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpusage.cli.deferred import run_by
+from gpusage.cli.durations import read_duration
+from gpusage.cli.options import json_option
+
+EXAMPLE = """\b
+Examples:
+  gpusage report
+  gpusage report --since 7d --user ada
+  gpusage report --since 90d -o report.html
+"""
+
+
+@click.command(name="report", epilog=EXAMPLE, short_help="What was decided, what jobs used, what that saved.")
+@click.option(
+    "--since",
+    "since_s",
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    callback=read_duration,
+    help="How far back: 12h, 30d.",
+)
+@click.option("--user", metavar="NAME", default="", help="Only this user's jobs.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
+)
+@json_option
+@run_by("gpusage.cli.report:report")
+def command() -> None:
+    """Report decisions, GPU hours asked, booked, used and saved, promises, and predictions against what was observed.
+
+    It reads the daemon's store, so run it as root or as the daemon's user. What a price per hour in gpusage.toml makes
+    of the hours is shown beside them. Hours are sums, never means over jobs, and what was not seen is never idle.
+    """

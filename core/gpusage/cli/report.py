@@ -1,0 +1,96 @@
+"""`gpusage report`: the store's decisions and usage of a time, as text, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpusage.advisor import make_advisor
+from gpusage.cli import tables
+from gpusage.cli.decisions import origins_of, user_name
+from gpusage.cli.money import site_prices
+from gpusage.configuration_file import load_configuration
+from gpusage.plain_text import visible
+from gpusage.reports import lines, page
+from gpusage.reports.report import Period, Report, report_of
+from gpusage.store.opening import open_store
+from gpusage_hooks.errors import GpuUsageError, RequestError
+
+SCHEMA = "gpusage.report/1"
+
+
+def report(since_s: float, user: str, output: Path | None, *, as_json: bool) -> None:
+    """Show what happened in the last *since_s* seconds."""
+    now_s = time.time()
+    tell(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, as_json=as_json)
+
+
+def tell(period: Period, output: Path | None, *, as_json: bool) -> None:
+    """Show what happened in *period*, and write it as a page to *output*, if that is a file."""
+    made = read_report(period)
+    if output is not None:
+        write_page(made, output)
+    if as_json:
+        tables.print_json(document(made))
+        return
+    show(made)
+    if output is not None:
+        tables.show(f"The page is {output}.")
+
+
+def read_report(period: Period) -> Report:
+    """Return the report of *period* from the store.
+
+    Raises:
+        RequestError: The caller may not read the store, or it cannot be read.
+    """
+    url = load_configuration().store.url
+    prices = site_prices(make_advisor().catalogue)
+    origins = origins_of(period.user) if period.user else ()
+    try:
+        with closing(open_store(url)) as store:
+            records = store.since(period.since_s, origins)
+            observations = store.usage(since_s=period.since_s, user=user_name(period.user) or None)
+    except (GpuUsageError, OSError) as error:
+        message = (
+            f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
+            "own jobs, gpusage decisions --user NAME asks the workload manager."
+        )
+        raise RequestError(message) from error
+    return report_of(records, observations, prices, period)
+
+
+def document(made: Report) -> dict[str, Any]:
+    """Return *made* as JSON."""
+    fields: dict[str, Any] = msgspec.to_builtins(made)
+    return {"schema": SCHEMA, **fields}
+
+
+def show(made: Report) -> None:
+    """Print *made* for people."""
+    tables.show_title(lines.title(made))
+    for section in lines.sections(made):
+        tables.show("")
+        tables.show_title(section.title)
+        if section.rows:
+            first, *rest = section.columns
+            rows = [[visible(cell) for cell in row] for row in section.rows]
+            tables.show_rows([tables.Column(first, is_left=True), *map(tables.Column, rest)], rows)
+        tables.show(*section.notes)
+
+
+def write_page(made: Report, output: Path) -> None:
+    """Write *made* as a page.
+
+    Raises:
+        RequestError: *output* cannot be written.
+    """
+    try:
+        output.write_text(page.page(made), encoding="utf-8")
+    except OSError as error:
+        message = f"Page {str(output)!r} must be a file that you may write; got: {error}. Name another one."
+        raise RequestError(message) from error

@@ -1,0 +1,127 @@
+"""What runs took of GPUs, in GPU hours: asked, booked, used; sums alone, never a mean over jobs.
+
+Invariants:
+
+1. What was not seen is *unseen*, never idle.
+2. *booked* is the sum of *used*, *idle* and *unseen*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+
+from gpusage.hindsight import LEAST_S
+from gpusage.learning.findings import WHOLE_PERCENT
+from gpusage.learning.runs import LEAST_ALONE
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Code, DecisionRecord, Usage
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What runs took, in GPU hours; times a price per hour, in the site's money.
+
+    Attributes:
+        asked: What the runs would have taken as their users asked for them.
+        booked: What they had: a share counts as its part of a GPU.
+        used: Of this, while a kernel ran.
+        idle: Of this, while none ran.
+        unseen: Of this, what nobody can tell.
+        savable: What shares would have saved that were decided and, in the site's mode, not given.
+    """
+
+    asked: float = 0.0
+    booked: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
+    unseen: float = 0.0
+    savable: float = 0.0
+
+    @property
+    def saved(self) -> float:
+        """Return what shares left to others; below 0 where they cost more than they saved."""
+        return self.asked - self.booked
+
+    def times(self, factor: float) -> Amounts:
+        """Return each amount, *factor* times as large."""
+        return Amounts(**{name: factor * value for name, value in zip(self.__slots__, astuple(self), strict=True)})
+
+
+def total(amounts: Iterable[Amounts]) -> Amounts:
+    """Return the sum of *amounts*."""
+    columns = zip(*map(astuple, amounts), strict=True)
+    return Amounts(**dict(zip(Amounts.__slots__, map(sum, columns), strict=False)))
+
+
+def amounts_of(observed: Observation) -> Amounts:
+    """Return what one run took."""
+    usage, record = observed.usage, observed.decision
+    hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    booked = hours * usage.granted.share_percent / WHOLE_PERCENT
+    utilization = own_utilization(usage)
+    return Amounts(
+        asked=_asked(booked, observed),
+        booked=booked,
+        used=booked * (utilization or 0.0),
+        idle=0.0 if utilization is None else booked * (1.0 - utilization),
+        unseen=booked if utilization is None else 0.0,
+        savable=_savable(hours, observed),
+    )
+
+
+def own_utilization(usage: Usage) -> float | None:
+    """Return the share of time in which a kernel of the job ran; ``None`` where that cannot be told.
+
+    The counter is the whole GPU's, so it is the job's own only while the job is alone there.
+    """
+    if usage.sampled_s < LEAST_S or usage.alone_s < LEAST_ALONE * usage.sampled_s or usage.gpu_utilization is None:
+        return None
+    return min(max(usage.gpu_utilization, 0.0), 1.0)
+
+
+def is_share_given(observed: Observation) -> bool:
+    """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
+    record = observed.decision
+    carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
+    return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
+
+
+def is_share_withheld(observed: Observation) -> bool:
+    """Tell whether a share was decided, and not given because of the site's mode."""
+    record = observed.decision
+    decided = record is not None and record.decision.code is Code.REWRITE and record.mode != "enforce"
+    return decided and record is not None and record.decision.request.mps_thread_percent is not None
+
+
+def _gpu_count(usage: Usage, record: DecisionRecord | None) -> int:
+    """Return how many GPUs the run had a part of; where it was not decided, nobody told, and one is sure."""
+    whole = usage.granted.share_percent == WHOLE_PERCENT
+    return max(1, record.decision.request.gpu_count) if whole and record is not None else 1
+
+
+def _asked(booked: float, observed: Observation) -> float:
+    """Return what the request as asked would have taken: on the whole GPU the run is shorter, as was predicted.
+
+    A run that its share starved would not have been: all of it is lost.
+    """
+    if not is_share_given(observed):
+        return booked
+    if observed.usage.outcome == "out_of_memory":
+        return 0.0
+    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / _slowdown(observed)
+
+
+def _savable(hours: float, observed: Observation) -> float:
+    if observed.decision is None or not is_share_withheld(observed):
+        return 0.0
+    share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
+    return hours * (1.0 - share * _slowdown(observed))
+
+
+def _slowdown(observed: Observation) -> float:
+    """Return the slowdown that was expected of the share, at least 1."""
+    need = observed.decision.decision.need if observed.decision else None
+    return max(1.0, need.slowdown.value) if need else 1.0

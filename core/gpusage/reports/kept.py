@@ -1,0 +1,61 @@
+"""Promises to jobs with shares: kept, broken, or nothing tells; the rule is that of learning."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusage.hindsight import LEAST_S
+from gpusage.learning.promises import PARTNERS, TIMING, is_kept
+from gpusage.learning.runs import Run, run_of
+from gpusage.reports.amounts import is_share_given
+from gpusage.store.usage_rows import Observation
+
+RULE = (
+    "A promise is broken where a job died of too little memory, took more than its share was to book, or took longer "
+    f"than {PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept where durations show that, "
+    "or where the share had idle time. Nothing tells where too few runs of the same job are of the same length."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """How many promises there were."""
+
+    kept: int = 0
+    broken: int = 0
+    unknown: int = 0
+
+
+def promises(observations: Sequence[Observation]) -> tuple[Promises, Promises]:
+    """Return the promises of the shares that were given, and of those that were not, by what whole runs show."""
+    given: list[bool | None] = []
+    withheld: list[bool | None] = []
+    for observed, kept in judged(observations):
+        (given if is_share_given(observed) else withheld).append(kept)
+    return _counted(given), _counted(withheld)
+
+
+def judged(observations: Sequence[Observation]) -> Iterator[tuple[Observation, bool | None]]:
+    """Yield each run that a share was decided for, with whether its promise was kept, or would have been."""
+    runs = [(each, run) for each in observations if (run := _run(each)) is not None]
+    jobs: dict[object, list[Run]] = defaultdict(list)
+    for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s):
+        jobs[_job(run)].append(run)
+    for observed, run in runs:
+        if run.promised is not None:
+            yield observed, is_kept(run, jobs[_job(run)])
+
+
+def _run(observed: Observation) -> Run | None:
+    return run_of(observed.usage, observed.decision, LEAST_S) if observed.decision else None
+
+
+def _job(run: Run) -> object:
+    return run.identity.fingerprint, run.manner, run.identity.user, run.identity.job_name
+
+
+def _counted(kept: Iterable[bool | None]) -> Promises:
+    answers = list(kept)
+    return Promises(kept=answers.count(True), broken=answers.count(False), unknown=answers.count(None))

@@ -1,0 +1,166 @@
+"""A report as text for people: paragraphs, and tables as columns and rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusage.reports.amounts import Amounts
+from gpusage.reports.kept import RULE, Promises
+from gpusage.reports.report import Report
+from gpusage_hooks.units import percent
+
+SAVED_RULE = (
+    "Asked is what the same runs would have taken as their users asked for them: on the whole GPU a run is as much "
+    "shorter as was predicted. Saved is asked less booked. A run that its share starved counts as lost."
+)
+TRUE_RULE = (
+    "Observed over predicted: the middle run, and in parentheses the half of the runs around it. 9 of 10 runs should "
+    "be inside their interval."
+)
+USED_RULE = "Used is the time with a kernel running, of what was booked; where others were on the GPU, nobody can tell."
+NO_RUN = "No run was observed: no node sampled one that ended in this time."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One part of a report: a table with its rules; without rows, only *notes*."""
+
+    title: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+
+def title(report: Report) -> str:
+    """Return whose report of which time it is."""
+    whose = f"jobs of {report.user}" if report.user else "all jobs"
+    return f"GPU usage of {whose}, {_day(report.since_s)} to {_day(report.until_s)}"
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """Yield the parts of *report*, what matters most first."""
+    yield _decisions(report)
+    if report.reasons:
+        yield _reasons(report)
+    if not report.run_count:
+        yield Section(title="GPU hours", notes=(NO_RUN,))
+        return
+    yield _hours(report)
+    yield _promises(report)
+    yield _verdicts(report)
+    yield _worst(report)
+    yield _trueness(report)
+
+
+def amount(value: float) -> str:
+    """Return GPU hours, or money, with as many digits as matter."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"  # noqa: PLR2004 - three digits
+
+
+def part(value: float, whole: float) -> str:
+    """Return *value* as its part of *whole*; a dash where there is none."""
+    return percent(value / whole) if whole else "-"
+
+
+def _decisions(report: Report) -> Section:
+    rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
+    notes = () if rows else ("No decision was recorded in this time.",)
+    return Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
+
+
+def _reasons(report: Report) -> Section:
+    rows = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
+    return Section(title="First reasons, most frequent first", columns=("reason", "decision", "jobs"), rows=rows)
+
+
+def _hours(report: Report) -> Section:
+    rows = [_amounts(each.gpu or "not known", each.run_count, each.hours) for each in report.gpus]
+    rows += [_amounts("all", report.run_count, report.hours)]
+    rows += [_amounts("in money", report.run_count, report.money)] if report.money else []
+    unpriced = [each.gpu for each in report.gpus if each.money is None] if report.money else []
+    notes = [SAVED_RULE, USED_RULE]
+    if unpriced:
+        notes.append(f"In money are only GPUs that have a price in [money]; without one: {', '.join(unpriced)}.")
+    if report.hours.savable:
+        notes.append(
+            f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
+        )
+    columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
+    return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
+    values = (hours.asked, hours.booked, hours.used, hours.idle, hours.unseen, hours.saved)
+    return (name, f"{run_count:,}", *map(amount, values))
+
+
+def _promises(report: Report) -> Section:
+    rows = [
+        _promised("shares that were given", report.promises_given),
+        _promised("shares that were only advised or recorded", report.promises_withheld),
+    ]
+    columns = ("promises to", "kept", "broken", "nothing tells")
+    return Section(title="Promises", columns=columns, rows=rows, notes=(RULE,))
+
+
+def _promised(name: str, promises: Promises) -> Sequence[str]:
+    return name, f"{promises.kept:,}", f"{promises.broken:,}", f"{promises.unknown:,}"
+
+
+def _verdicts(report: Report) -> Section:
+    rows = [
+        (each.verdict, f"{each.run_count:,}", amount(each.hours.booked), part(each.hours.booked, report.hours.booked))
+        for each in report.verdicts
+    ]
+    return Section(
+        title="How runs used what they booked",
+        columns=("verdict", "runs", "booked GPU hours", "of all"),
+        rows=rows,
+        notes=tuple(f"{each.verdict}: {each.rule}." for each in report.verdicts),
+    )
+
+
+def _worst(report: Report) -> Section:
+    rows = [
+        (
+            f"{each.job_id} {each.job_name}".strip(),
+            each.user,
+            each.gpu or "not known",
+            amount(each.hours.booked),
+            amount(each.hours.idle),
+            each.verdict,
+            each.advice or "-",
+        )
+        for each in report.worst
+    ]
+    return Section(
+        title="Jobs with the most idle GPU hours",
+        columns=("job", "user", "GPU", "booked", "idle", "verdict", "ask next time"),
+        rows=rows,
+        notes=() if rows else ("No job was seen idle.",),
+    )
+
+
+def _trueness(report: Report) -> Section:
+    rows = [
+        (
+            f"{each.family or 'not known'} on {each.gpu}",
+            each.figure,
+            f"{each.run_count:,}",
+            f"{each.ratio:.2f} ({each.ratio_low:.2f}-{each.ratio_high:.2f})",
+            f"{each.inside_count} of {each.interval_count}" if each.interval_count else "-",
+        )
+        for each in report.trueness
+    ]
+    return Section(
+        title="Predicted and observed",
+        columns=("model family", "figure", "runs", "observed/predicted", "inside"),
+        rows=rows,
+        notes=(TRUE_RULE,) if rows else ("No run can be compared with its prediction yet.",),
+    )
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds)) + " UTC"

@@ -1,0 +1,79 @@
+"""A report as one HTML page with its plots; it needs no network, and is readable on a telephone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from gpusage.pages import bars, html, meters
+from gpusage.reports.amounts import Amounts
+from gpusage.reports.lines import Section, amount, part, sections, title
+from gpusage.reports.report import BAND_PERCENT, Report
+
+HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "saved": "#27609c"}
+CODES = {"REWRITE": "#27609c", "KEEP": "#4b8b6f", "DECLINE": "#aaaaaa"}
+BOOKED = {"booked": "#27609c"}
+PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "nothing tells": "#aaaaaa"}
+
+
+def page(report: Report) -> str:
+    """Return the page."""
+    plots = _plots(report)
+    body = "".join(_section(section, plots.get(section.title, "")) for section in sections(report))
+    return html.page(title(report), body)
+
+
+def _section(section: Section, plot: str) -> str:
+    table = html.table(section.columns, section.rows) if section.rows else ""
+    return f"<h2>{escape(section.title)}</h2>{plot}{table}{html.notes(section.notes)}"
+
+
+def _plots(report: Report) -> dict[str, str]:
+    """Return the plots by the title of the section that they belong to."""
+    return {
+        "Decisions": _plot(_codes(report), CODES),
+        "GPU hours": _plot(_hours(report), HOURS),
+        "Promises": _plot(_promises(report), PROMISES),
+        "How runs used what they booked": _plot(_bands(report), BOOKED),
+    }
+
+
+def _plot(drawn: Iterator[bars.Bar], colours: dict[str, str]) -> str:
+    found = list(drawn)
+    return f"{bars.legend(colours)}{meters.meters(found, colours)}" if any(bar.length for bar in found) else ""
+
+
+def _codes(report: Report) -> Iterator[bars.Bar]:
+    modes = sorted({(each.manager, each.mode) for each in report.decisions})
+    for manager, mode in modes:
+        here = [each for each in report.decisions if (each.manager, each.mode) == (manager, mode)]
+        parts = [(each.code, float(each.count)) for each in here]
+        yield bars.Bar(label=f"{manager}, mode {mode}", text=f"{sum(each.count for each in here):,} jobs", parts=parts)
+
+
+def _hours(report: Report) -> Iterator[bars.Bar]:
+    for each in report.gpus:
+        yield _hours_bar(each.gpu or "not known", each.hours)
+    if len(report.gpus) > 1:
+        yield _hours_bar("all", report.hours)
+
+
+def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
+    values = (hours.used, hours.idle, hours.unseen, hours.saved)
+    text = f"{amount(hours.booked)} booked of {amount(hours.asked)} asked"
+    return bars.Bar(label=name, text=text, parts=list(zip(HOURS, values, strict=True)))
+
+
+def _promises(report: Report) -> Iterator[bars.Bar]:
+    for name, each in (("given", report.promises_given), ("advised or recorded", report.promises_withheld)):
+        values = (each.kept, each.broken, each.unknown)
+        text = f"{each.kept:,} kept, {each.broken:,} broken"
+        yield bars.Bar(label=f"shares {name}", text=text, parts=list(zip(PROMISES, map(float, values), strict=True)))
+
+
+def _bands(report: Report) -> Iterator[bars.Bar]:
+    seen = sum(band.booked_hours for band in report.bands)
+    for band in report.bands:
+        label = f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %"
+        text = f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}"
+        yield bars.Bar(label=label, text=text, parts=[("booked", band.booked_hours)])

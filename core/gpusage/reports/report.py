@@ -1,0 +1,181 @@
+"""Decisions and usage of a time -> a report, whole and frozen; it is shown as lines, as a page, or as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpusage.reports.amounts import Amounts, amounts_of, own_utilization, total
+from gpusage.reports.kept import Promises, promises
+from gpusage.reports.trueness import Trueness, trueness
+from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import DecisionRecord
+
+MOST_REASONS = 12
+BAND_PERCENT = 10
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTally:
+    """How many decisions had one code in one mode."""
+
+    manager: str
+    mode: str
+    code: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonTally:
+    """How many decisions had one first reason; its numbers are shown as ``N``."""
+
+    code: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTally:
+    """What runs on one GPU type took.
+
+    Attributes:
+        gpu: As the node named it; empty where it did not.
+        money: The hours in the site's money or weights; ``None`` where it has set no price.
+    """
+
+    gpu: str
+    run_count: int
+    hours: Amounts
+    money: Amounts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The booked GPU hours of runs whose utilization lies in one band.
+
+    Attributes:
+        from_percent: The band's lower end; it is `BAND_PERCENT` wide.
+    """
+
+    from_percent: int
+    booked_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What happened from *since_s* to *until_s*, seconds since 1970.
+
+    Attributes:
+        user: Whose jobs alone; empty for everybody's.
+        money: Of the GPU types that have a price; ``None`` where none has.
+        promises_given: To jobs that had a share.
+        promises_withheld: To jobs that would have had one in mode ``enforce``.
+    """
+
+    since_s: float
+    until_s: float
+    user: str
+    decisions: tuple[DecisionTally, ...]
+    reasons: tuple[ReasonTally, ...]
+    run_count: int
+    hours: Amounts
+    money: Amounts | None
+    gpus: tuple[GpuTally, ...]
+    bands: tuple[Band, ...]
+    verdicts: tuple[VerdictTally, ...]
+    worst: tuple[Wasted, ...]
+    trueness: tuple[Trueness, ...]
+    promises_given: Promises
+    promises_withheld: Promises
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The time that a report is of, seconds since 1970, and whose jobs; an empty *user* is everybody."""
+
+    since_s: float
+    until_s: float
+    user: str = ""
+
+
+def report_of(
+    records: Sequence[DecisionRecord],
+    observations: Sequence[Observation],
+    prices: Mapping[str, float],
+    period: Period,
+) -> Report:
+    """Return the report.
+
+    Args:
+        records: The decisions of that time.
+        observations: The runs that ended in that time, the newest first.
+        prices: Of an hour of one whole GPU, by the name that nodes tell.
+        period: Which time that is, and whose jobs they are.
+    """
+    gpus = _by_gpu(observations, prices)
+    given, withheld = promises(observations)
+    priced = [tally.money for tally in gpus if tally.money is not None]
+    return Report(
+        since_s=period.since_s,
+        until_s=period.until_s,
+        user=period.user,
+        decisions=_decisions(records),
+        reasons=_reasons(records),
+        run_count=len(observations),
+        hours=total(tally.hours for tally in gpus),
+        money=total(priced) if priced else None,
+        gpus=gpus,
+        bands=_bands(observations),
+        verdicts=tallied(observations),
+        worst=worst(observations),
+        trueness=trueness(observations),
+        promises_given=given,
+        promises_withheld=withheld,
+    )
+
+
+def _decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
+    counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
+    return tuple(
+        DecisionTally(manager=manager, mode=mode, code=code, count=count)
+        for (manager, mode, code), count in sorted(counts.items())
+    )
+
+
+def _reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
+    counts = Counter(
+        (record.decision.code.value, _NUMBER.sub("N", record.decision.reasons[0]))
+        for record in records
+        if record.decision.reasons
+    )
+    first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
+    return tuple(ReasonTally(code=code, reason=reason, count=count) for (code, reason), count in first)
+
+
+def _by_gpu(observations: Sequence[Observation], prices: Mapping[str, float]) -> tuple[GpuTally, ...]:
+    by_gpu: dict[str, list[Amounts]] = defaultdict(list)
+    for each in observations:
+        by_gpu[each.usage.gpu].append(amounts_of(each))
+    return tuple(_of_gpu(gpu, by_gpu[gpu], prices.get(gpu)) for gpu in sorted(by_gpu))
+
+
+def _of_gpu(gpu: str, runs: Sequence[Amounts], price: float | None) -> GpuTally:
+    hours = total(runs)
+    money = None if price is None else hours.times(price)
+    return GpuTally(gpu=gpu, run_count=len(runs), hours=hours, money=money)
+
+
+def _bands(observations: Sequence[Observation]) -> tuple[Band, ...]:
+    """Return how the booked GPU hours are spread over utilization, where that was seen."""
+    hours = [0.0] * (100 // BAND_PERCENT)
+    for each in observations:
+        utilization = own_utilization(each.usage)
+        if utilization is not None:
+            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each).booked
+    if not any(hours):
+        return ()
+    return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))

@@ -1,0 +1,105 @@
+"""Verdicts on runs and jobs, each with its rule; what was not seen is never called wasteful."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from gpusage.hindsight import HOST_BOUND_BELOW, LEAST_S, UNUSED_BELOW, ask_next
+from gpusage.learning.runs import LEAST_ALONE
+from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Usage
+from gpusage_hooks.units import percent
+
+Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
+RULES: Mapping[Verdict, str] = MappingProxyType(
+    {
+        "busy": f"a kernel ran in at least {percent(HOST_BOUND_BELOW)} of the time",
+        "waits": f"a kernel ran in less than {percent(HOST_BOUND_BELOW)} of the time: the job waits for its host",
+        "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
+        "beside others": f"others were on the GPU for more than {percent(1 - LEAST_ALONE)} of the time, and its "
+        "counters do not tell whose kernels ran",
+        "not seen": f"sampled for less than {LEAST_S:.0f} s, or the GPU has no counter of this",
+    }
+)
+WORST_COUNT = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictTally:
+    """The runs with one verdict."""
+
+    verdict: Verdict
+    rule: str
+    run_count: int
+    hours: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wasted:
+    """A job with much idle time of a GPU, of all its runs.
+
+    Attributes:
+        advice: What to ask for next time; empty where too little was seen.
+    """
+
+    manager: str
+    job_id: str
+    user: str
+    job_name: str
+    gpu: str
+    verdict: Verdict
+    hours: Amounts
+    advice: str
+
+
+def verdict_of(usage: Usage, hours: Amounts) -> Verdict:
+    """Return the verdict on what took *hours*; *usage* says why, where nothing was seen."""
+    seen = hours.used + hours.idle
+    if not seen:
+        looked = usage.sampled_s >= LEAST_S and usage.gpu_utilization is not None
+        return "beside others" if looked and usage.alone_s < LEAST_ALONE * usage.sampled_s else "not seen"
+    utilization = hours.used / seen
+    if utilization < UNUSED_BELOW:
+        return "unused"
+    return "waits" if utilization < HOST_BOUND_BELOW else "busy"
+
+
+def tallied(observations: Sequence[Observation]) -> tuple[VerdictTally, ...]:
+    """Return the runs by their verdict, in the order of `RULES`."""
+    by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
+    for each in observations:
+        hours = amounts_of(each)
+        by_verdict[verdict_of(each.usage, hours)].append(hours)
+    return tuple(
+        VerdictTally(verdict=verdict, rule=rule, run_count=len(by_verdict[verdict]), hours=total(by_verdict[verdict]))
+        for verdict, rule in RULES.items()
+        if verdict in by_verdict
+    )
+
+
+def worst(observations: Sequence[Observation], count: int = WORST_COUNT) -> tuple[Wasted, ...]:
+    """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
+    jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
+    for each in observations:
+        jobs[each.usage.manager, each.usage.job_id].append(each)
+    wasted = [job for job in map(_wasted, jobs.values()) if job.verdict in ("waits", "unused")]
+    return tuple(sorted(wasted, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:count])
+
+
+def _wasted(runs: Sequence[Observation]) -> Wasted:
+    usage, hours = runs[0].usage, total(map(amounts_of, runs))
+    return Wasted(
+        manager=usage.manager,
+        job_id=usage.job_id,
+        user=usage.user,
+        job_name=usage.job_name,
+        gpu=usage.gpu,
+        verdict=verdict_of(usage, hours),
+        hours=hours,
+        advice=ask_next(usage, runs[0].decision),
+    )

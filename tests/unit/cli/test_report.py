@@ -1,0 +1,94 @@
+"""`gpusage report`: whose jobs, where the page goes, and what is said where the store cannot be read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpusage.cli.commands.report import command
+from gpusage.cli.report import tell
+from gpusage.reports.report import Period
+from gpusage.store.opening import open_store
+from observed import DAY_S, NOW_S, fill, record, usage
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of the store that the commands read; it is not there yet."""
+    url = f"sqlite:///{tmp_path}/d.db"
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "{url}"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    return url
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.mark.usefixtures("url")
+def test_without_a_store_nothing_was_decided() -> None:
+    done = run()
+    assert done.exit_code == 0
+    assert "No decision was recorded in this time." in done.output
+
+
+def test_only_what_is_recent_enough_counts(url: str) -> None:
+    with closing(open_store(url)) as store:
+        fill(store)
+    assert json.loads(run("--json").output)["decisions"] == []  # the month is of 2023
+    done = run("--since", "36500d", "--json").output
+    assert json.loads(done)["run_count"] == 40
+
+
+def test_a_user_is_reported_alone(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(open_store(url)) as store:
+        fill(store)
+    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="bob"), None, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert {job["user"] for job in found["worst"]} == {"bob"}
+    assert found["schema"] == "gpusage.report/1"
+    assert sum(each["count"] for each in found["decisions"]) == found["run_count"] == 14  # of 40, each third
+
+
+def test_a_user_is_known_by_id_as_well(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurmctld tells an id, and usage has the name."""
+    decided = replace(record(1), origin="uid 0")
+    with closing(open_store(url)) as store:
+        store.record(decided)
+        store.record_usage([usage(decided, user="root")])
+    for user in ("0", "root"):
+        tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=user), None, as_json=True)
+        found = json.loads(capsys.readouterr().out)
+        assert (found["run_count"], len(found["decisions"])) == (1, 1)
+
+
+@pytest.mark.usefixtures("url")
+def test_the_page_is_written_and_named(tmp_path: Path) -> None:
+    done = run("-o", str(tmp_path / "r.html"))
+    assert f"The page is {tmp_path}/r.html." in done.output.replace("\n", "")
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    assert "must be a file that you may write" in str(run("-o", str(tmp_path / "no" / "r.html")).exception)
+
+
+def test_who_may_not_read_the_store_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in the store's place is as unreadable for root as a private one for a user."""
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    assert "Run this as root or as the daemon's user" in str(run().exception)
+
+
+def test_a_users_text_cannot_act_on_the_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = record(1, percent=None)
+    with closing(open_store(url)) as store:
+        store.record_usage([usage(hostile, job_name="\x1b]0;owned\x07", gpu_utilization=0.1)])
+    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=False)
+    assert "\x1b]0" not in capsys.readouterr().out
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    assert "must be a time such as" in run("--since", "soon").output

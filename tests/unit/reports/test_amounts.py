@@ -1,0 +1,72 @@
+"""GPU hours asked, booked, used: what each kind of run adds to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Code
+from observed import HALF, month, record, usage
+
+SHARED = record(1, percent=50)
+
+
+def amounts(**rest: object) -> Amounts:
+    """Return what two hours on half a GPU took."""
+    return amounts_of(Observation(usage=usage(SHARED, **{"granted": HALF, **rest}), decision=SHARED))
+
+
+def test_a_share_that_was_given_saves_what_the_whole_gpu_would_have_taken_longer() -> None:
+    # 2 h x 50 % = 1 h booked; alone on the whole GPU 2 h / 1.25 = 1.6 h; half of the booked hour with a kernel
+    assert amounts() == Amounts(asked=1.6, booked=1.0, used=0.5, idle=0.5)
+    assert amounts().saved == pytest.approx(0.6)
+
+
+def test_a_run_that_starved_is_lost_whole() -> None:
+    assert amounts(outcome="out_of_memory").saved == -1.0
+
+
+def test_a_share_that_was_not_given_saves_nothing_and_could_have() -> None:
+    observed = record(1, mode="advise", percent=50)
+    found = amounts_of(Observation(usage=usage(observed), decision=observed))
+    assert (found.asked, found.booked, found.saved) == (2.0, 2.0, 0.0)
+    assert found.savable == pytest.approx(2.0 * (1 - 0.5 * 1.25))
+
+
+@pytest.mark.parametrize("unknown", [{"gpu_utilization": None}, {"sampled_s": 59.0}, {"alone_s": 6000.0}])
+def test_what_nobody_can_tell_is_not_seen_and_never_idle(unknown: dict[str, float | None]) -> None:
+    assert amounts(**unknown) == Amounts(asked=1.6, booked=1.0, unseen=1.0)
+
+
+def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
+    kept = record(1, percent=None)
+    assert amounts_of(Observation(usage=usage(kept), decision=kept)).booked == 4.0
+    assert amounts_of(Observation(usage=usage(kept), decision=None)).booked == 2.0
+
+
+def test_a_share_that_the_user_asked_for_saves_nothing() -> None:
+    own = replace(SHARED, decision=replace(SHARED.decision, code=Code.KEEP))
+    found = amounts_of(Observation(usage=usage(own, granted=HALF), decision=own))
+    assert (found.asked, found.saved, found.savable) == (1.0, 0.0, 0.0)
+
+
+def test_nothing_adds_up_to_nothing() -> None:
+    assert total([]) == Amounts()
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 8000.0), st.integers(1, 100))
+def test_what_was_booked_is_used_idle_or_not_seen(utilization: float, alone_s: float, percent: int) -> None:
+    granted = replace(HALF, share_percent=percent)
+    found = amounts(gpu_utilization=utilization, alone_s=alone_s, granted=granted)
+    assert found.used + found.idle + found.unseen == pytest.approx(found.booked)
+
+
+def test_the_sum_is_the_sum_of_the_runs() -> None:
+    each = [amounts_of(observed) for observed in month()]
+    assert total(each).booked == pytest.approx(sum(one.booked for one in each))
+    assert total(each).times(2.0).saved == pytest.approx(2 * sum(one.saved for one in each))

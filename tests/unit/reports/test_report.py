@@ -1,0 +1,84 @@
+"""The report of a month: sums, prices, predictions, promises, the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.reports.kept import promises
+from gpusage.reports.lines import sections
+from gpusage.reports.page import page
+from gpusage.reports.report import Period, Report, report_of
+from gpusage.reports.trueness import trueness
+from gpusage.store.usage_rows import Observation
+from observed import DAY_S, HALF, NOW_S, month, record, usage
+
+MONTH = [*month()]
+PERIOD = Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S)
+
+
+def made(prices: dict[str, float] | None = None) -> Report:
+    return report_of([each.decision for each in MONTH if each.decision], MONTH, prices or {}, PERIOD)
+
+
+def test_money_is_of_the_gpus_with_a_price_alone() -> None:
+    assert made().money is None
+    report = made({"v100-sxm2-16gb": 3.0})
+    t4, v100 = report.gpus
+    assert (t4.gpu, t4.money) == ("t4", None)
+    assert v100.money is not None
+    assert report.money is not None
+    assert report.money.booked == v100.money.booked == pytest.approx(3.0 * v100.hours.booked)
+
+
+def test_reasons_that_differ_in_their_numbers_are_one() -> None:
+    records = [record(1, percent=25), record(2, percent=50)]
+    (reason,) = report_of(records, [], {}, PERIOD).reasons
+    assert (reason.reason, reason.count) == ("a share of N % costs N %", 2)
+
+
+def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
+    report = made()
+    assert sum(band.booked_hours for band in report.bands) == pytest.approx(report.hours.used + report.hours.idle)
+
+
+def test_predicted_is_compared_with_what_was_observed_on_the_gpu_that_it_was_predicted_for() -> None:
+    kept = record(1, percent=None)
+    here, elsewhere = usage(kept, gpu_utilization=0.3), usage(kept, gpu="t4")
+    memory, utilization = trueness([Observation(usage=each, decision=kept) for each in (here, elsewhere)])
+    # 5 GiB of 4 predicted, inside 3 to 6; 0.3 of 0.6 predicted, outside 0.4 to 0.9
+    assert (memory.figure, memory.ratio, memory.inside_count, memory.interval_count) == ("memory", 1.25, 1, 1)
+    assert (utilization.figure, utilization.ratio, utilization.inside_count) == ("utilization", 0.5, 0)
+    assert memory.run_count == utilization.run_count == 1
+
+
+def test_a_share_that_starved_is_a_broken_promise_and_one_that_had_idle_time_a_kept_one() -> None:
+    decided = record(1)
+    starved = usage(decided, granted=HALF, outcome="out_of_memory")
+    idle = usage(decided, granted=HALF, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
+    full = replace(idle, started_at_s=NOW_S - 200, gpu_utilization=0.99)
+    given, withheld = promises([Observation(usage=each, decision=decided) for each in (idle, full, starved)])
+    assert (given.kept, given.broken, given.unknown) == (1, 1, 1)
+    assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
+
+
+def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
+    empty = report_of([], [], {}, PERIOD)
+    notes = [note for section in sections(empty) for note in section.notes]
+    assert notes[0] == "No decision was recorded in this time."
+    assert notes[1].startswith("No run was observed")
+    assert "<svg" not in page(empty)
+
+
+def test_what_users_wrote_is_text_on_the_page() -> None:
+    strange = usage(record(1, percent=None), job_name="<script>alert(1)</script>", gpu_utilization=0.1)
+    report = report_of([], [Observation(usage=strange, decision=None)], {}, PERIOD)
+    assert "<script" not in page(report)
+
+
+def test_nothing_on_the_page_is_wider_than_a_telephone_unless_it_scrolls() -> None:
+    text = page(made())
+    assert "width=device-width" in text
+    assert "<svg" not in text
+    assert text.count("<table>") == text.count("<div class='table'><table>")

@@ -1,0 +1,53 @@
+"""Verdicts, and the jobs that waste most."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage.reports.amounts import amounts_of
+from gpusage.reports.verdicts import RULES, tallied, verdict_of, worst
+from gpusage.store.usage_rows import Observation
+from observed import NOW_S, month, record, usage
+
+KEPT = record(1, percent=None)
+
+
+def observed(**rest: object) -> Observation:
+    return Observation(usage=usage(KEPT, **rest), decision=KEPT)
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({"gpu_utilization": 0.5}, "busy"),
+        ({"gpu_utilization": 0.49}, "waits"),
+        ({"gpu_utilization": 0.004}, "unused"),
+        ({"gpu_utilization": None}, "not seen"),
+        ({"gpu_utilization": 0.0, "sampled_s": 30.0, "alone_s": 30.0}, "not seen"),
+        ({"gpu_utilization": 0.0, "alone_s": 1000.0}, "beside others"),
+    ],
+)
+def test_a_run_has_the_verdict_of_its_rule(figures: dict[str, float | None], verdict: str) -> None:
+    found = observed(**figures)
+    assert verdict_of(found.usage, amounts_of(found)) == verdict
+
+
+def test_jobs_are_ranked_by_idle_gpu_hours_not_by_how_idle_they_were() -> None:
+    long = observed(job_id="long", gpu_utilization=0.45, ended_at_s=NOW_S)
+    short = observed(job_id="short", gpu_utilization=0.001)
+    unseen = observed(job_id="unseen", gpu_utilization=None, ended_at_s=NOW_S)
+    assert [job.job_id for job in worst([short, unseen, long])] == ["long", "short"]
+
+
+def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
+    first = observed(gpu_utilization=0.1)
+    again = observed(gpu_utilization=0.3, started_at_s=NOW_S - 7200, ended_at_s=NOW_S)
+    (job,) = worst([again, first])
+    # 2 GPUs, two runs of 2 h: 8 GPU hours; idle 4 x 0.9 + 4 x 0.7
+    assert (job.hours.booked, job.hours.idle) == (pytest.approx(8.0), pytest.approx(6.4))
+
+
+def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:
+    found = tallied([*month()])
+    assert [each.rule for each in found] == [RULES[each.verdict] for each in found]
+    assert sum(each.run_count for each in found) == 40
