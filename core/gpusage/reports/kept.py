@@ -14,8 +14,8 @@ from gpusage.store.usage_rows import Observation
 
 RULE = (
     "A promise is broken where a job died of too little memory, took more than its share was to book, or took longer "
-    f"than {PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept where durations show that, "
-    "or where the share had idle time. Nothing tells where too few runs of the same job are of the same length."
+    f"than {PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept where durations show "
+    "that, or where the share had idle time. Nothing tells where too few runs of the same job are of the same length."
 )
 
 
