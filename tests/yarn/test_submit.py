@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,30 @@ def test_a_failure_is_explained_and_its_status_is_ours(cluster: Sandbox) -> None
     assert "failed, exit status 7" in done.stderr
     assert "stdout\nsaid\n" in done.stderr
     assert "stderr\ncomplained\n" in done.stderr
+
+
+STARVE = "echo ran with $GPUSAGE_SHARE; echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2; exit 1"
+
+
+def test_a_command_that_runs_out_of_its_share_s_memory_runs_once_more_with_a_whole_gpu(cluster: Sandbox) -> None:
+    """YARN copies the end of stderr into the container's diagnostics: that is how the master knows."""
+    done = submit(cluster, *SMALL, "--", f"[ $GPUSAGE_SHARE = 100 ] && exec env; {STARVE}")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"container_\w+ ran out of GPU memory in its share of \d+, .* ran again with a whole", done.stderr)
+    starved, whole = sorted(outputs(cluster, done.stdout), key=len)
+    assert re.fullmatch(r"ran with [1-9]\d?\n", starved)
+    assert masters.variable(whole, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in whole
+
+
+@pytest.mark.parametrize(("words", "runs"), [((), 2), (("--no-rescue",), 1)])
+def test_a_command_that_never_has_memory_enough_is_no_loop(
+    cluster: Sandbox, words: tuple[str, ...], runs: int
+) -> None:  # fmt: skip
+    done = submit(cluster, *SMALL, *words, "--", STARVE, check=False)
+    assert done.returncode == 1
+    assert len(outputs(cluster, done.stdout)) == runs
+    assert "did not run again: it " in done.stderr
 
 
 def test_a_killed_application_ends_as_one_that_was_ended(cluster: Sandbox) -> None:

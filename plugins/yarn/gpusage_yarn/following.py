@@ -27,6 +27,9 @@ _CONTENTS = re.compile(r"^LogContents:\n(.*?)\n?End of LogType:", re.DOTALL | re
 _REPEATED = re.compile(
     r"(?:^\[[^\]]*\])?(?:Container exited with a non-zero|Last \d+ bytes of).*", re.DOTALL | re.MULTILINE
 )
+_STARVED = re.compile(
+    r"container_\w+ ran out of GPU memory in its share of \d+, and its command [^.]+"
+)  # Rescue.java's
 _TIMEOUT_S = (3.05, 10.0)
 
 
@@ -48,6 +51,10 @@ class Outcome:
     def reason(self) -> str:
         """Return the diagnostics without the end of the logs that YARN adds to them."""
         return _REPEATED.sub("", self.diagnostics).strip()
+
+    def starved(self) -> tuple[str, ...]:
+        """Return what the master tells of containers whose share had too little GPU memory, a sentence each."""
+        return tuple(match[0] for match in _STARVED.finditer(self.diagnostics))
 
 
 class Progress:

@@ -43,6 +43,7 @@ class Plan:
         containers: How many run the user's command.
         memory_mib: Of a container's host memory; 0 where nothing was said.
         vcores: Of a container; 0 where nothing was said.
+        rescue: Whether a command whose share has too little GPU memory runs once more, with a whole GPU.
     """
 
     share: int
@@ -55,6 +56,7 @@ class Plan:
     containers: int = 1
     memory_mib: int = 0
     vcores: int = 0
+    rescue: bool = True
 
     def texts(self) -> dict[str, str]:
         """Return the plan as it travels, all values texts."""
@@ -70,6 +72,7 @@ class Plan:
             "containers": str(self.containers),
             "memory_mib": str(self.memory_mib),
             "vcores": str(self.vcores),
+            "rescue": str(int(self.rescue)),
         }
 
     def encoded(self) -> str:
@@ -115,6 +118,7 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         containers=_number(texts, "containers", "1", (1, MOST_CONTAINERS)),
         memory_mib=_number(texts, "memory_mib", "0", (0, 1 << 24)),
         vcores=_number(texts, "vcores", "0", (0, 10_000)),
+        rescue=_number(texts, "rescue", "1", (0, 1)) == 1,
     )
 
 

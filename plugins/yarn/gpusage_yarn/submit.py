@@ -68,6 +68,7 @@ class Wishes:
     env: tuple[str, ...]
     files: tuple[Path, ...]
     addresses: tuple[str, ...]
+    rescue: bool
 
 
 def submit(
@@ -115,7 +116,8 @@ def _prepare(
     trouble = record(proposal, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
-    plan = replace(proposal.plan, containers=wishes.containers)
+    rescue = wishes.rescue and advised.rules.sharing.rescue
+    plan = replace(proposal.plan, containers=wishes.containers, rescue=rescue)
     application = Application(
         command=line,
         plan=plan,
@@ -194,6 +196,8 @@ def _follow(manager: ResourceManager, identity: str) -> Outcome:
 def _explain_failure(outcome: Outcome) -> None:
     _tell(f"{outcome.identity} {outcome.state.lower()}, exit status {outcome.status}")
     if not outcome.status:
+        for sentence in outcome.starved():
+            _tell(sentence)
         return
     tails = list(log_tails(outcome))
     for line in (outcome.reason() if tails else outcome.diagnostics).splitlines():

@@ -40,6 +40,12 @@ Examples:
 )
 @click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
 @click.option("--wait/--detach", default=True, show_default=True, help="Wait for the end, and exit with its status.")
+@click.option(
+    "--rescue/--no-rescue",
+    default=True,
+    show_default=True,
+    help="Run COMMAND once more, with a whole GPU, if its share has too little GPU memory.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the request; submit nothing.")
 @options.json_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -33,6 +33,15 @@ def test_yarn_s_copies_of_the_logs_are_left_out_of_the_reason() -> None:
     assert found.reason() == "gpusage: exit status 7. c on n\nExit code: 7"
 
 
+def test_what_the_master_tells_of_starved_containers_is_found_before_the_log() -> None:
+    story = (
+        "container_1_2_01_000002 ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
+    )
+    found = outcome_of({**REPORT, "finalStatus": "SUCCEEDED", "diagnostics": f"gpusage: exit status 0. {story}"})
+    assert found.starved() == (story,)
+    assert outcome_of(REPORT).starved() == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "has_run", "line"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ GOOD = {"v": "1", "share": "40"}
 def test_a_plan_comes_back_as_it_was() -> None:
     plan = Plan(share=40, identity="a_1", memory_cap_mib=6144, labels=("h100", "a100"), fallback_after_s=30, vcores=2)
     assert parse_plan(plan.encoded()) == plan
+    assert parse_plan(replace(plan, rescue=False).encoded()) == replace(plan, rescue=False)
 
 
 def test_a_plan_travels_in_letters_that_bash_leaves_alone() -> None:

@@ -12,6 +12,8 @@ enum Ending {
   TAKEN,
   /** It was lost with its node, or with a part of the node. */
   LOST,
+  /** It ended by itself, with a failure: the GPU had no memory left for it. */
+  STARVED,
   /** It ended by itself, with a failure. */
   FAILED;
 
@@ -37,7 +39,7 @@ enum Ending {
       case GpuShareNodeListener.REFUSED_STATUS:
         return story.contains(GpuShareNodeListener.REFUSAL) ? REFUSED : FAILED;
       default:
-        return FAILED;
+        return exit > 0 && Rescue.isStarved(story) ? STARVED : FAILED;
     }
   }
 }

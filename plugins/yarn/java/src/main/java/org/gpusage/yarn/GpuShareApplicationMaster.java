@@ -16,7 +16,9 @@ import org.apache.hadoop.io.DataOutputBuffer;
 import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
@@ -56,6 +58,7 @@ public final class GpuShareApplicationMaster {
   private final Avoided avoided = new Avoided(manager::updateBlacklist, YarnConfiguration.useHttps(conf) ? "https" : "http");
   private final List<Task> tasks = new ArrayList<>();
   private Plan plan;
+  private Rescue rescue;
   private String command;
   private Map<String, String> variables;
   private Map<String, LocalResource> files;
@@ -97,6 +100,7 @@ public final class GpuShareApplicationMaster {
   }
 
   private void read(Map<String, String> environment) throws Plan.PlanException, IOException {
+    rescue = new Rescue(conf, attempt(environment));
     plan = Plan.parse(environment.getOrDefault(Plan.VARIABLE, ""));
     command = Texts.fromBase64(environment.getOrDefault(COMMAND, ""));
     variables = texts(environment, VARIABLES);
@@ -107,6 +111,11 @@ public final class GpuShareApplicationMaster {
     if (command.isEmpty()) {
       throw new IOException(COMMAND + " must be a command in base64; got nothing. Submit with gpusage yarn submit.");
     }
+  }
+
+  private static int attempt(Map<String, String> environment) {
+    String ours = environment.get(ApplicationConstants.Environment.CONTAINER_ID.key());
+    return ContainerId.fromString(ours).getApplicationAttemptId().getAttemptId();
   }
 
   private static Map<String, String> texts(Map<String, String> environment, String name) throws IOException {
@@ -134,7 +143,7 @@ public final class GpuShareApplicationMaster {
       return;
     }
     for (long number = 1; number <= plan.containers; number++) {
-      tasks.add(new Task(number));
+      tasks.add(new Task(number, plan));
     }
     for (Container container : kept) {
       Task task = taskOf(container);
@@ -189,7 +198,7 @@ public final class GpuShareApplicationMaster {
     Resource wanted = Resource.newInstance(plan.memoryMib > 0 ? plan.memoryMib : 1024, Math.max(plan.vcores, 1));
     String share = Settings.shareResource(conf);
     if (ResourceUtils.getResourceTypes().containsKey(share)) {
-      wanted.setResourceValue(share, plan.share);
+      wanted.setResourceValue(share, task.plan.share);
     }
     task.container = null;
     task.request =
@@ -211,7 +220,7 @@ public final class GpuShareApplicationMaster {
     manager.removeContainerRequest(task.request);
     task.request = null;
     try {
-      ContainerLaunchContext launch = task.launch(plan, command, variables, files);
+      ContainerLaunchContext launch = task.launch(command, variables, files);
       launch.setTokens(tokens());
       nodes.startContainer(container, launch);
       task.container = container;
@@ -248,6 +257,12 @@ public final class GpuShareApplicationMaster {
           return;
         }
         break;
+      case STARVED:
+        if (rescue.helps(task, shareOf(task.container))) {
+          ask(task);
+          return;
+        }
+        break;
       default:
     }
     fail(exit > 0 ? exit : 1, ended.getContainerId() + " on " + task.container.getNodeId() + ": " + story);
@@ -267,7 +282,7 @@ public final class GpuShareApplicationMaster {
         stop(task.container);
       }
     }
-    String diagnostics = "gpusage: exit status " + status + (reason.isEmpty() ? "" : ". " + reason);
+    String diagnostics = "gpusage: exit status " + status + rescue.stories() + (reason.isEmpty() ? "" : ". " + reason);
     say(diagnostics);
     boolean good = status == 0;
     manager.unregisterApplicationMaster(
@@ -305,7 +320,7 @@ public final class GpuShareApplicationMaster {
     return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
   }
 
-  private static void say(String what) {
+  static void say(String what) {
     System.out.println("gpusage: " + what);
   }
 }

@@ -55,6 +55,9 @@ final class Plan {
 
   final int vcores;
 
+  /** Whether a command whose share has too little GPU memory runs once more, with a whole GPU. */
+  final boolean rescue;
+
   private Plan(Map<String, String> texts) throws PlanException {
     if (!VERSION.equals(texts.get("v"))) {
       throw new PlanException("v", "be " + VERSION, texts.get("v"));
@@ -69,6 +72,7 @@ final class Plan {
     containers = number(texts, "containers", "1", 1, 10_000);
     memoryMib = number(texts, "memory_mib", "0", 0, 1 << 24);
     vcores = number(texts, "vcores", "0", 0, 10_000);
+    rescue = number(texts, "rescue", "1", 0, 1) == 1;
   }
 
   /** Return what the scheduler must have for one container, as far as the plan says it. */
@@ -85,11 +89,16 @@ final class Plan {
     Map<String, String> texts = new LinkedHashMap<>();
     texts.put("v", VERSION);
     texts.put("share", String.valueOf(Settings.WHOLE_GPU));
-    try {
-      return of(texts);
-    } catch (PlanException impossible) {
-      throw new IllegalStateException(impossible);
-    }
+    return sound(texts);
+  }
+
+  /** Return this plan for a whole GPU, without the limits of a share. */
+  Plan ofWholeGpu() {
+    Map<String, String> texts = texts();
+    texts.put("share", String.valueOf(Settings.WHOLE_GPU));
+    texts.put("threads", "0");
+    texts.put("memory_cap_mib", "0");
+    return sound(texts);
   }
 
   /** Return the plan in {@code text}, the base64 form. */
@@ -108,7 +117,20 @@ final class Plan {
     return new Plan(texts);
   }
 
+  /** Return the plan in texts that are ours. */
+  private static Plan sound(Map<String, String> texts) {
+    try {
+      return of(texts);
+    } catch (PlanException impossible) {
+      throw new IllegalStateException(impossible);
+    }
+  }
+
   String toBase64() throws IOException {
+    return Texts.toBase64(Texts.write(texts()));
+  }
+
+  private Map<String, String> texts() {
     Map<String, String> texts = new LinkedHashMap<>();
     texts.put("v", VERSION);
     texts.put("id", id);
@@ -121,7 +143,8 @@ final class Plan {
     texts.put("containers", String.valueOf(containers));
     texts.put("memory_mib", String.valueOf(memoryMib));
     texts.put("vcores", String.valueOf(vcores));
-    return Texts.toBase64(Texts.write(texts));
+    texts.put("rescue", rescue ? "1" : "0");
+    return texts;
   }
 
   private static int number(Map<String, String> texts, String key, String absent, int least, int most)

@@ -13,6 +13,7 @@ final class Settings {
   static final String DAEMON_SOCKET = "gpusage.daemon.socket";
   static final String DAEMON_LIMIT_MS = "gpusage.daemon.limit-ms";
   static final String DAEMON_REST_MS = "gpusage.daemon.rest-ms";
+  static final String RESCUE = "gpusage.rescue";
   static final String HEARTBEAT_MS = "gpusage.am.heartbeat-ms";
   static final String NODE_GPUS = "gpusage.node.gpus";
   static final String NODE_MEMORY_MIB = "gpusage.node.gpu-memory-mib";

@@ -16,13 +16,17 @@ final class Task {
   /** The task's number, and also its number among the application's requests, which tells that a container is for this task. */
   final long number;
 
+  /** What its next container is asked for with. */
+  Plan plan;
+
   ContainerRequest request;
   Container container;
   boolean done;
   int losses;
 
-  Task(long number) {
+  Task(long number, Plan plan) {
     this.number = number;
+    this.plan = plan;
   }
 
   boolean runsIn(ContainerId id) {
@@ -30,7 +34,7 @@ final class Task {
   }
 
   /** Return how its container is to be started; text that YARN pastes unquoted into a shell is base64. */
-  ContainerLaunchContext launch(Plan plan, String command, Map<String, String> variables, Map<String, LocalResource> files) {
+  ContainerLaunchContext launch(String command, Map<String, String> variables, Map<String, LocalResource> files) {
     Map<String, String> environment = new HashMap<>();
     environment.put("GPUSAGE_CONTAINER", String.valueOf(number - 1));
     environment.put("GPUSAGE_CONTAINERS", String.valueOf(plan.containers));

@@ -16,7 +16,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 class PlanTest {
   private static final String WHOLE =
-      "{'v':'1','id':'9f3c','share':'40','memory_cap_mib':'6144','labels':'h100,a100','fallback_after_s':'30','containers':'2'}";
+      "{'v':'1','id':'9f3c','share':'40','memory_cap_mib':'6144','labels':'h100,a100','fallback_after_s':'30','containers':'2','rescue':'0'}";
 
   @Test
   void aPlanIsReadAsItWasWritten() throws Exception {
@@ -27,6 +27,15 @@ class PlanTest {
     assertEquals(Arrays.asList("h100", "a100"), plan.labels);
     assertEquals(30, plan.fallbackAfterS);
     assertEquals(2, plan.containers);
+    assertEquals(false, plan.rescue);
+  }
+
+  @Test
+  void aPlanForAWholeGpuHasNoLimitOfAShareAndTheSameGenerations() throws Exception {
+    Plan plan = Plan.parse(encoded("{'v':'1','share':'40','threads':'80','memory_cap_mib':'512','labels':'a100,v100'}")).ofWholeGpu();
+    assertEquals(Arrays.asList(100, 0, 0), Arrays.asList(plan.share, plan.threads, plan.memoryCapMib));
+    assertEquals(Arrays.asList("a100", "v100"), plan.labels);
+    assertEquals(true, plan.rescue);
   }
 
   @Test
