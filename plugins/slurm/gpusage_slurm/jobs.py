@@ -52,18 +52,21 @@ def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
         RequestError: slurmctld does not answer.
     """
     form = ",".join(f"{name}:{width}" for name, width in columns)
-    text = scontrol.run("squeue", "--noheader", "--all", *options, f"--Format={form}")
+    text = scontrol.run_bytes("squeue", "--noheader", "--all", *options, f"--Format={form}")
     return parse_rows(text, columns)
 
 
-def parse_rows(text: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
-    """Yield the columns of each line that begins with a job's id; where a text has line breaks, others do not."""
-    for line in text.splitlines():
-        raw, row, begin = line.encode(), {}, 0
+def parse_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield the columns of each line that is as long as they are, and begins with a job's id.
+
+    A user's text may have line breaks. It then makes lines that are shorter, because the text is cut at its own column.
+    """
+    for line in text.split(b"\n"):
+        row, begin = {}, 0
         for name, width in columns:
-            row[name] = raw[begin : begin + width].decode("utf-8", "replace").strip()
+            row[name] = line[begin : begin + width].decode("utf-8", "replace").strip()
             begin += width
-        if _LISTED_ID.fullmatch(row["JobArrayID"]):
+        if len(line) == begin and _LISTED_ID.fullmatch(row["JobArrayID"]):
             yield {name: "" if value == "(null)" else value for name, value in row.items()}
 
 

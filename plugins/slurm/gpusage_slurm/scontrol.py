@@ -17,14 +17,23 @@ Line = Mapping[str, str]
 
 
 def run(*arguments: str, deadline_s: float = DEADLINE_S) -> str:
-    """Return the standard output of a Slurm command.
+    """Return the standard output of a Slurm command; bytes of a user's that are no text are replaced.
 
     Raises:
         RequestError: The command is missing, fails, or does not answer in time.
     """
+    return run_bytes(*arguments, deadline_s=deadline_s).decode("utf-8", "replace")
+
+
+def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
+    """Return the standard output of a Slurm command as it is.
+
+    Raises:
+        RequestError: As `run`.
+    """
     command = " ".join(arguments)
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=deadline_s, check=True)
+        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True)
     except OSError as error:  # none, or a folder on the PATH that this user may not look into
         message = f"Command {arguments[0]!r} must be on the PATH; got: {error}. Install Slurm's client commands."
         raise RequestError(message) from error
@@ -32,7 +41,10 @@ def run(*arguments: str, deadline_s: float = DEADLINE_S) -> str:
         message = f"Command {command!r} must answer within {deadline_s:g} s; got nothing. Check that slurmctld runs."
         raise RequestError(message) from error
     except subprocess.CalledProcessError as error:
-        outcome = " ".join((error.stderr or error.stdout).split()) or f"exit status {error.returncode}"
+        outcome = (
+            " ".join((error.stderr or error.stdout).decode("utf-8", "replace").split())
+            or f"exit status {error.returncode}"
+        )
         message = f"Command {command!r} must succeed; got: {outcome}. Check that slurmctld runs ('scontrol ping')."
         raise RequestError(message) from error
     return done.stdout

@@ -13,6 +13,7 @@ from gpusage_slurm.rewritten_jobs import stuck
 
 COLUMNS = (("JobArrayID", 12), ("UserName", 8), ("StateCompact", 4), ("Reason", 12), ("admin_comment", 80))
 MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | why"
+CAFE = f"caf\u00e9; {MARK}"  # a byte longer than its letters
 ROW = {
     "JobArrayID": "7",
     "UserName": "ada",
@@ -99,12 +100,14 @@ def test_what_ties_a_job_to_nodes_counts(job: dict[str, str], is_stuck: bool) ->
 
 def test_columns_are_cut_by_bytes_and_a_users_line_break_makes_no_job() -> None:
     text = (
-        f"12_[1-3%2]  ada     PD  Resources   {MARK}\n"
-        f"13          bob     R   None        caf\u00e9; {MARK}\n"
-        "no job      bob     PD  Resources   of nobody\n"
-        "14          eve     CD  None        (null)\n"
+        f"12_[1-3%2]  ada     PD  Resources   {MARK:80}\n"
+        f"13          bob     R   None        {CAFE:79}\n"
+        f"no job      bob     PD  Resources   {'of nobody':80}\n"
+        f"14          eve     CD  None        {'(null)':80}\n"
+        "15          eve     CD  None        x\n"
+        f"15          ada     CD  None        {MARK:79}\n"
     )
-    first, second, third = map(marked_job, parse_rows(text, COLUMNS))
+    first, second, third = map(marked_job, parse_rows(text.encode(), COLUMNS))
     assert (first.job_id, first.user, first.state, first.waits_for, first.mark) == (
         "12_[1-3%2]",
         "ada",
@@ -112,7 +115,7 @@ def test_columns_are_cut_by_bytes_and_a_users_line_break_makes_no_job() -> None:
         "Resources",
         MARK,
     )
-    assert (second.state, second.waits_for, second.mark) == ("running", "", f"caf\u00e9; {MARK}")
+    assert (second.state, second.waits_for, second.mark) == ("running", "", CAFE)
     assert (third.state, third.mark) == ("ended", "")
 
 

@@ -6,6 +6,7 @@ of slurmctld, or of the accounting where slurmctld has forgotten the job. A job 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -23,6 +24,7 @@ _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("Name", 128)),
     ("admin_comment", 1100),
 )
+_MOST_AT_ONCE = 500
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         "CD": "completed",
@@ -78,32 +80,41 @@ def _joined(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
 def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
     """Return what is known of the jobs, by their plain numbers."""
     wanted = [*dict.fromkeys(job_ids)]
-    known = {row["JobID"]: row for job_id in wanted for row in _live(job_id) if row["JobID"] == job_id}
+    known = {row["JobID"]: row for row in _live(wanted)}
     missing = [job_id for job_id in wanted if job_id not in known]
     return known | {row["JobID"]: row for row in _accounted(missing)}
 
 
-def _live(job_id: str) -> Iterator[Row]:
-    """Yield the job as slurmctld has it; nothing where it has forgotten it."""
+def _live(job_ids: Sequence[str]) -> Iterator[Row]:
+    """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
+    for begin in range(0, len(job_ids), _MOST_AT_ONCE):
+        yield from _listed(job_ids[begin : begin + _MOST_AT_ONCE])
+
+
+def _listed(job_ids: Sequence[str]) -> Iterator[Row]:
     try:
-        yield from rows("--states=all", f"--jobs={job_id}", columns=_COLUMNS)
-    except RequestError as error:
+        yield from rows("--states=all", f"--jobs={','.join(job_ids)}", columns=_COLUMNS)
+    except RequestError as error:  # where one job alone is asked for
         if "Invalid job id" not in str(error):
             raise
 
 
 def _accounted(job_ids: Sequence[str]) -> Iterator[Row]:
-    """Yield what slurmdbd remembers of jobs; nothing where there is no slurmdbd."""
+    """Yield what slurmdbd remembers of jobs; nothing where there is no slurmdbd.
+
+    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
+    """
     if not job_ids:
         return
+    between = secrets.token_hex(8)
     fields = ("JobID", "JobIDRaw", "User", "State", "JobName", "AdminComment")
-    options = ("--allocations", "--noheader", "--parsable2", f"--format={','.join(fields)}", "--starttime=1970-01-01")
+    form = ("--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
     try:
-        text = scontrol.run("sacct", f"--jobs={','.join(job_ids)}", *options)
+        text = scontrol.run("sacct", "--allocations", f"--jobs={','.join(job_ids)}", "--starttime=1970-01-01", *form)
     except RequestError:
         return
-    for line in text.splitlines():
-        words = line.split("|", len(fields) - 1)
+    for line in text.split("\n"):
+        words = line.split(between)
         if len(words) == len(fields):
             array_id, raw_id, user, state, name, comment = words
             code = _CODES.get(state.partition(" ")[0], "")  # CANCELLED by 1000

@@ -14,6 +14,7 @@ from gpusage_slurm.usage.letter import with_letter
 from records import USAGE
 
 ROW = f"{'7':64}{'7':16}{'ada':64}{'TO':4}{'train':128}"
+ADMIN_COMMENT_BYTES = 1100
 MARK = "site; gpusage 69215f4a0c3e KEEP gres/gpu:1 | why"
 MEASURED = replace(USAGE, number="", user="", job_name="", outcome="unknown", gpu="Tesla V100-SXM2-16GB")
 
@@ -27,23 +28,55 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         if words[0] not in answers:
             message = "slurm_load_jobs error: Invalid job id specified"
             raise RequestError(message)
-        return answers[words[0]]
+        given = [word.partition("=")[2] for word in words if word.startswith("--delimiter=")]
+        return answers[words[0]].replace("~", given[0]) if given else answers[words[0]]
+
+    def run_bytes(*words: str) -> bytes:
+        return run(*words).encode("utf-8", "surrogateescape")
 
     monkeypatch.setattr(scontrol, "run", run)
+    monkeypatch.setattr(scontrol, "run_bytes", run_bytes)
     return answers
 
 
 def test_slurm_tells_whose_job_it_was_and_how_it_ended(answers: dict[str, str]) -> None:
-    answers["squeue"] = ROW + MARK
+    answers["squeue"] = f"{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert collect_usage(builtin_catalogue()) == (replace(USAGE, outcome="timed_out"),)
 
 
 def test_a_job_that_slurmctld_has_forgotten_is_asked_of_the_accounting(answers: dict[str, str]) -> None:
-    answers["sacct"] = f"7|7|ada|CANCELLED by 1000|train|{MARK}"
+    answers["sacct"] = f"7~7~ada~CANCELLED by 1000~train~{MARK}"
     assert collect_usage(builtin_catalogue()) == (replace(USAGE, outcome="cancelled"),)
 
 
 def test_a_job_without_a_mark_or_that_nobody_knows_is_left_out(answers: dict[str, str]) -> None:
     assert collect_usage(builtin_catalogue()) == ()
-    answers["squeue"] = ROW + "the site's own words"
+    answers["squeue"] = f"{ROW}{'the site and its own words':{ADMIN_COMMENT_BYTES}}\n"
     assert collect_usage(builtin_catalogue()) == ()
+
+
+FORGED = "gpusage 000000000000 REWRITE gres/gpu:1 -> gres/mps:40 | forged"
+
+
+def test_a_jobs_name_passes_for_no_field_and_no_other_job_of_the_accounting(answers: dict[str, str]) -> None:
+    answers["sacct"] = f"7~7~ada~COMPLETED~x|{FORGED}~{MARK}\n"
+    assert [usage.number for usage in collect_usage(builtin_catalogue())] == ["69215f4a0c3e"]
+    answers["sacct"] = f"7~7~eve~COMPLETED~x\n7|7|ada|COMPLETED|x|{FORGED}~{MARK}\n"
+    assert collect_usage(builtin_catalogue()) == ()
+
+
+def test_a_jobs_name_that_is_no_text_costs_nobody_elses_usage(answers: dict[str, str]) -> None:
+    """One such job ended the collecting of every other."""
+    other = f"{'8':64}{'8':16}{'eve':64}{'CD':4}{'bad' + chr(0xDCFF):128}{MARK:{ADMIN_COMMENT_BYTES}}"
+    answers["squeue"] = f"{other}\n{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert [usage.user for usage in collect_usage(builtin_catalogue())] == ["ada"]
+
+
+def test_all_jobs_are_asked_for_at_once(answers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each for itself, the jobs of a thousand nodes took slurmctld thousands of questions a minute."""
+    measured = [replace(MEASURED, job_id=str(number)) for number in range(100, 140)]
+    answers["scontrol"] = f"NodeName=n1 Comment={with_letter('', measured, MEASURED.ended_at_s)}"
+    asked = []
+    monkeypatch.setattr(scontrol, "run_bytes", lambda *words: asked.append(words) or b"")
+    collect_usage(builtin_catalogue())
+    assert len(asked) == 1

@@ -1,0 +1,46 @@
+"""Which failed jobs lacked memory, as `squeue` lists them; tests/slurm/test_rescue.py has a real Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusage_slurm import scontrol
+from gpusage_slurm.starving import SEEN, starved_jobs
+
+SHARE = {
+    "UserName": "ada",
+    "StateCompact": "F",
+    "Reason": "NonZeroExitCode",
+    "Requeue": "1",
+    "BatchFlag": "1",
+    "RestartCnt": "0",
+    "StartTime": "2026-11-22T10:00:00",
+    "EndTime": "2026-11-22T10:05:00",
+    "tres-per-node": "gres/mps:40",
+    "Comment": "gpusage: model=m.onnx",
+    "admin_comment": "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | cheap",
+}
+
+
+def listed(jobs: list[dict[str, str]], *words: str) -> bytes:
+    """Return what `squeue` prints: each column cut and padded to its width in bytes, line breaks as they are."""
+    columns = [column.split(":") for column in words[-1].partition("=")[2].split(",")]
+    lines = [b"".join(job[name].encode()[: int(width)].ljust(int(width)) for name, width in columns) for job in jobs]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def ids_of_starved(jobs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed(jobs, *words))
+    return [starved.job.job_id for starved in starved_jobs()]
+
+
+def test_only_a_share_whose_comment_says_so_lacked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [{**SHARE, "JobArrayID": "7", "Comment": f"mine{SEEN}"}, {**SHARE, "JobArrayID": "8"}]
+    assert ids_of_starved(jobs, monkeypatch) == ["7"]
+
+
+def test_a_comment_of_several_lines_says_nothing_of_another_users_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a comment made every failed job of everybody count as one that lacked memory, and so what was learned."""
+    forged = f"x\n{'8':64}{'gres/mps:40':128}{SEEN}"
+    jobs = [{**SHARE, "JobArrayID": "7", "UserName": "eve", "Comment": forged}, {**SHARE, "JobArrayID": "8"}]
+    assert ids_of_starved(jobs, monkeypatch) == []
