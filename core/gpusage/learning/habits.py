@@ -26,7 +26,7 @@ HOLDING_BACK = 2.0
 
 def habit(jobs: Sequence[Sequence[Run]]) -> Habit | None:
     """Return how busy *jobs*, each given by its runs, were; ``None`` where too few tell."""
-    ratios = [ratio for ratio in map(_ratio, jobs) if ratio is not None]
+    ratios = [ratio for ratio in map(habit_ratio, jobs) if ratio is not None]
     if len(ratios) < LEAST_JOBS:
         return None
     value = exp(len(ratios) / (len(ratios) + HOLDING_BACK) * median(map(log, ratios)))
@@ -34,8 +34,8 @@ def habit(jobs: Sequence[Sequence[Run]]) -> Habit | None:
     return Habit(job_count=len(ratios), ratio=Interval(value=value, low=low, high=high))
 
 
-def _ratio(runs: Sequence[Run]) -> float | None:
-    """Return observed over predicted utilization of the runs of one job on whole GPUs."""
+def habit_ratio(runs: Sequence[Run]) -> float | None:
+    """Return observed over predicted utilization of the runs of one job on whole GPUs; ``None`` where none tell."""
     ratios = [
         run.utilization / run.predicted_utilization
         for run in runs

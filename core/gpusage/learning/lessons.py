@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpusage.learning.experience import experience, remembered
 from gpusage.learning.findings import Habit
-from gpusage.learning.habits import habit
+from gpusage.learning.habits import habit, habit_ratio
 from gpusage.learning.learned import Key, Learned, Model
 from gpusage.learning.promises import WINDOW, is_kept, is_mistrusted
 from gpusage.learning.runs import Run
@@ -61,8 +61,13 @@ def _habits(jobs: Collection[Sequence[Run]]) -> Mapping[Key, Habit]:
         who = runs[-1].identity
         for key in {(who.family, who.user), (who.family, ""), ("", who.user), ("", "")}:
             kinds[key].append(runs)
-    habits = {key: habit(of_kind) for key, of_kind in kinds.items()}
+    habits = {key: habit(of_kind) for key, of_kind in kinds.items() if key[1] or _is_of_several(of_kind)}
     return {key: each for key, each in habits.items() if each is not None}
+
+
+def _is_of_several(jobs: Iterable[Sequence[Run]]) -> bool:
+    """Tell whether jobs of several users tell how busy they were against what was predicted."""
+    return len({runs[-1].identity.user for runs in jobs if habit_ratio(runs) is not None}) >= LEAST_USERS
 
 
 def _mistrusted(jobs: Iterable[Sequence[Run]]) -> Mapping[Key, str]:

@@ -74,6 +74,17 @@ def test_a_job_that_never_ran_is_judged_by_its_kind_where_three_jobs_of_it_did()
     assert found(learn(runs(0.45))) is NOTHING
 
 
+def test_one_stranger_s_jobs_tell_nothing_of_a_kind_however_many_there_are() -> None:
+    """Three idle jobs of one user made every new job at the site count as idle, and share its GPU."""
+    idle = [runs(0.05, job_name=name) for name in ("a", "b", "c", "d")]
+    no_model = [[replace(run, identity=replace(run.identity, fingerprint="0" * 16)) for run in job] for job in idle]
+    assert found(learn(run for job in no_model for run in job), user="2") is NOTHING
+    busy = replace(RUN, utilization=0.9, identity=replace(WHO, fingerprint="1" * 16, user="3"))
+    habit = found(learn([*(run for job in no_model for run in job), busy]), user="2").habit
+    assert habit is not None
+    assert habit.ratio.high == pytest.approx(1.0)  # what is promised rests on the busiest
+
+
 def test_a_family_whose_promises_are_broken_is_only_advised_for_that_user() -> None:
     broken = [replace(RUN, share_percent=50, promised=1.3, lacked_memory=True, ended_at_s=hour) for hour in range(6)]
     learned = learn(broken)
