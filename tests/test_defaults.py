@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.configuration import DaemonSettings
-from gpusage_slurm.evidence import LONGEST_REST_S
+from gpusage_slurm.doctor.evidence import LONGEST_REST_S
 from gpusage_slurm.lua import FOLDER
 from gpusage_slurm.settings import SlurmSettings
 

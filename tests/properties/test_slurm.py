@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
-from gpusage_slurm.render import render_decision
-from gpusage_slurm.request import TRES_FIELDS, parse_submission, read_request
-from gpusage_slurm.script import read_script
+from gpusage_slurm.submission.render import render_decision
+from gpusage_slurm.submission.request import TRES_FIELDS, parse_submission, read_request
+from gpusage_slurm.submission.script import read_script
 from gpusage_slurm.tres import is_gpu, is_share, parse_list, without_gpus
 
 FIELDS = (

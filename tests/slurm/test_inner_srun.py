@@ -21,9 +21,9 @@ from gpusage.service.protocol import Answer, Ask, parse_line
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Granted, Submission
 from gpusage_slurm.install import Site, plan_installation
 from gpusage_slurm.node_side import EPILOG, PROLOG
-from gpusage_slurm.render import render_decision
-from gpusage_slurm.request import parse_submission
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.submission.render import render_decision
+from gpusage_slurm.submission.request import parse_submission
 from mps import control_in, driver_in
 from waiting import wait_until
 

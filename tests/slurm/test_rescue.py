@@ -12,9 +12,9 @@ import pytest
 
 from gpusage.service.client import status
 from gpusage.store.opening import open_store
+from gpusage_slurm.jobs.starving import GPU_FOR_SHARE, SEEN
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from gpusage_slurm.starving import GPU_FOR_SHARE, SEEN
 
 pytestmark = pytest.mark.slurm
 

@@ -88,7 +88,7 @@ def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_
 TURN_BACK = """
 import sys
 from gpusage_hooks.types import MarkedJob
-from gpusage_slurm.turning_back import turn_back
+from gpusage_slurm.jobs.turning_back import turn_back
 turn_back(MarkedJob(job_id=sys.argv[1], manager="slurm", user="u", state="waiting", mark=sys.argv[2]), "tried")
 """
 
@@ -130,8 +130,8 @@ def bound_job(sandbox: Sandbox, *options: str) -> str:
 
 
 LOOK = """
-from gpusage_slurm.rewritten_jobs import shared_jobs
-from gpusage_slurm.turning_back import turn_back
+from gpusage_slurm.jobs.rewritten import shared_jobs
+from gpusage_slurm.jobs.turning_back import turn_back
 for job in shared_jobs(("waiting",)):
     if job.job_id == "{job}" and job.stuck:
         print(turn_back(job, job.stuck))

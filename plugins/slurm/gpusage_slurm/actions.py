@@ -16,9 +16,9 @@ from gpusage.service.client import find_status
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import drain as leaving
 from gpusage_slurm.address import local_sockets
-from gpusage_slurm.doctor import examine
+from gpusage_slurm.doctor.checks import examine
+from gpusage_slurm.doctor.evidence import gather
 from gpusage_slurm.drain import require_none
-from gpusage_slurm.evidence import gather
 from gpusage_slurm.install import (
     PACKAGED_UNIT,
     find_site,

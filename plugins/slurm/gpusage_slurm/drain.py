@@ -15,8 +15,8 @@ from gpusage.mark import parse_mark
 from gpusage.service.client import find_status
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import MarkedJob
-from gpusage_slurm.rewritten_jobs import shared_jobs
-from gpusage_slurm.turning_back import turn_back
+from gpusage_slurm.jobs.rewritten import shared_jobs
+from gpusage_slurm.jobs.turning_back import turn_back
 
 REASON = "gpusage leaves this site"
 What = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]

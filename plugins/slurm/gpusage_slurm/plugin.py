@@ -9,9 +9,9 @@ import click
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import Cluster, JobState, MarkedJob, StarvedJob, Usage
-from gpusage_slurm.render import render_decision
-from gpusage_slurm.request import MANAGER, parse_submission
 from gpusage_slurm.settings import SLURM
+from gpusage_slurm.submission.render import render_decision
+from gpusage_slurm.submission.request import MANAGER, parse_submission
 
 __all__ = [
     "add_commands",
@@ -43,7 +43,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import observing  # noqa: PLC0415 - what lists commands starts faster
+    from gpusage_slurm.cluster import observing  # noqa: PLC0415 - what lists commands starts faster
 
     return observing.observe_cluster(context.catalogue)
 
@@ -57,9 +57,9 @@ def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | Non
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import jobs  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
+    from gpusage_slurm.jobs import rows  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
 
-    return jobs.find_jobs(job_id, user)
+    return rows.find_jobs(job_id, user)
 
 
 @hookimpl(trylast=True)
@@ -71,9 +71,9 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import rewritten_jobs  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import rewritten  # noqa: PLC0415 - as above
 
-    return rewritten_jobs.shared_jobs(states)
+    return rewritten.shared_jobs(states)
 
 
 @hookimpl(trylast=True)
@@ -85,7 +85,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm import turning_back  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import turning_back  # noqa: PLC0415 - as above
 
     return turning_back.turn_back(job, reason)
 
@@ -99,7 +99,7 @@ def starved_jobs(manager: str) -> Sequence[StarvedJob] | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import starving  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import starving  # noqa: PLC0415 - as above
 
     return starving.starved_jobs()
 
@@ -113,7 +113,7 @@ def rescue(job: MarkedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm import starving  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import starving  # noqa: PLC0415 - as above
 
     return starving.rescue(job, reason)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpusage.mark import parse_mark, with_mark
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.turning_back import MAXIMUM_BYTES
+from gpusage_slurm.jobs.turning_back import MAXIMUM_BYTES
 
 _SETTINGS = {
     "set.gres": "Gres",

@@ -16,10 +16,10 @@ from gpusage.mark import parse_mark
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.bound import mib
-from gpusage_slurm.jobs import Row, base_id, rows
-from gpusage_slurm.missing_card import may_be_read_later
-from gpusage_slurm.request import EXCLUSIVE, describe_request
+from gpusage_slurm.jobs.bound import mib
+from gpusage_slurm.jobs.rows import Row, base_id, rows
+from gpusage_slurm.submission.missing_card import may_be_read_later
+from gpusage_slurm.submission.request import EXCLUSIVE, describe_request
 
 _ASKED = {
     "tres_per_node": "tres-per-node",

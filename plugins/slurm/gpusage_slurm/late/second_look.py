@@ -24,11 +24,11 @@ from gpusage.service import client
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
+from gpusage_slurm.jobs.turning_back import job_name
 from gpusage_slurm.late.change import changes
 from gpusage_slurm.late.jobs import LateJob, late_job_ids, look_at
 from gpusage_slurm.late.reading import may_read_for, read_card
-from gpusage_slurm.request import MANAGER
-from gpusage_slurm.turning_back import job_name
+from gpusage_slurm.submission.request import MANAGER
 
 AGAIN_S = 600.0
 LOOK_LIMIT_S = 120.0

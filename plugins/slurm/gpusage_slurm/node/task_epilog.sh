@@ -15,7 +15,7 @@ if [ -z "${GPUSAGE_TIMED:-}" ]; then
     exit 0
 fi
 
-seen=" [out of GPU memory, says gpusage]" # gpusage_slurm.starving looks for it
+seen=" [out of GPU memory, says gpusage]" # gpusage_slurm.jobs.starving looks for it
 most_bytes=32768
 words='(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY'
 words="$words|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"

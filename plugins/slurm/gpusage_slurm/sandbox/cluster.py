@@ -19,10 +19,10 @@ from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.record import no_sandbox, read_record
 from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.request import MANAGER
 from gpusage_slurm.sandbox.accounting import start_accounting
 from gpusage_slurm.sandbox.installation import Installation, read_installation
 from gpusage_slurm.sandbox.layout import Layout
+from gpusage_slurm.submission.request import MANAGER
 
 _QUEUE_LIMIT_S = 5.0
 _LAST = ("slurmctld", "slurmdbd", "mariadbd", "munged")

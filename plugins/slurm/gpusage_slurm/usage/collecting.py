@@ -17,7 +17,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs import Row, rows
+from gpusage_slurm.jobs.rows import Row, rows
 from gpusage_slurm.usage.letter import letter_in
 
 _COLUMNS = (

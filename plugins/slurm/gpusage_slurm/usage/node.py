@@ -22,7 +22,7 @@ from gpusage.sampler.processes import JobIdentity
 from gpusage.sampler.sampling import SampledJob, Sampling, Surroundings
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.request import MANAGER
+from gpusage_slurm.submission.request import MANAGER
 from gpusage_slurm.usage.post import Folder, post_patiently
 
 ENDS = (signal.SIGTERM, signal.SIGINT)

@@ -8,8 +8,8 @@ from gpusage.advisor import NO_CARD
 from gpusage.graphs.card.trouble import encode_trouble
 from gpusage_hooks.types import Job, Submission
 from gpusage_slurm.late import jobs
-from gpusage_slurm.missing_card import may_be_read_later, no_card
-from gpusage_slurm.request import parse_submission
+from gpusage_slurm.submission.missing_card import may_be_read_later, no_card
+from gpusage_slurm.submission.request import parse_submission
 
 ROW = {
     "StateCompact": "PD",

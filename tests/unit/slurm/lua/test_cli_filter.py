@@ -10,7 +10,7 @@ import pytest
 
 from gpusage.graphs.card.trouble import encode_trouble
 from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
-from gpusage_slurm.missing_card import read_reason
+from gpusage_slurm.submission.missing_card import read_reason
 
 Drive = Callable[..., dict[str, Any]]
 

@@ -9,8 +9,8 @@ import re
 
 from gpusage.mark import Mark
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster import NodeState, free_whole_gpus
-from gpusage_slurm.constraint import alternatives, unbound_constraint
+from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus
+from gpusage_slurm.submission.constraint import alternatives, unbound_constraint
 
 WAITS_FOR_NODES = (
     "Priority",

@@ -18,8 +18,13 @@ from types import MappingProxyType
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
-from gpusage_slurm.constraint import binding_constraint, exact_feature, holding_constraint, preferring_expression
-from gpusage_slurm.request import MANAGER, TRES_FIELDS
+from gpusage_slurm.submission.constraint import (
+    binding_constraint,
+    exact_feature,
+    holding_constraint,
+    preferring_expression,
+)
+from gpusage_slurm.submission.request import MANAGER, TRES_FIELDS
 from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
@@ -173,7 +178,7 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
     """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
 
     Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
-    for good; `gpusage_slurm.preference` leaves features only where the site has set that.
+    for good; `gpusage_slurm.cluster.preference` leaves features only where the site has set that.
     """
     named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
     resources = [item for place in TRES_FIELDS for item in parse_list(fields.get(place, ""))]

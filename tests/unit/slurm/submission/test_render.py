@@ -8,9 +8,9 @@ import pytest
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered, Submission
 from gpusage_hooks.units import GIB
-from gpusage_slurm.constraint import preferring_expression, unbound_constraint
-from gpusage_slurm.render import mps_units, render_decision
-from gpusage_slurm.request import parse_submission
+from gpusage_slurm.submission.constraint import preferring_expression, unbound_constraint
+from gpusage_slurm.submission.render import mps_units, render_decision
+from gpusage_slurm.submission.request import parse_submission
 
 POOLS = (
     GpuPool(

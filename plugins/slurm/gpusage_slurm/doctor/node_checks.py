@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gpusage.cli.findings import Finding, failed, passed, warned
-from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
 
 

@@ -8,10 +8,11 @@ from gpusage.api import advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, NodeKind, Room
 from gpusage_hooks.units import GIB
-from gpusage_slurm import cluster, scontrol
-from gpusage_slurm.cluster import NodeState, parse_node, pools_of, read_cluster
-from gpusage_slurm.free import free_share_percent
-from gpusage_slurm.request import read_request
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster import pools
+from gpusage_slurm.cluster.free import free_share_percent
+from gpusage_slurm.cluster.pools import NodeState, parse_node, pools_of, read_cluster
+from gpusage_slurm.submission.request import read_request
 
 
 def node(name: str, gres: str, used: str = "", **fields: object) -> NodeState:
@@ -239,14 +240,14 @@ def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it
 ) -> None:
     commands = [{"name": "c1", "gres": "gpu:v100:4", "gres_used": "", "features": "v100", "state": "idle"}]
     catalogue = advisor().catalogue
-    monkeypatch.setattr(cluster.scontrol, "version", lambda: (24, 11))
-    monkeypatch.setattr(cluster.scontrol, "nodes", lambda: commands)
-    monkeypatch.setattr(cluster, "pyslurm_version", lambda: (24, 11))
+    monkeypatch.setattr(pools.scontrol, "version", lambda: (24, 11))
+    monkeypatch.setattr(pools.scontrol, "nodes", lambda: commands)
+    monkeypatch.setattr(pools, "pyslurm_version", lambda: (24, 11))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [(pool.gpu_count, pool.free_gpu_count) for pool in read_cluster((), catalogue).pools] == [(3, 1)]
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace())
     assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
-    monkeypatch.setattr(cluster, "pyslurm_version", lambda: (23, 2))
+    monkeypatch.setattr(pools, "pyslurm_version", lambda: (23, 2))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gpusage.mark import Mark, parse_mark
-from gpusage_slurm import rewritten_jobs, scontrol
-from gpusage_slurm.bound import is_bound, own_constraint
-from gpusage_slurm.cluster import parse_node
-from gpusage_slurm.rewritten_jobs import waits_bound
-from gpusage_slurm.rights import gpusaged_may_change_jobs, may_change_jobs
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.pools import parse_node
+from gpusage_slurm.cluster.rights import gpusaged_may_change_jobs, may_change_jobs
+from gpusage_slurm.jobs import rewritten
+from gpusage_slurm.jobs.bound import is_bound, own_constraint
+from gpusage_slurm.jobs.rewritten import waits_bound
 
 MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:50, constraint h100 | why"
 ROW = {
@@ -109,10 +110,10 @@ def test_a_job_that_its_user_bound_is_not_let_go() -> None:
 )
 def test_a_free_gpu_is_a_reason_for_one_job(monkeypatch: pytest.MonkeyPatch, reason: str, count: int) -> None:
     rows = [ROW | {"JobArrayID": str(number), "Reason": reason, "tres-per-node": "gres/mps:50"} for number in (7, 8)]
-    monkeypatch.setattr(rewritten_jobs, "rows", lambda *_, **__: iter(rows))
+    monkeypatch.setattr(rewritten, "rows", lambda *_, **__: iter(rows))
     monkeypatch.setattr(scontrol, "nodes", lambda: [NODE])
     monkeypatch.setattr(scontrol, "job", lambda _: JOB)
-    jobs = rewritten_jobs.shared_jobs(("waiting",))
+    jobs = rewritten.shared_jobs(("waiting",))
     assert [job.job_id for job in jobs if "a100-1 has a GPU free" in job.stuck] == ["7"][:count]
 
 

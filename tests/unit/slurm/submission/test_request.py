@@ -7,7 +7,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import GpuRequest, Submission
 from gpusage_hooks.units import MIB
-from gpusage_slurm.request import describe_request, parse_submission, read_request
+from gpusage_slurm.submission.request import describe_request, parse_submission, read_request
 from gpusage_slurm.tres import Tres, parse_list, without_gpus
 
 ONE_GPU = {"tres_per_node": "gres:gpu:1"}

@@ -23,9 +23,9 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.address import sockets
-from gpusage_slurm.cluster import pyslurm_version, read_cluster
+from gpusage_slurm.cluster.pools import pyslurm_version, read_cluster
+from gpusage_slurm.doctor.releases import dry_run_crashes
 from gpusage_slurm.install import Site, find_site, plan_installation
-from gpusage_slurm.releases import dry_run_crashes
 
 LONGEST_REST_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpusage.mark import parse_mark
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
-from gpusage_slurm.cluster import NodeState, free_whole_gpus, parse_node
-from gpusage_slurm.jobs import STATES, Row, base_id, marked_job, rows
+from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node
+from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
+from gpusage_slurm.jobs.rows import STATES, Row, base_id, marked_job, rows
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.preference import is_soft, without_demands
+from gpusage_slurm.cluster.preference import is_soft, without_demands
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=1, free_gpu_count=1, feature="v100")
 CLUSTER = Cluster(manager="slurm", version="24.11", pools=(POOL,), notes=("seen",))

@@ -22,9 +22,9 @@ from gpusage.mark import parse_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob, StarvedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs import Row, base_id, marked_job, rows
+from gpusage_slurm.jobs.rows import Row, base_id, marked_job, rows
+from gpusage_slurm.jobs.turning_back import give_back, whole_units
 from gpusage_slurm.tres import is_share, parse_list
-from gpusage_slurm.turning_back import give_back, whole_units
 
 SEEN = " [out of GPU memory, says gpusage]"
 GPU_FOR_SHARE = (23, 11)

@@ -12,8 +12,8 @@ from gpusage.cli.findings import Finding
 from gpusage.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
-from gpusage_slurm.doctor import examine
-from gpusage_slurm.evidence import Evidence
+from gpusage_slurm.doctor.checks import examine
+from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install import Site
 from gpusage_slurm.lua import LuaSettings, job_submit_block
 from gpusage_slurm.lua_block import with_block

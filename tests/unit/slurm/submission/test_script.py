@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.types import GpuRequest, Submission
-from gpusage_slurm.request import parse_submission, read_request
-from gpusage_slurm.script import read_directives, read_script
+from gpusage_slurm.submission.request import parse_submission, read_request
+from gpusage_slurm.submission.script import read_directives, read_script
 
 
 def script(*directives: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.request import MANAGER
+from gpusage_slurm.submission.request import MANAGER
 
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")

@@ -8,11 +8,17 @@ from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import node_side, scontrol
 from gpusage_slurm.address import local_sockets
-from gpusage_slurm.cluster import read_cluster
-from gpusage_slurm.per_gpu_defaults import losses
-from gpusage_slurm.preference import without_demands
-from gpusage_slurm.rights import gpusaged_may_change_jobs
-from gpusage_slurm.unshared import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
+from gpusage_slurm.cluster.per_gpu_defaults import losses
+from gpusage_slurm.cluster.pools import read_cluster
+from gpusage_slurm.cluster.preference import without_demands
+from gpusage_slurm.cluster.rights import gpusaged_may_change_jobs
+from gpusage_slurm.cluster.unshared import (
+    gpu_reservations,
+    joined,
+    limiting_qos,
+    partitions_with,
+    whole_node_partitions,
+)
 
 _NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"

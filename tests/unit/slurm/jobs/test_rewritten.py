@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpusage_slurm import rewritten_jobs, scontrol
-from gpusage_slurm.cluster import NodeState, parse_node
-from gpusage_slurm.jobs import marked_job, parse_rows
-from gpusage_slurm.rewritten_jobs import stuck
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.pools import NodeState, parse_node
+from gpusage_slurm.jobs import rewritten
+from gpusage_slurm.jobs.rewritten import stuck
+from gpusage_slurm.jobs.rows import marked_job, parse_rows
 
 COLUMNS = (("JobArrayID", 12), ("UserName", 8), ("StateCompact", 4), ("Reason", 12), ("admin_comment", 80))
 MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | why"
@@ -127,9 +128,9 @@ def test_a_look_at_many_waiting_jobs_is_over_soon_while_no_node_is_idle(monkeypa
         looked.append(node)
         return parse_node(node)
 
-    monkeypatch.setattr(rewritten_jobs, "parse_node", parsed)
+    monkeypatch.setattr(rewritten, "parse_node", parsed)
     monkeypatch.setattr(scontrol, "nodes", lambda: [NODE | {"state": ["MIXED"]}] * 10)
-    monkeypatch.setattr(rewritten_jobs, "_could_run", lambda *_: pytest.fail("no busy node is looked at twice"))
+    monkeypatch.setattr(rewritten, "_could_run", lambda *_: pytest.fail("no busy node is looked at twice"))
     rows = [ROW] * 100 + [ROW | {"Reason": "QOSMinGRES"}]
-    reasons = [job.stuck for job in rewritten_jobs._judged(rows)]
+    reasons = [job.stuck for job in rewritten._judged(rows)]
     assert (len(looked), sum(map(bool, reasons))) == (10, 1)

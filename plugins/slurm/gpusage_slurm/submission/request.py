@@ -17,10 +17,10 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission, Submitter
 from gpusage_hooks.units import MIB
-from gpusage_slurm.constraint import alternatives
-from gpusage_slurm.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
-from gpusage_slurm.script import read_script
 from gpusage_slurm.settings import SLURM
+from gpusage_slurm.submission.constraint import alternatives
+from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
+from gpusage_slurm.submission.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
 MANAGER = SLURM.name

@@ -18,8 +18,8 @@ from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
-from gpusage_slurm.free import counts, free_gpus, free_share_percent, of_type
-from gpusage_slurm.request import MANAGER
+from gpusage_slurm.cluster.free import counts, free_gpus, free_share_percent, of_type
+from gpusage_slurm.submission.request import MANAGER
 from gpusage_slurm.tres import SHARES, parse_list
 
 _log = logging.getLogger(__name__)

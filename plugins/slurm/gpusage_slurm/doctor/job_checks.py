@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpusage.cli.findings import Finding, passed, warned
-from gpusage_slurm.evidence import Evidence
-from gpusage_slurm.rights import may_change_jobs
+from gpusage_slurm.cluster.rights import may_change_jobs
+from gpusage_slurm.doctor.evidence import Evidence
 
 _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
 

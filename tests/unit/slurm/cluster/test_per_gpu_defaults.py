@@ -1,5 +1,5 @@
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.per_gpu_defaults import losses
+from gpusage_slurm.cluster.per_gpu_defaults import losses
 from gpusage_slurm.scontrol import parse_lines
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)

@@ -16,10 +16,10 @@ from gpusage.mark import Mark, parse_mark, with_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.bound import own_constraint, slice_of
-from gpusage_slurm.cluster import parse_node
-from gpusage_slurm.free import counts, of_type
-from gpusage_slurm.jobs import Row, base_id, rows
+from gpusage_slurm.cluster.free import counts, of_type
+from gpusage_slurm.cluster.pools import parse_node
+from gpusage_slurm.jobs.bound import own_constraint, slice_of
+from gpusage_slurm.jobs.rows import Row, base_id, rows
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.request import read_request
+from gpusage_slurm.cluster.unshared import (
+    gpu_reservations,
+    joined,
+    limiting_qos,
+    partitions_with,
+    whole_node_partitions,
+)
 from gpusage_slurm.scontrol import Line, parse_lines
-from gpusage_slurm.script import read_script
-from gpusage_slurm.unshared import gpu_reservations, joined, limiting_qos, partitions_with, whole_node_partitions
+from gpusage_slurm.submission.request import read_request
+from gpusage_slurm.submission.script import read_script
 
 OLDER = "PartitionName={} AllowGroups=ALL Default=NO QoS=N/A ExclusiveUser={} OverSubscribe={} State=UP TRES=cpu=48"
 

@@ -1,0 +1,1 @@
+"""What a Slurm cluster has, and what of it can be shared."""
