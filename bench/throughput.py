@@ -7,7 +7,11 @@ real cluster `gpusage job-card` runs on the login nodes, and here it would take 
 What it costs sbatch is a column of its own, from a few jobs that go the whole way. The nodes are slurmds on this host
 (`slurmd -N`) and their jobs its processes, so read the ratio, not the rate.
 
-Example: python bench/throughput.py --nodes 64 --jobs 1000 --rounds 2
+Without `--rate` each client submits as soon as its last sbatch is back: then the scripts of all nodes and slurmctld
+fight for the same cores, which no real cluster does. With `--rate` jobs come at that pace, as from users, and the
+question is whether all of them start as soon.
+
+Example: python bench/throughput.py --nodes 64 --jobs 1000 --rounds 2 --rate 240
 """
 
 from __future__ import annotations
@@ -65,13 +69,28 @@ class Round:
     shared: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How jobs come.
+
+    Attributes:
+        clients: That submit at once.
+        interval_s: From one submission to the next; 0 means as soon as a client is free.
+    """
+
+    jobs: int
+    clients: int
+    interval_s: float
+
+
 @click.command(help=__doc__)
 @click.option("--nodes", default=64, show_default=True, help="Each a slurmd with two GPUs.")
 @click.option("--jobs", default=1000, show_default=True, help="A round.")
 @click.option("--rounds", default=2, show_default=True, help="Of each state, alternating.")
 @click.option("--clients", default=2, show_default=True, help="That submit at once.")
+@click.option("--rate", type=float, help="Jobs a minute that come; as many as the clients can by default.")
 @click.option("--json", "as_json", is_flag=True)
-def main(nodes: int, jobs: int, rounds: int, clients: int, *, as_json: bool) -> None:
+def main(nodes: int, jobs: int, rounds: int, clients: int, rate: float | None, *, as_json: bool) -> None:
     """Measure and print one table."""
     plan = ClusterPlan(nodes=parse_nodes(f"{nodes}xv100:2"), settings=_QUIET)
     measured = []
@@ -80,7 +99,8 @@ def main(nodes: int, jobs: int, rounds: int, clients: int, *, as_json: bool) -> 
             for state in STATES:
                 with state_of(cluster, state):
                     sbatch_ms = whole_way_ms(cluster)  # slurmctld, the page cache and the user's cards are warm then
-                    measured.append(run(cluster, state, jobs, clients, sbatch_ms))
+                    pace = Pace(jobs=jobs, clients=clients, interval_s=60 / rate if rate else 0.0)
+                    measured.append(run(cluster, state, pace, sbatch_ms))
     if as_json:
         document = {
             "schema": "gpusage.bench.throughput/1",
@@ -118,16 +138,21 @@ def whole_way_ms(cluster: Sandbox) -> float:
     return statistics.median(times_s) * 1000
 
 
-def run(cluster: Sandbox, state: str, jobs: int, clients: int, sbatch_ms: float) -> Round:
-    """Submit *jobs*, wait for all, and return what that took."""
+def run(cluster: Sandbox, state: str, pace: Pace, sbatch_ms: float) -> Round:
+    """Submit jobs at *pace*, wait for all, and return what that took."""
     conf = cluster.layout.slurm_conf
     bare = conf.with_name("bare.conf")
     bare.write_text("".join(line for line in conf.read_text().splitlines(True) if "CliFilter" not in line))
     client = {"SLURM_CONF": str(bare), "SLURM_GPUSAGE_CARD": encode(advisor().read(str(MODEL)))}
     cluster.run("sdiag", "--reset")
     begun_s = time.time()
-    with ThreadPoolExecutor(clients) as pool:
-        names = [int(name) for name in pool.map(lambda _: cluster.run(*SBATCH, environment=client).stdout, range(jobs))]
+
+    def submit(index: int) -> int:
+        time.sleep(max(begun_s + index * pace.interval_s - time.time(), 0.0))
+        return int(cluster.run(*SBATCH, environment=client).stdout)
+
+    with ThreadPoolExecutor(pace.clients) as pool:
+        names = list(pool.map(submit, range(pace.jobs)))
     cluster.wait_for_queue(timeout_s=1800)
     diagnosis = cluster.run("sdiag").stdout
     rpcs = {name: (int(count), int(mean_us) / 1000) for name, count, mean_us in _RPC.findall(diagnosis)}
@@ -135,7 +160,7 @@ def run(cluster: Sandbox, state: str, jobs: int, clients: int, sbatch_ms: float)
     return Round(
         state=state,
         sbatch_ms=sbatch_ms,
-        started_per_minute=jobs / (max(start_s for _, start_s in times) - begun_s) * 60,
+        started_per_minute=pace.jobs / (max(start_s for _, start_s in times) - begun_s) * 60,
         wait_s=statistics.fmean(start_s - submit_s for submit_s, start_s in times),
         submit_ms=rpcs["REQUEST_SUBMIT_BATCH_JOB"][1],
         rpc_ms=sum(count * mean_ms for count, mean_ms in rpcs.values()),
