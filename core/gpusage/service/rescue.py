@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from gpusage.error_text import sentence
 from gpusage.mark import parse_mark
 from gpusage.service.state import Snapshot
+from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.decisions import DecisionStore
 from gpusage.verdict import why_held_back
 from gpusage_hooks.types import StarvedJob, Usage
@@ -82,11 +82,8 @@ class Rescue:
         if self._open_store is None or not self._unrecorded:
             return
         self._store = self._store or self._open_store()
-        usages = [_usage(each, self._store) for each in self._unrecorded]
-        self._store.record_usage(usages)
+        keep_usage([_usage(each) for each in self._unrecorded], self._store, snapshot.advisor.hooks)
         self._unrecorded = []
-        for usage in usages:
-            snapshot.advisor.hooks.usage_observed(usage)
 
 
 def _starved(snapshot: Snapshot) -> Iterable[StarvedJob]:
@@ -101,20 +98,18 @@ def _why_not(snapshot: Snapshot) -> str:
     return why_held_back(configuration.mode, snapshot.killed)
 
 
-def _usage(starved: StarvedJob, store: DecisionStore) -> Usage:
-    """Return what is known of the run that failed, with how it ended."""
+def _usage(starved: StarvedJob) -> Usage:
+    """Return what the manager knows of the run that failed."""
     job, mark = starved.job, parse_mark(starved.job.mark)
-    usage = Usage(
+    return Usage(
         number=mark.number if mark else "",
         manager=job.manager,
         job_id=job.job_id,
         user=job.user,
+        outcome="out_of_memory",
         started_at_s=starved.started_at_s,
         ended_at_s=starved.ended_at_s,
     )
-    seen = (each.usage for each in store.usage(job_id=job.job_id, number=usage.number))
-    known = next((each for each in seen if each.started_at_s == usage.started_at_s), usage)
-    return replace(known, outcome="out_of_memory")
 
 
 def _key(starved: StarvedJob) -> _Key:

@@ -17,6 +17,7 @@ from typing import Any
 from gpusage.error_text import sentence
 from gpusage.plain_text import visible
 from gpusage.service.state import State
+from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import Usage
 
@@ -74,10 +75,9 @@ class UsageWatch:
         if not usages:
             return
         self._store = self._store or self._open_store()
-        self._store.record_usage(usages)
-        self._kept += len(usages)
-        for usage in usages:
-            self._state.snapshot.advisor.hooks.usage_observed(usage)
+        kept = keep_usage(usages, self._store, self._state.snapshot.advisor.hooks)
+        self._kept += len(kept)
+        for usage in kept:
             _log.info("%s", log_line(usage))
 
     def _watch(self) -> None:

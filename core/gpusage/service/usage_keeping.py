@@ -1,0 +1,56 @@
+"""Keeping what jobs really did: two tell of one run, the sampler on its node and the manager that saw it starve.
+
+Invariants:
+
+1. Whoever is first, and however often each tells it, the store has one row of a run: its figures, and that it starved.
+2. Plugins hear of a run as it was written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpusage.plugins.hooks import Hooks
+from gpusage.store.decisions import DecisionStore
+from gpusage_hooks.types import Usage
+
+CLOCK_S = 2.0
+"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
+_one_at_a_time = threading.Lock()
+
+
+def keep_usage(usages: Sequence[Usage], store: DecisionStore, hooks: Hooks) -> tuple[Usage, ...]:
+    """Write *usages* into *store*, each joined with what it has of the same run, and let plugins hear of them.
+
+    Returns:
+        What was written.
+
+    Raises:
+        StoreError: None of them could be kept.
+    """
+    with _one_at_a_time:
+        whole = tuple(_joined(usage, store) for usage in usages)
+        store.record_usage(whole)
+    for usage in whole:
+        hooks.usage_observed(usage)
+    return whole
+
+
+def is_same_run(one: Usage, other: Usage) -> bool:
+    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
+    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_S
+
+
+def _joined(usage: Usage, store: DecisionStore) -> Usage:
+    if not usage.number:
+        return usage  # such a job had no share, so only its sampler tells of it
+    seen = [observed.usage for observed in store.usage(job_id=usage.job_id, number=usage.number)]
+    same = [known for known in seen if is_same_run(known, usage)]
+    if not same:
+        return usage
+    known = min(same, key=lambda each: abs(each.started_at_s - usage.started_at_s))
+    measured = usage if usage.gpu else known  # only the sampler sees the GPU
+    outcome = known.outcome if known.outcome == "out_of_memory" else usage.outcome
+    return replace(measured, started_at_s=known.started_at_s, outcome=outcome)

@@ -1,0 +1,66 @@
+"""What two tell of one run is one row, whoever is first."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpusage.service.usage_keeping import keep_usage
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Granted, Usage
+from records import USAGE
+
+SAMPLED = replace(USAGE, outcome="failed", started_at_s=999.7, ended_at_s=1061.4, sampled_s=60.0, memory_bytes=5)
+"""By the clock of the node, from its prolog to its epilog; slurmctld counts whole seconds."""
+STARVED = replace(
+    SAMPLED,
+    outcome="out_of_memory",
+    gpu="",
+    granted=Granted(),
+    started_at_s=1000.0,
+    ended_at_s=1061.0,
+    sampled_s=0.0,
+    memory_bytes=None,
+)
+SECOND_RUN = replace(SAMPLED, outcome="completed", started_at_s=1064.2, ended_at_s=1200.0)
+
+
+def kept(folder: Path, *tellings: Usage) -> tuple[list[Usage], list[Usage]]:
+    """Return what the store has after all *tellings*, newest first, and what plugins heard."""
+    heard: list[Usage] = []
+    with closing(open_store(f"sqlite:///{folder}/d.db")) as store:
+        for usage in tellings:
+            keep_usage([usage], store, SimpleNamespace(usage_observed=heard.append))  # type: ignore[arg-type] - hooks
+        return [observed.usage for observed in store.usage()], heard
+
+
+@pytest.mark.parametrize(
+    "tellings",
+    [
+        (SAMPLED, STARVED),
+        (STARVED, SAMPLED),
+        (STARVED, SAMPLED, SAMPLED),  # a daemon that was started anew is told again
+        (SAMPLED, STARVED, SAMPLED, STARVED),
+    ],
+)
+def test_a_run_that_starved_is_one_row_with_its_figures(tmp_path: Path, tellings: tuple[Usage, ...]) -> None:
+    rows, heard = kept(tmp_path, *tellings)
+    (row,) = rows
+    assert (row.outcome, row.memory_bytes, row.granted.share_percent) == ("out_of_memory", 5, 40)
+    assert heard[-1] == row
+
+
+def test_the_next_run_of_the_job_is_a_row_of_its_own(tmp_path: Path) -> None:
+    rows, _ = kept(tmp_path, STARVED, SECOND_RUN, SAMPLED)
+    assert [(row.outcome, row.ended_at_s) for row in rows] == [("completed", 1200.0), ("out_of_memory", 1061.4)]
+
+
+def test_a_job_that_died_at_once_is_one_row(tmp_path: Path) -> None:
+    """It began and ended within one second, and its sampler was a little late."""
+    starved = replace(STARVED, ended_at_s=1000.0)
+    sampled = replace(SAMPLED, started_at_s=1000.3, ended_at_s=1000.9)
+    assert len(kept(tmp_path, starved, sampled)[0]) == 1
