@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from gpusage.service import client
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster import read_view
+from gpusage_yarn.misses import collect_misses
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 
@@ -213,6 +214,12 @@ def test_a_command_that_runs_out_of_its_share_s_memory_runs_once_more_with_a_who
     assert re.fullmatch(r"ran with [1-9]\d?\n", starved)
     assert masters.variable(whole, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in whole
+    (miss,) = collect_misses(cluster.get)
+    with closing(open_store(f"sqlite:///{cluster.layout.state}/decisions.db")) as store:
+        store.record_usage([miss])
+        (observed,) = store.usage(job_id=done.stdout.strip())
+        assert observed.decision is not None
+        assert observed.decision.model == f"{MODELS}/dlrm.onnx"
 
 
 @pytest.mark.parametrize(("words", "runs"), [((), 2), (("--no-rescue",), 1)])

@@ -113,5 +113,12 @@ def observations_of(rows: Iterable[tuple[str, str | None]], store: str) -> tuple
     for text, decision in rows:
         for usage in records_of([text], Usage, store):
             decisions = records_of([decision] if decision is not None else [], DecisionRecord, store)
-            observations.append(Observation(usage=usage, decision=decisions[0] if decisions else None))
+            own = [record for record in decisions if _is_of(usage, record)]
+            observations.append(Observation(usage=usage, decision=own[0] if own else None))
     return tuple(observations)
+
+
+def _is_of(usage: Usage, record: DecisionRecord) -> bool:
+    """Tell whether *record* may be of the job: where users name the number themselves, they may name another's."""
+    user = record.identity.user if record.identity else ""
+    return record.manager == usage.manager and (user in ("", usage.user) or user.isdecimal())

@@ -19,13 +19,28 @@ from gpusage_yarn.request import MANAGER
 
 RECENT_S = 60.0
 """Whoever waits for longer waits for room that nobody has."""
+_MOST_TAGS = 10
+_NUMBER = re.compile(r"\bgpusage-number-([0-9a-f]{12})\b")
 _TAG = re.compile(r"gpusage-(share|containers|label)-([0-9a-z_-]+)", re.IGNORECASE)
 
 
-def tags_of(plan: Plan) -> list[str]:
-    """Return the tags of an application with *plan*; YARN may write them in small letters."""
+def tags_of(plan: Plan, number: str = "") -> list[str]:
+    """Return the tags of an application with *plan*; YARN may write them in small letters, and takes ten.
+
+    Args:
+        plan: Of the application.
+        number: Of its decision's record; empty where none is kept.
+    """
+    numbers = [f"gpusage-number-{number}"] if number else []
     labels = (f"gpusage-label-{label}" for label in plan.labels)
-    return [f"gpusage-share-{plan.share}", f"gpusage-containers-{plan.containers}", *labels]
+    tags = [f"gpusage-share-{plan.share}", f"gpusage-containers-{plan.containers}", *numbers, *labels]
+    return tags[:_MOST_TAGS]
+
+
+def number_in(tags: str) -> str:
+    """Return the number of the decision that *tags* of an application name; empty where they name none."""
+    match = _NUMBER.search(tags)
+    return match[1] if match else ""
 
 
 def pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Claim, ...]:

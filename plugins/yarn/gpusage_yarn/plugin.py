@@ -8,13 +8,20 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.types import Cluster, Usage
 from gpusage_yarn.address import find_addresses
 from gpusage_yarn.render import render_decision
 from gpusage_yarn.request import MANAGER, parse_submission
 from gpusage_yarn.settings import YARN, YarnSettings
 
-__all__ = ["add_commands", "describe_manager", "observe_cluster", "parse_submission", "render_decision"]
+__all__ = [
+    "add_commands",
+    "collect_usage",
+    "describe_manager",
+    "observe_cluster",
+    "parse_submission",
+    "render_decision",
+]
 
 
 @hookimpl(trylast=True)
@@ -39,6 +46,22 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
 
     return observing.observe_cluster(addresses, context)
+
+
+@hookimpl(trylast=True)
+def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
+    """Ask the ResourceManager which applications of ours ran out of their share's GPU memory.
+
+    Raises:
+        SilentError: It does not answer.
+        RequestError: It refuses.
+    """
+    addresses = find_addresses(context.settings_of(YarnSettings)) if manager == MANAGER else ()
+    if not addresses:
+        return None
+    from gpusage_yarn import observing  # noqa: PLC0415 - as above
+
+    return observing.collect_usage(addresses)
 
 
 @hookimpl(trylast=True)

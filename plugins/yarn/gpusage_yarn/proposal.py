@@ -141,15 +141,16 @@ def _usable(cluster: Cluster, *, known: bool) -> Cluster:
     return replace(cluster, pools=pools if known else tuple(replace(pool, partitions=()) for pool in pools))
 
 
-def record(proposal: Proposal, advisor: Advisor, store_url: str) -> str:
-    """Let plugins and the store know of a decision; return why the store could not keep it, else ``""``."""
+def record(proposal: Proposal, advisor: Advisor, store_url: str) -> tuple[str, str]:
+    """Let plugins and the store know of a decision; return its number there, or ``""`` and why it could not be kept."""
     now_s, verdict = time.time(), proposal.verdict
-    decided = verdict.record(origin=verdict.submission.origin, number=Numbers().take(now_s), decided_at_s=now_s)
+    number = Numbers().take(now_s)
+    decided = verdict.record(origin=verdict.submission.origin, number=number, decided_at_s=now_s)
     with suppress(Exception):  # a plugin that only listens may fail in any way
         advisor.hooks.decision_made(decided)
     try:
         with closing(open_store(store_url)) as store:
             store.record(decided)
     except (GpuUsageError, OSError) as error:
-        return str(error)
-    return ""
+        return "", str(error)
+    return number, ""

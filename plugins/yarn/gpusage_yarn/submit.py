@@ -113,7 +113,7 @@ def _prepare(
     proposal = _decide(site_premises(advised, configuration), wish, wishes, manager.user, view)
     for note in notes:
         _tell(f"note: {note}")
-    trouble = record(proposal, advised, configuration.store.url)
+    number, trouble = record(proposal, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
     rescue = wishes.rescue and advised.rules.sharing.rescue
@@ -127,7 +127,7 @@ def _prepare(
         variables=variables,
         files=files,
         classpath=_classpath(manager, configuration),
-        tags=tuple(tags_of(plan)),
+        tags=tuple(tags_of(plan, number)),
     )
     return replace(proposal, plan=plan), application
 

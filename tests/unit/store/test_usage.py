@@ -14,6 +14,7 @@ import pytest
 from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError
 from gpusage.store.opening import open_store
 from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import JobIdentity
 from records import RECORD, USAGE
 
 DECIDED = replace(RECORD, number=USAGE.number)
@@ -44,6 +45,25 @@ def test_a_decision_without_a_number_belongs_to_no_job(opened: Opened) -> None:
     store.record(RECORD)
     store.record_usage([replace(USAGE, number="")])
     assert [observed.decision for observed in store.usage()] == [None]
+
+
+@pytest.mark.parametrize(
+    ("manager", "user", "own"),
+    [("slurm", "ada", True), ("slurm", "1000", True), ("slurm", "bob", False), ("yarn", "ada", False)],
+)
+def test_a_number_that_is_another_user_s_leads_to_no_decision(
+    opened: Opened,
+    manager: str,
+    user: str,
+    own: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Where users write the number themselves, they may write any."""
+    store = opened()
+    identity = JobIdentity(fingerprint="f", user=user)
+    store.record(replace(DECIDED, manager=manager, identity=identity))
+    store.record_usage([USAGE])
+    (observed,) = store.usage()
+    assert (observed.decision is not None) == own
 
 
 def test_usage_is_asked_for_by_time_user_job_and_decision(opened: Opened) -> None:

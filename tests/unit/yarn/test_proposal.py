@@ -206,9 +206,10 @@ def test_whatever_was_decided_no_gpu_is_asked_for_that_is_too_small(advisor: Adv
 def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path) -> None:
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     made = proposed(advisor, graph)
-    assert record(made, advisor, configuration.store.url) == ""
+    number, trouble = record(made, advisor, configuration.store.url)
     store = open_store(configuration.store.url)
     (kept,) = store.latest(5)
+    assert (number, trouble) == (kept.number, "")
     assert store.find(kept.number) == kept
     store.close()
     assert int(kept.number, 16) >> 16 == int(kept.decided_at_s)  # as gpusaged numbers its own
@@ -222,7 +223,8 @@ def test_a_decision_is_kept(advisor: Advisor, graph: ModelGraph, tmp_path: Path)
 
 def test_a_store_that_cannot_be_written_costs_no_job(advisor: Advisor, graph: ModelGraph) -> None:
     configuration = Configuration(store=StoreSettings(url="sqlite:////proc/none/d.db"))
-    assert record(proposed(advisor, graph), advisor, configuration.store.url) != ""
+    number, trouble = record(proposed(advisor, graph), advisor, configuration.store.url)
+    assert (number, bool(trouble)) == ("", True)
 
 
 @pytest.mark.parametrize(
