@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def card(
     context: click.Context, models: tuple[str, ...], shape: tuple[str, ...], output: Path | None, *, as_json: bool
 ) -> None:
     """Describe each MODEL in at most 4096 characters, without its weights."""
-    if output is not None and not output.is_dir():
+    if output is not None and not _is_folder(output):
         _check_file(context, output, len(models))
     graphs = [_read(word, shape) for word in models]
     cards = [_document(graph) for graph in graphs]
@@ -53,6 +54,10 @@ def _check_file(context: click.Context, output: Path, count: int) -> None:
         raise click.UsageError(message, context)
 
 
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - is_dir() raises where a folder may not be searched
+
+
 def _read(word: str, shape: Sequence[str]) -> ModelGraph:
     request = options.read_requests([word], {"shape": shape})[0]
     return advisor().read(request.model, dict(request.workload.shape))
@@ -65,7 +70,7 @@ def _document(graph: ModelGraph) -> dict[str, Any]:
 
 def _save(graphs: Sequence[ModelGraph], output: Path) -> None:
     for graph in graphs:
-        write_file(graph, output / f"{graph.name}{SUFFIX}" if output.is_dir() else output)
+        write_file(graph, output / f"{graph.name}{SUFFIX}" if _is_folder(output) else output)
 
 
 def _cells(card: Mapping[str, Any]) -> list[str]:

@@ -121,7 +121,7 @@ def cache_key(wish: ModelRequest) -> str:
     A folder counts by its config.json; a name that is no path counts by itself.
     """
     path = Path(wish.model).expanduser()
-    described = path / "config.json" if path.is_dir() else path
+    described = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - is_dir() raises where it may not look
     try:
         status = described.stat()
         identity: tuple[object, ...] = (str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino)

@@ -76,7 +76,8 @@ def show(bill: Bill) -> None:
 def _verdict(bill: Bill, *, is_priced: bool) -> str:
     within = f"within {figures.seconds(bill.deadline_s or 0.0)}"
     if bill.cheapest is None:
-        return f"On none of these GPUs does the run surely end {within}."
+        kind = "GPU with a price" if is_priced else "GPU"
+        return f"No {kind} here surely ends the run {within}."
     kind = "cheapest" if is_priced else "slowest"
     prices = "" if is_priced else " No GPU has a price: set money.price_per_hour in gpusage.toml."
     return f"The {kind} GPU on which the run ends {within}, by the upper end: {bill.cheapest}.{prices}"

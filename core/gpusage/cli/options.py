@@ -167,6 +167,15 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
             yield f"shape={shape}"
 
 
+def beside(folder: Path, model: str) -> str:
+    """Return *model* as a path in *folder* where there is one, and else as it is: a name, or a path of its own.
+
+    A folder that may not be searched counts as one that has no such file; reading the model then says why.
+    """
+    path = os.path.join(folder, model)  # noqa: PTH118 - pathlib raises where a folder may not be searched
+    return path if os.path.exists(path) else model  # noqa: PTH110 - as above
+
+
 def _model_paths(incomplete: str) -> Iterable[str]:
     folder, _, start = incomplete.rpartition("/")
     prefix = incomplete[: len(incomplete) - len(start)]

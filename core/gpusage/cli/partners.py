@@ -95,8 +95,7 @@ def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Ma
 
 
 def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
-    beside = folder / request.model
-    graph = advisor().read(str(beside) if beside.exists() else request.model, dict(request.workload.shape))
+    graph = advisor().read(options.beside(folder, request.model), dict(request.workload.shape))
     return advisor().predict(graph, request.workload, [gpu])[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from rich.progress import Progress
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import tables
 from gpusage.cli.cluster_file import example_cluster, read_cluster
+from gpusage.whole_file import write_whole
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.simulator.comparison import COLUMNS, page, row
 from gpusage_lab.simulator.engine import simulate
@@ -92,6 +92,11 @@ def _jobs(path: Path | None, fleet: Fleet, how: dict[str, Any]) -> tuple[Jobs, l
 
 def _assumptions(scenario: Scenario) -> Iterator[str]:
     """Yield what the figures rest on."""
+    unreadable = [*scenario.models.unreadable.values()]
+    if unreadable:
+        named = len(unreadable) + len(scenario.models.graphs)
+        first = f"The first: {unreadable[0]}"
+        yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
     without = sum(kind.model is None for kind in scenario.jobs.kinds)
     if without:
         yield "Jobs without a model run alike on all GPU types and get whole GPUs, as in production."
@@ -136,12 +141,8 @@ def _document(result: Result) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the page beside its place first, so that nothing half-written is ever there."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gpusage.advisor import Advisor
 from gpusage.cli import options
 from gpusage.policies.price import sizes
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
@@ -34,12 +34,14 @@ class Models:
     Attributes:
         needs: By kind and GPU type.
         prices: The same of what shares cost.
+        unreadable: Why the model of a kind cannot be read, by the kind's number; one sentence each.
     """
 
     graphs: Mapping[int, ModelGraph]
     workloads: Mapping[int, Workload]
     needs: Mapping[tuple[int, int], GpuNeed]
     prices: Mapping[tuple[int, int], tuple[Price, ...]]
+    unreadable: Mapping[int, str] = field(default_factory=dict)
 
 
 def drawn_kinds(gpu_type: str | None = None) -> tuple[Kind, ...]:
@@ -54,26 +56,28 @@ def drawn_kinds(gpu_type: str | None = None) -> tuple[Kind, ...]:
 
 
 def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: Path) -> Models:
-    """Return what is predicted for *kinds*; paths of models count from *folder*.
-
-    Raises:
-        RequestError: A model cannot be read.
-    """
+    """Return what is predicted for *kinds*; paths of models count from *folder*."""
     graphs: dict[int, ModelGraph] = {}
     workloads: dict[int, Workload] = {}
     needs: dict[tuple[int, int], GpuNeed] = {}
     prices: dict[tuple[int, int], tuple[Price, ...]] = {}
+    unreadable: dict[int, str] = {}
     places = [index for index, one in enumerate(fleet.types) if one.gpu is not None]
     gpus = [one.gpu for one in fleet.types if one.gpu is not None]
     for number, kind in enumerate(kinds):
         if kind.model is None:
             continue
-        graphs[number], workloads[number] = graph, run = _read(kind, advisor, folder)
-        predicted = advisor.predict(graph, run, gpus)
-        priced = advisor.price(graph, run, gpus, sizes(SharingRules()))
+        try:
+            graph, run = _read(kind, advisor, folder)
+            predicted = advisor.predict(graph, run, gpus)
+            priced = advisor.price(graph, run, gpus, sizes(SharingRules()))
+        except GpuUsageError as error:
+            unreadable[number] = str(error)
+            continue
+        graphs[number], workloads[number] = graph, run
         needs.update({(number, place): need for place, need in zip(places, predicted, strict=True)})
         prices.update({(number, place): price for place, price in zip(places, priced, strict=True)})
-    return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices)
+    return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices, unreadable=unreadable)
 
 
 def foresight_of(models: Models, fleet: Fleet, count: int) -> Foresight:
@@ -96,14 +100,8 @@ def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workl
     text, zoo = kind.model or "", load_zoo()
     if text in zoo:
         return zoo.graph(text), kind.workload
-    try:
-        (request,) = options.read_requests([text], {})
-        path = folder / request.model
-        source = str(path) if path.exists() else request.model
-        return advisor.read(source, dict(request.workload.shape)), request.workload
-    except GpuUsageError as error:
-        message = f"Column 'model' must be a model that gpusage can read, or empty; got {text[:80]!r}: {error}"
-        raise RequestError(message) from error
+    (request,) = options.read_requests([text], {})
+    return advisor.read(options.beside(folder, request.model), dict(request.workload.shape)), request.workload
 
 
 def with_drawn_models(kinds: Sequence[Kind], seed: int) -> tuple[Kind, ...]:

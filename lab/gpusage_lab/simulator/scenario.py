@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from gpusage_hooks.types import Alone, SharingRule
 from gpusage_lab.simulator.contract import Policy
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import Foresight
-from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.jobs import Jobs, Kind
 from gpusage_lab.simulator.models import Models, foresight_of, read_models
 from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
 from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
@@ -57,15 +57,24 @@ class Scenario:
 def scenario_of(jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: int) -> Scenario:
     """Return the scenario; paths of models count from *folder*, and *seed* draws the errors of predictions.
 
+    Jobs whose model cannot be read count as jobs without a model.
+
     Raises:
-        RequestError: A model cannot be read, or a job fits nowhere.
+        RequestError: A job fits nowhere.
     """
     models = read_models(jobs.kinds, fleet, advisor, folder)
+    jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
     told = foresight_of(models, fleet, len(jobs.kinds))
     truth = predicted_truth(fleet, jobs.kinds, models, told, seed)
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
     _require_room(jobs, fleet, types_of)
     return Scenario(jobs=jobs, fleet=fleet, models=models, told=told, truth=truth, types_of=types_of, advisor=advisor)
+
+
+def _readable(kinds: Sequence[Kind], models: Models) -> tuple[Kind, ...]:
+    return tuple(
+        replace(kind, model=None) if number in models.unreadable else kind for number, kind in enumerate(kinds)
+    )
 
 
 def _slots(scenario: Scenario) -> Policy:

@@ -81,3 +81,10 @@ def test_what_is_wrong_is_one_sentence(
     result = CliRunner().invoke(main, ["predict", RESNET, *words])
     assert result.exit_code != 0
     assert result.stderr.startswith(f"gpusage: error: {sentence}")
+
+
+@pytest.mark.usefixtures("priced")
+def test_where_no_gpu_with_a_price_is_in_time_the_sentence_claims_no_more() -> None:
+    words = ["predict", RESNET, "--gpu", "t4", "--gpu", "a100", "--steps", "100000", "--deadline", "90s"]
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
+    assert "No GPU with a price here surely ends the run within 90.0 s." in result.stdout

@@ -41,6 +41,7 @@ def test_a_partner_does_what_colocate_says_of_the_pair() -> None:
     [
         ("", "must have at least one model, one a line; got none."),
         ("# none\n\nabsent.onnx\n", "must be a model that can be read; got: "),
+        (f"{'x' * 300}.onnx\n", "must be a model that can be read; got: "),
         ("resnet18.onnx,bacth=3\n", "must be a model that can be read; got: Key 'bacth'"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Assignment
+from gpusage.whole_file import write_whole
 
 SCHEMA = "gpusage.plan/1"
 SHOWN_JOBS = 40
@@ -99,7 +99,8 @@ def _assignment(each: Assignment) -> dict[str, Any]:
 
 
 def _show(best: Plan, others: Mapping[str, Plan]) -> None:
-    tables.show_title(f"{len(best.assignments)} jobs on {len({each.node for each in best.active})} nodes")
+    nodes = len({each.node for each in best.active})
+    tables.show_title(f"{len(best.assignments)} jobs on {nodes} node{'s' * (nodes != 1)}")
     tables.show("")
     tables.show_rows(COLUMNS, [_cells(each) for each in best.assignments[:SHOWN_JOBS]])
     if len(best.assignments) > SHOWN_JOBS:
@@ -146,7 +147,6 @@ def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
 
 
 def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
-    """Write the page beside its place first, so that nothing half-written is ever there."""
     bars = [
         gantt.Bar(
             row=each.node, label=each.job.name, start_s=each.start_s, end_s=each.end_s, height=each.option.gpu_count
@@ -157,11 +157,8 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
     body = html.notes(_summary(best, others))
     body += html.figure(gantt.chart(bars, heights), "Each line is a GPU of an active node; the time runs to the right.")
     body += html.table([column.title for column in COLUMNS], [_cells(each) for each in best.assignments])
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(html.page("A plan of gpusage", body), encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, html.page("A plan of gpusage", body))
     except OSError as error:
-        draft.unlink(missing_ok=True)
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error

@@ -64,8 +64,7 @@ def _step_times_s(
 ) -> tuple[dict[str, float], int | None]:
     """Return the predicted step time on one GPU of each type on which the model fits, and the steps that it names."""
     (request,) = options.read_requests([model], {})
-    path = folder / request.model
-    graph = advisor.read(str(path) if path.exists() else request.model, dict(request.workload.shape))
+    graph = advisor.read(options.beside(folder, request.model), dict(request.workload.shape))
     names = list(dict.fromkeys(kind.gpu for kind in types))
     needs = advisor.predict(graph, request.workload, [advisor.catalogue.find(name) for name in names])
     fitting = {name: need.step_time_s.value for name, need in zip(names, needs, strict=True) if need.fits}

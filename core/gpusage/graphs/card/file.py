@@ -10,6 +10,7 @@ from typing import Any
 
 from gpusage.graphs.card.document import document_of, dumped, parsed
 from gpusage.graphs.guard import printable, read_whole, shown
+from gpusage.whole_file import write_whole
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -20,13 +21,9 @@ MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 
 def write_file(graph: ModelGraph, path: str | os.PathLike[str]) -> None:
     """Write *graph* to *path* as readable JSON, whole or not at all."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_text(_readable(document_of(graph)), encoding="utf-8")
-        temporary.replace(target)
+        write_whole(Path(path), _readable(document_of(graph)))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         message = f"Card {shown(str(path))} must be writable; got: {error.strerror}. Choose another path."
         raise GraphError(message) from error
 

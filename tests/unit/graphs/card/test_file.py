@@ -41,6 +41,12 @@ def test_a_card_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_card_is_refused_in_one_sentence_where_nothing_may_be_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GraphError, match="must be writable; got: Not a directory"):
+        write_file(GRAPH, tmp_path / "file" / "x.card.json")
+
+
 def test_a_card_takes_no_shapes(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="must be used without shapes; got seq"):
         read_model(str(tmp_path / "x.card.json"), {"seq": (8,)})

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from gpusage.advisor import make_advisor
 from gpusage.cli.cluster_file import example_cluster
-from gpusage_hooks.errors import RequestError
 from gpusage_lab.cli import commands
 from gpusage_lab.simulator.contract import Ask
 from gpusage_lab.simulator.engine import simulate
@@ -75,11 +74,15 @@ def test_jobs_without_a_model_get_whole_gpus(tmp_path: Path) -> None:
     assert drawn[0]["policy"] == "packing"
 
 
-def test_a_model_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["none.onnx", "x" * 300, "none.onnx;bacth=3"])
+def test_jobs_of_a_model_that_cannot_be_read_count_as_without_one_and_are_told(tmp_path: Path, model: str) -> None:
     path = tmp_path / "jobs.csv"
-    path.write_text("job_id,submit_time,duration,gpu_num,model\na,0,100,1,none.onnx\n")
-    with pytest.raises(RequestError, match=r"'model'.*none\.onnx"):
-        scenario_of(read_trace(path, FLEET).jobs, FLEET, ADVISOR, tmp_path, 0)
+    path.write_text(f"job_id,submit_time,duration,gpu_num,model\na,0,100,1,{model}\nb,0,100,1,timm:resnet18\n")
+    scenario = scenario_of(read_trace(path, FLEET).jobs, FLEET, ADVISOR, tmp_path, 0)
+    assert [kind.model for kind in scenario.jobs.kinds] == [None, "timm:resnet18"]
+    (note,) = [note for note in run("--jobs", str(path))["notes"] if "cannot be read" in note]
+    assert note.startswith("1 of 2 models cannot be read: their jobs count as without a model.")
+    assert model[:20] in note
 
 
 def test_the_longest_wait_is_bounded_by_a_reservation() -> None:

@@ -1,0 +1,23 @@
+"""A file that is written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write *text* to *path* by way of a file beside it, so that nothing half-written is ever there.
+
+    Raises:
+        OSError: *path* cannot be written; nothing is left beside it.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise

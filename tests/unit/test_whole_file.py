@@ -1,0 +1,24 @@
+"""A file that is written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusage.whole_file import write_whole
+
+
+def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    write_whole(path, "new \N{MICRO SIGN}")
+    assert path.read_text(encoding="utf-8") == "new \N{MICRO SIGN}"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["absent/page.html", "file/page.html", "x" * 300])
+def test_the_cause_is_told_where_neither_the_file_nor_its_draft_can_be_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"No such file|Not a directory|File name too long"):
+        write_whole(tmp_path / name, "text")
