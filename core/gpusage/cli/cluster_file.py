@@ -9,8 +9,6 @@ why. What `gpusage status --json` prints is such a file, too.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gpusage.cli.user_file import read_document, refusal
 from gpusage.outside import MismatchError, read_as
-from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
+from gpusage_hooks.errors import DeviceError, GpuUsageError
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
 if TYPE_CHECKING:
@@ -27,13 +26,7 @@ if TYPE_CHECKING:
     from gpusage.devices.catalogue import Catalogue
     from gpusage_hooks.managers import Manager
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 Origin = Literal["file", "local", "example"]
-MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
 _Count = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 _Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
@@ -114,16 +107,7 @@ def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
     Raises:
         RequestError: It cannot be read, or is not a cluster.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAXIMUM_FILE_BYTES).decode()
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        message = f"Cluster file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    except (ValueError, RecursionError) as error:
-        message = f"Cluster file {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
-        raise RequestError(message) from error
+    document = read_document(path, "Cluster file")
     return parse_cluster(document, manager, catalogue, origin=str(path))
 
 
@@ -132,7 +116,8 @@ def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origi
     try:
         read = read_as(_Cluster, _table(document, manager))
     except MismatchError as error:
-        raise _refusal(error, origin) from error
+        place = _place(error, origin)
+        raise refusal(error, f"cluster {place!r}", "'gpusage status --json' writes one.") from error
     return Cluster(
         manager=manager,
         version=str(read.version),
@@ -182,10 +167,8 @@ def _gpu(row: _Pool, catalogue: Catalogue) -> str | None:
         return None
 
 
-def _refusal(error: MismatchError, origin: str) -> RequestError:
+def _place(error: MismatchError, origin: str) -> str:
     match error.above:
         case ("pools", int(index), *_):
-            origin = f"{origin}, pool {index + 1}"
-    value = "nothing" if error.value is None else f"{error.value!r:.80}"
-    cure = error.hint or "'gpusage status --json' writes one."
-    return RequestError(f"Key {error.key!r} of cluster {origin!r} must be {error.rule}; got {value}. {cure}")
+            return f"{origin}, pool {index + 1}"
+    return origin

@@ -14,11 +14,11 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.user_file import read_text
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
-MAXIMUM_BYTES = 16 * 1024 * 1024
 COLUMNS = (
     tables.Column("partner", is_left=True),
     tables.Column("work together"),
@@ -69,13 +69,7 @@ def _order(partner: Partner) -> tuple[bool, bool, float]:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     """Return the models of a file with the numbers of their lines."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAXIMUM_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        trouble = error.strerror if isinstance(error, OSError) else "bytes that are no UTF-8 text"
-        message = f"Candidates file {str(path)!r} must be a readable text file; got: {trouble}. Check the path."
-        raise RequestError(message) from error
+    text = read_text(path, "Candidates file")
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     models = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not models:

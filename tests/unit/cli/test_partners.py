@@ -65,4 +65,4 @@ def test_more_than_one_target_is_a_wrong_command_line() -> None:
 def test_a_file_that_is_not_there() -> None:
     result = CliRunner().invoke(main, among(EXAMPLES / "absent.txt"))
     assert result.exit_code == 1
-    assert "must be a readable text file; got: No such file or directory." in result.stderr
+    assert "must be a readable file; got: No such file or directory." in result.stderr

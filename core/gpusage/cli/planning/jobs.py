@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpusage.cli.durations import duration_s
+from gpusage.cli.user_file import read_text
 from gpusage.outside import nearest_key
 from gpusage.policies.capacity.problem import PlannedJob
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import MIB
 
-MAXIMUM_BYTES = 256 * 1024 * 1024
+MAXIMUM_BYTES = 256 * MIB
 COLUMNS = ("job_id", "model", "steps", "submitted", "deadline", "late_price_per_hour", "priority", "max_gpus")
 MOST_GPUS = 64
 _MEASURED = re.compile(r"(.+):([1-9]\d?)")
@@ -64,16 +66,7 @@ def read_lines(path: Path) -> list[Line]:
     Raises:
         RequestError: It cannot be read, or a cell is not what it may be; the sentence has line and column.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAXIMUM_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        message = f"Jobs file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    except UnicodeDecodeError as error:
-        message = f"Jobs file {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
-        raise RequestError(message) from error
-    return parse_lines(text, str(path))
+    return parse_lines(read_text(path, "Jobs file", MAXIMUM_BYTES), str(path))
 
 
 def parse_lines(text: str, origin: str) -> list[Line]:

@@ -7,23 +7,16 @@ the file has ``energy_price_per_kwh``.
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from gpusage.cli.user_file import read_document, refusal
 from gpusage.outside import MismatchError, read_as
 from gpusage.policies.capacity.problem import NodeGroup, NodeType
 from gpusage_hooks.errors import RequestError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-MAXIMUM_BYTES = 16 * 1024 * 1024
 W_PER_KW = 1000.0
 _Name = Annotated[str, Meta(min_length=1, description="a name")]
 _Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100000")]
@@ -68,17 +61,7 @@ def read_nodes(path: Path) -> tuple[NodeGroup, ...]:
     Raises:
         RequestError: It cannot be read, or describes no nodes.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAXIMUM_BYTES).decode()
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        message = f"Cluster file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    except (ValueError, RecursionError) as error:
-        message = f"Cluster file {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
-        raise RequestError(message) from error
-    return parse_nodes(document, str(path))
+    return parse_nodes(read_document(path, "Cluster file"), str(path))
 
 
 def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
@@ -87,10 +70,7 @@ def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
         read = read_as(_Nodes, document if isinstance(document, dict) else {})
     except MismatchError as error:
         where = "".join(f" {step + 1}" if isinstance(step, int) else f", {step}" for step in error.above)
-        value = "nothing" if error.value is None else f"{error.value!r:.80}"
-        message = f"Key {error.key!r} of cluster {origin!r}{where} must be {error.rule}; got {value}."
-        message += f" {error.hint or 'docs/planning.md has an example.'}"
-        raise RequestError(message) from error
+        raise refusal(error, f"cluster {origin!r}{where}", "docs/planning.md has an example.") from error
     _require_single([group.name for group in read.nodes], origin)
     return tuple(
         NodeGroup(

@@ -1,0 +1,72 @@
+"""A file that a user names on the command line: read as text or as a document, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from gpusage.outside import MismatchError
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import MIB
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAXIMUM_BYTES = 16 * MIB
+
+
+def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
+    """Return the text of a file, without a byte order mark.
+
+    Args:
+        path: Of the file.
+        name: What it is, for people: ``Cluster file``.
+        maximum_bytes: A larger file is refused, not cut off.
+
+    Raises:
+        RequestError: It cannot be read, is too large, or is no UTF-8 text.
+    """
+    try:
+        return _content(path, name, maximum_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"{name} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
+        raise RequestError(message) from error
+
+
+def read_document(path: Path, name: str) -> object:
+    """Return what a JSON or TOML file holds; see `read_text`."""
+    content = _content(path, name, MAXIMUM_BYTES)
+    try:
+        text = content.decode("utf-8-sig")
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"{name} {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
+        raise RequestError(message) from error
+
+
+def refusal(error: MismatchError, where: str, cure: str) -> RequestError:
+    """Return the sentence about what does not fit a document.
+
+    Args:
+        error: What does not fit.
+        where: In which document, for people: ``cluster 'site.toml', pool 2``.
+        cure: What to do where the key is a known one.
+    """
+    value = "nothing" if error.value is None else f"{error.value!r:.80}"
+    return RequestError(f"Key {error.key!r} of {where} must be {error.rule}; got {value}. {error.hint or cure}")
+
+
+def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(maximum_bytes + 1)
+    except OSError as error:
+        message = f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    if len(content) > maximum_bytes:
+        message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Divide it."
+        raise RequestError(message)
+    return content
