@@ -21,7 +21,7 @@ mkdir -p "$modules" "$home/bin" $root/usr/share/man/man1 $root/usr/lib/systemd/s
 
 # We build the virtual environment by hand: it is for its final path, and for a Python that may not be installed here.
 uv pip install --quiet --target "$modules" --python-version "$PYTHON_VERSION" --only-binary :all: --link-mode copy \
-    --python-platform "$(uname -m)-manylinux_2_28" "gpusage[postgresql,yarn] @ file://$(echo "$PWD"/dist/gpusage-"$VERSION"-*.whl)"
+    --python-platform "$(uname -m)-manylinux_2_28" "gpusage[metrics,postgresql,yarn] @ file://$(echo "$PWD"/dist/gpusage-"$VERSION"-*.whl)"
 rm -rf "$modules/bin" "$modules/.lock"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$PYTHON_VERSION" >"$home/pyvenv.cfg"
 ln -s "/usr/bin/python$PYTHON_VERSION" "$home/bin/python"

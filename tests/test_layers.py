@@ -170,7 +170,7 @@ def test_the_contract_needs_the_standard_library_and_pluggy_only() -> None:
 NOT_DECLARED = {"pyslurm", "threadpoolctl", "urllib3"}
 """PySlurm is the site's own; the other two come with scikit-learn and requests."""
 
-NAMES_OF_PACKAGES = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn"}
+NAMES_OF_PACKAGES = {"prometheus_client": "prometheus-client", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn"}
 
 
 def imports_at_run_time(path: Path) -> Iterator[str]:
@@ -191,7 +191,7 @@ def test_each_package_that_we_import_is_one_that_users_get() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
         project["optional-dependencies"][name]
-        for name in ("torch", "slurm", "yarn", "postgresql", "train", "plan", "parquet")
+        for name in ("torch", "slurm", "yarn", "postgresql", "train", "plan", "parquet", "metrics")
     ]
     declared = {re.split(r"[^\w-]", line)[0] for line in sum(extras, project["dependencies"])}
     known = {*sys.stdlib_module_names, *LAYERS, *declared, *NOT_DECLARED}

@@ -27,6 +27,7 @@ class DaemonSettings:
 
     Attributes:
         allowed_users: Who may ask; by default root, and those who ask for the installed workload managers.
+        metrics: Where Prometheus may ask, ``127.0.0.1:9723``; empty for nowhere. It takes the extra [metrics].
     """
 
     socket: str = "/run/gpusage/gpusaged.sock"
@@ -34,6 +35,7 @@ class DaemonSettings:
     refresh_s: Annotated[float, Range(low=0.1, high=3600)] = 15.0
     stale_after_s: float = 120.0
     stuck_after_s: Annotated[float, Range(low=1, high=86400)] = 60.0
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 It is installed like anyone's (a folder with an entry point on the path), so it is heard before the built-in plugins.
 The file that GPUSAGE_TEST_CLUSTER names says how it behaves: an object with ``fail``, ``hang``, ``heard`` or ``deaf``.
+With ``usage``, a list of decisions' numbers, each of their jobs ran for an hour on 40 % of a V100.
 With ``silent`` it leaves predictions and decisions to the built-in plugins.
 With ``free`` there are H100, too, of which so many are free; shares of them are cheap, those of the V100 dear, and the
 built-in policies decide.
@@ -27,10 +28,12 @@ from gpusage_hooks.types import (
     Gpu,
     GpuNeed,
     GpuPool,
+    Granted,
     Interval,
     ModelGraph,
     Stage,
     Submission,
+    Usage,
     Workload,
 )
 
@@ -147,3 +150,28 @@ def decision_made(record: DecisionRecord) -> None:
     if "heard" in behaviour:
         with Path(str(behaviour["heard"])).open("a", encoding="utf-8") as heard:
             heard.write(f"{record.decision.code.value} {record.model}\n")
+
+
+@hookimpl
+def collect_usage(manager: str) -> tuple[Usage, ...] | None:
+    """Tell of the jobs that the file names, as having ended long ago."""
+    numbers = _behaviour().get("usage")
+    if manager != "slurm" or not isinstance(numbers, list):
+        return None
+    return tuple(
+        Usage(
+            number=number,
+            manager=manager,
+            job_id="7",
+            user="ada",
+            gpu="v100-sxm2-16gb",
+            granted=Granted(division="percentage", share_percent=40, thread_percent=40),
+            outcome="completed",
+            started_at_s=1_800_000_000.0,
+            ended_at_s=1_800_003_600.0,
+            sampled_s=3590.0,
+            alone_s=3590.0,
+            gpu_utilization=0.5,
+        )
+        for number in numbers
+    )

@@ -21,6 +21,7 @@ from gpusage.service.judge_thread import JudgeThread
 from gpusage.service.protocol import LATE, MISSED, Ask
 from gpusage.service.recorder import Recorder
 from gpusage.service.state import Snapshot
+from gpusage.service.tallies import AnswerTally
 from gpusage.store.numbers import Numbers
 from gpusage_hooks.types import Code
 
@@ -64,6 +65,7 @@ class Asks:
     def __init__(self, recorder: Recorder, aftercare: Aftercare, loop: asyncio.AbstractEventLoop) -> None:
         self.counts = LineCounts()
         self.missed = dict.fromkeys(MISSED, 0)
+        self.tally = AnswerTally()
         self._recorder = recorder
         self._aftercare = aftercare
         self._loop = loop
@@ -81,6 +83,7 @@ class Asks:
     def take(self, ask: Ask, snapshot: Snapshot, reply: Reply) -> None:
         """Answer *ask* on the ground of *snapshot*, by one call of *reply*, now or soon."""
         self.counts.asked += 1
+        reply = self.tally.timed(reply)
         left_s = time_left_s(ask, snapshot.configuration.answer_limit_s(ask.manager))
         ruling: Ruling | None = None
         if left_s > 0:  # else the client hears no answer, and tells the next time
@@ -138,10 +141,12 @@ class Asks:
         """Have *ruling* recorded, then send it."""
         if ruling.verdict is None:
             self.counts.decline += 1
+            self.tally.decisions["", Code.DECLINE.value, ""] += 1
             reply(ruling.answer.line())
             return
         code = ruling.verdict.decision.code
         self.counts.add(code)
+        self.tally.decisions[ask.manager, code.value, ruling.verdict.mode] += 1
         if code is Code.REWRITE:
             self._aftercare.due.set()
         now_s = time.time()

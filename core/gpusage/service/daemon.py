@@ -24,11 +24,14 @@ from gpusage.service.asks import Asks
 from gpusage.service.client import status_path
 from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.learner import Learner
+from gpusage.service.metrics.opening import address_of, open_endpoint
+from gpusage.service.metrics.sources import Sources
 from gpusage.service.recorder import Recorder
 from gpusage.service.served_socket import ServedSocket
 from gpusage.service.server import Server
 from gpusage.service.state import State
 from gpusage.service.status_server import StatusServer
+from gpusage.service.tallies import RunTally
 from gpusage.service.usage_watch import UsageWatch
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
@@ -42,11 +45,18 @@ _log = logging.getLogger("gpusage.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Helpers:
-    """What works beside the answers, each in a thread of its own."""
+    """What works beside the answers, each in a thread of its own.
+
+    Attributes:
+        runs: Counts what *usage_watch* collects.
+        metrics: Where to tell Prometheus; ``None`` where a site does not want that.
+    """
 
     recorder: Recorder
     aftercare: Aftercare
     usage_watch: UsageWatch
+    runs: RunTally
+    metrics: tuple[str, int] | None
 
 
 @click.command()
@@ -81,10 +91,13 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
+    metrics, runs = address_of(configuration.daemon.metrics), RunTally()
     helpers = Helpers(
         recorder=Recorder(opened(), loop, advisor.hooks),
         aftercare=Aftercare(state, opened),
-        usage_watch=UsageWatch(state, opened),
+        usage_watch=UsageWatch(state, opened, runs if metrics else None),
+        runs=runs,
+        metrics=metrics,
     )
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
@@ -122,6 +135,8 @@ async def _serve_on(
     asks.start()
     aftercare.start()
     usage_watch.start()
+    sources = Sources(asks=asks, recorder=recorder, aftercare=aftercare, runs=helpers.runs)
+    endpoint = open_endpoint(helpers.metrics, sources)
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
     await asking.open(server.start)
@@ -131,6 +146,8 @@ async def _serve_on(
     await stop.wait()
     _log.info("gpusaged stops")
     tending.cancel()
+    if endpoint is not None:
+        endpoint.close()
     await status_server.close()
     await server.close()
     asks.stop()

@@ -12,11 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 from gpusage.error_text import sentence
 from gpusage.plain_text import visible
+from gpusage.service.metrics.run_counter import count_runs, is_new
 from gpusage.service.state import State
+from gpusage.service.tallies import RunTally
 from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import Usage
@@ -33,9 +36,11 @@ class UsageWatch:
     Args:
         state: Whose managers to ask.
         open_store: Opens the store, in the thread that writes.
+        tally: Counts the runs; ``None`` where nobody asks for metrics.
     """
 
-    def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
+    def __init__(self, state: State, open_store: Callable[[], DecisionStore], tally: RunTally | None = None) -> None:
+        self._tally = tally
         self._state = state
         self._open_store = open_store
         self._store: DecisionStore | None = None
@@ -60,7 +65,9 @@ class UsageWatch:
         """Look once; whatever goes wrong, the next look may succeed."""
         snapshot, told = self._state.snapshot, list[Usage]()
         try:
-            for manager in snapshot.clusters:
+            for manager, cluster in snapshot.clusters.items():
+                if self._tally is not None:
+                    self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
                 told += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
             self._keep([usage for usage in told if _run(usage) not in self._known])
             self._known = {_run(usage) for usage in told}
@@ -75,8 +82,11 @@ class UsageWatch:
         if not usages:
             return
         self._store = self._store or self._open_store()
+        are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
         kept = keep_usage(usages, self._store, self._state.snapshot.advisor.hooks)
         self._kept += len(kept)
+        if self._tally is not None:
+            count_runs(self._tally, self._store, [*compress(kept, are_new)])
         for usage in kept:
             _log.info("%s", log_line(usage))
 

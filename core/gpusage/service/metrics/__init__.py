@@ -1,0 +1,1 @@
+"""What gpusaged counts for Prometheus, and where it is told."""

@@ -1,0 +1,95 @@
+"""What gpusaged counts, as Prometheus's families of metrics: units and ``_total`` last, no user's name anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from gpusage.reports.amounts import HOUR_S, Amounts
+from gpusage.service.metrics.sources import Sources
+from gpusage.service.tallies import BOUNDS_S, AnswerTally, Labels, RunTally
+
+Counts = Mapping[Labels, float]
+AMOUNTS = {
+    "asked": "as their users asked for them",
+    "booked": "as they had them, a share as its part",
+    "used": "with a kernel running",
+    "idle": "without a kernel running",
+    "unseen": "of which nobody can tell whether a kernel ran",
+}
+
+
+class Families(Collector):
+    """Tells the counts of *sources* as they are when they are asked for."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        yield InfoMetricFamily("gpusage_build", "gpusage's version.", {"version": version("gpusage")})
+        yield from _of_answers(self._sources.asks.tally)
+        yield from _of_troubles(self._sources)
+        yield from _of_runs(self._sources.runs)
+
+
+def _of_answers(tally: AnswerTally) -> Iterator[Metric]:
+    names = ("manager", "code", "mode")
+    yield _labelled("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
+    counts = accumulate([*tally.durations.counts])
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    what = "Time from a question that came in to its answer that left."
+    durations = HistogramMetricFamily("gpusage_answer_duration_seconds", what)
+    durations.add_metric([], [*zip(bounds, counts, strict=True)], tally.durations.sum_s)
+    yield durations
+
+
+def _of_troubles(sources: Sources) -> Iterator[Metric]:
+    counts, records, after = sources.asks.counts, sources.recorder.counts, sources.aftercare.status()
+    yield _plain(
+        "gpusage_answers_overdue", "Answers that were given in the judge's place, for want of time.", counts.overdue
+    )
+    yield _plain(
+        "gpusage_answers_failed", "Answers that left a job alone by our own or a plugin's fault.", counts.failed
+    )
+    missed: Counts = {(reason,): count for reason, count in sources.asks.missed.items()}
+    yield _labelled(
+        "gpusage_answers_missed", "Jobs left alone without an answer, as clients report.", ("reason",), missed
+    )
+    yield _plain("gpusage_records_kept", "Decisions that were written into the store.", records.kept)
+    yield _plain("gpusage_records_late", "Decisions whose answer left before they were written.", records.late)
+    yield _plain("gpusage_records_lost", "Decisions that could not be written.", records.lost)
+    yield _plain("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", after["turned_back"])
+    yield _plain("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", after["rescued"])
+
+
+def _of_runs(tally: RunTally) -> Iterator[Metric]:
+    yield _labelled("gpusage_runs_observed", "Runs that nodes told of.", ("manager", "outcome"), dict(tally.runs))
+    promises: Counts = {(result,): tally.promises[result] for result in ("kept", "broken", "unknown")}
+    yield _labelled("gpusage_promises", "Shares by whether their promise was kept.", ("result",), promises)
+    hours = dict(tally.hours)
+    for position, (name, what) in enumerate(AMOUNTS.items()):
+        seconds: Counts = {(gpu,): HOUR_S * _amount(amounts, position) for gpu, amounts in hours.items()}
+        yield _labelled(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
+
+
+def _amount(amounts: Amounts, position: int) -> float:
+    value: float = astuple(amounts)[position]
+    return value
+
+
+def _plain(name: str, what: str, count: float) -> Metric:
+    return CounterMetricFamily(name, what, value=count)
+
+
+def _labelled(name: str, what: str, labels: Labels, counts: Counts) -> Metric:
+    family = CounterMetricFamily(name, what, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family

@@ -1,0 +1,53 @@
+"""From the key ``daemon.metrics`` to the endpoint; the library is only loaded where a site wants metrics."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gpusage.service.metrics.sources import Sources
+from gpusage_hooks.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpusage.service.metrics.endpoint import Endpoint
+
+_log = logging.getLogger(__name__)
+
+
+def address_of(text: str) -> tuple[str, int] | None:
+    """Return host and port of *text*; ``None`` where it is empty.
+
+    Raises:
+        RequestError: It is no ``HOST:PORT``.
+    """
+    if not text:
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or parts.netloc != text:
+        message = f"Key 'daemon.metrics' must be HOST:PORT, or empty for none; got {text!r}. Write '127.0.0.1:9723'."
+        raise RequestError(message)
+    return host, port
+
+
+def open_endpoint(address: tuple[str, int] | None, sources: Sources) -> Endpoint | None:
+    """Return the endpoint at *address*, serving; ``None`` where none is wanted, or none can be had."""
+    if address is None:
+        return None
+    try:
+        from gpusage.service.metrics.endpoint import Endpoint  # noqa: PLC0415 - an extra
+
+        endpoint = Endpoint(address, sources)
+    except ImportError:
+        _log.warning("no metrics: library prometheus-client is not installed; install gpusage with its extra [metrics]")
+        return None
+    except OSError as error:
+        _log.warning("no metrics: nobody can listen at %s, port %d: %s; change daemon.metrics", *address, error)
+        return None
+    endpoint.start()
+    _log.info("metrics at %s, port %d", address[0], endpoint.port)
+    return endpoint

@@ -1,0 +1,50 @@
+"""Counts runs that were observed, each once, with whether the promise to it was kept.
+
+The nodes' letters stay for long, so a daemon that was started again hears of old runs: what the store has is not new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpusage.reports.amounts import is_share_given
+from gpusage.reports.kept import judged
+from gpusage.service.tallies import RunTally
+from gpusage.service.usage_keeping import is_same_run
+from gpusage.store.decisions import DAY_S, DecisionStore
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Usage
+
+HISTORY_DAYS = 90
+HISTORY_RUNS = 1000
+
+
+def is_new(store: DecisionStore, usage: Usage) -> bool:
+    """Tell whether *store* does not have the run of *usage* yet; what rescue wrote of a run was not sampled."""
+    known = (each.usage for each in _of_job(store, usage))
+    return not any(each.sampled_s and is_same_run(each, usage) for each in known)
+
+
+def count_runs(tally: RunTally, store: DecisionStore, usages: Sequence[Usage]) -> None:
+    """Add to *tally* what *usages* show, which are in *store*."""
+    for usage in usages:
+        for observed in (each for each in _of_job(store, usage) if _is_same(each.usage, usage)):
+            tally.add(observed)
+            if is_share_given(observed):
+                tally.add_promise(kept=_is_kept(store, observed))
+
+
+def _is_kept(store: DecisionStore, observed: Observation) -> bool | None:
+    usage = observed.usage
+    since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
+    history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
+    return next((kept for each, kept in judged(history) if _is_same(each.usage, usage)), None)
+
+
+def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
+    return store.usage(job_id=usage.job_id, number=usage.number)
+
+
+def _is_same(one: Usage, other: Usage) -> bool:
+    """Tell whether both are of one run, and *one* has been sampled as *other* was."""
+    return (one.manager, one.started_at_s, one.sampled_s) == (other.manager, other.started_at_s, other.sampled_s)
