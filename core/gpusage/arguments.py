@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, get_args
 
 from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage_hooks.comment import TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Mode, Optimizer, Precision, Workload
 
@@ -32,9 +33,14 @@ def read_workload(arguments: Mapping[str, Any]) -> Workload:
         choices = CHOICES.get(name)
         if choices:
             _require(value in choices, f"Argument {name!r}", f"be one of {', '.join(choices)}", value)
-    batch_size = arguments.get("batch_size", 1)
-    _require(_is_count(batch_size), "Argument 'batch_size'", "be a whole number, at least 1", batch_size)
-    return Workload(**arguments)
+    for name in ("batch_size", "accumulate"):
+        count = arguments.get(name, 1)
+        _require(_is_count(count), f"Argument {name!r}", "be a whole number, at least 1", count)
+    workload = Workload(**arguments)
+    for name in TRAINING_KEYS:
+        right = workload.mode == "train" or name not in arguments
+        _require(right, f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name))
+    return workload
 
 
 def read_alone(utilization: float | None, step_time_s: float | None) -> Alone:

@@ -21,8 +21,10 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *("slowdown", "utilization", "step_time", "gpusage"),
+    *("slowdown", "utilization", "step_time", "accumulate", "gpusage"),
 )
+TRAINING_KEYS = ("accumulate",)
+"""Keys that only training knows."""
 
 _MAXIMUM_COUNT = 10**9
 _MAXIMUM_SLOWDOWN = 100
@@ -177,6 +179,9 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
     mode = _one_of("mode", values.get("mode", default.mode), get_args(Mode))
     if slo_s is not None and mode != "infer":
         _refuse("slo", "belongs to an inference job", values["slo"], "Add 'mode=infer' or remove the slo")
+    for key in TRAINING_KEYS:
+        if key in values and mode != "train":
+            _refuse(key, "belongs to a training job", values[key], f"Remove {key!r} or 'mode={mode}'")
     rate_per_s = _converted(values, "rate", _rate)
     if rate_per_s is not None and slo_s is None:
         _refuse("rate", "belongs to a latency limit", values["rate"], "Add 'slo=50ms' or remove the rate")
@@ -190,6 +195,7 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         slo=None if slo_s is None else Slo(latency_s=slo_s, rate_per_s=rate_per_s),
         slowdown=_converted(values, "slowdown", _slowdown),
         alone=_alone(values),
+        accumulate=_converted(values, "accumulate", lambda text: _count("accumulate", text)) or default.accumulate,
     )
 
 

@@ -24,6 +24,8 @@ GRAPH = convolution_graph()
         ({"share": 50, "step_time_s": -1}, "'step_time_s' must be a number of seconds above 0; got -1"),
         ({"share": 50, "step_time_s": float("nan")}, "'step_time_s' must be a number of seconds above 0; got nan"),
         ({"batch_size": 0}, "'batch_size' must be a whole number, at least 1; got 0"),
+        ({"accumulate": 0}, "'accumulate' must be a whole number, at least 1; got 0"),
+        ({"accumulate": 8, "mode": "infer"}, "'accumulate' must be left out where the mode is not train; got 8"),
         ({"mode": "trian"}, "'mode' must be one of train, infer; got 'trian'"),
         ({"batch": 8}, "must be among batch_size, mode, .*; got 'batch'"),
     ],

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage.learning.identity import training_settings
 from gpusage.predictors import speedups
 from gpusage.predictors.intervals import inverse, other_factor, product
 from gpusage_hooks.types import (
@@ -56,6 +57,7 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
         "precision": run.precision,
         "optimizer": run.optimizer if run.mode == "train" else "none",
         "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
+        **training_settings(run),
     }
     if run.steps is not None:
         document["steps"] = run.steps

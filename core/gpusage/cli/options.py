@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage_hooks.comment import MODEL_SUFFIXES, parse_model, parse_shape
+from gpusage_hooks.comment import MODEL_SUFFIXES, TRAINING_KEYS, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
 
@@ -54,6 +54,12 @@ _WORKLOAD_OPTIONS = (
         help=f"Optimizer in training; none: forward and backward only.  [default: {_DEFAULT.optimizer}]",
     ),
     shape_option,
+    click.option(
+        "--accumulate",
+        type=click.IntRange(1, 10**9),
+        metavar="N",
+        help="Training: steps whose gradients are added up for one update.  [default: 1]",
+    ),
 )
 
 
@@ -114,7 +120,7 @@ def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
 
 
 def workload_options(function: Function) -> Function:
-    """Add how models are run; a command hands the five on to `read_requests` as a mapping."""
+    """Add how models are run; a command hands them on to `read_requests` as a mapping."""
     for option in reversed(_WORKLOAD_OPTIONS):
         function = option(function)
     return function
@@ -135,8 +141,8 @@ def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[Mod
 
     Args:
         models: The words.
-        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``steps``, ``shape``, and those of
-            `share_wish_options`; ``None`` or absent where not given.
+        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``steps``, ``shape``, those of
+            `TRAINING_KEYS` and of `share_wish_options`; ``None`` or absent where not given.
 
     Raises:
         RequestError: A word is malformed.
@@ -157,7 +163,7 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
     wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
-    for key in ("batch", "mode", "precision", "optimizer", "steps", *wishes):
+    for key in ("batch", "mode", "precision", "optimizer", "steps", *TRAINING_KEYS, *wishes):
         value = options.get(wishes.get(key, key))
         if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"

@@ -11,6 +11,7 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, explain, explain_page, figures, money, options, shares, tables
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
+from gpusage.learning.identity import training_settings
 from gpusage.pages import curves
 from gpusage.policies.place import LIMITING
 from gpusage.predictors.explanation import Explanation, explanation_of
@@ -196,4 +197,5 @@ def describe_workload(graph: ModelGraph, run: Workload) -> str:
     document = documents.workload(graph, run)
     shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
     words = [run.mode, f"batch {run.batch_size}", run.precision, *([run.optimizer] if run.mode == "train" else [])]
-    return ", ".join([*words, *shapes])
+    training = [f"{key} {value}" for key, value in training_settings(run).items()]
+    return ", ".join([*words, *training, *shapes])

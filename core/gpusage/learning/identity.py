@@ -6,8 +6,10 @@ import hashlib
 import re
 from collections import Counter
 
+from gpusage_hooks.comment import TRAINING_KEYS
 from gpusage_hooks.types import JobIdentity, ModelGraph, Submitter, Workload
 
+_PLAIN = Workload()
 _LETTERS = re.compile(r"[a-z]+")
 
 
@@ -32,7 +34,14 @@ def family(name: str) -> str:
 
 def manner_of(workload: Workload) -> str:
     """Return how a model is run, as far as that changes what the GPU does in a step."""
-    return f"{workload.mode},{workload.batch_size},{workload.precision},{workload.optimizer}"
+    manner = f"{workload.mode},{workload.batch_size},{workload.precision},{workload.optimizer}"
+    return ",".join([manner, *(f"{key}={value}" for key, value in training_settings(workload).items())])
+
+
+def training_settings(workload: Workload) -> dict[str, int]:
+    """Return what is not as usual in how a model is trained, by its key."""
+    values = {key: getattr(workload, key) for key in TRAINING_KEYS}
+    return {key: value for key, value in values.items() if value != getattr(_PLAIN, key)}
 
 
 def identity_of(graph: ModelGraph, submitter: Submitter) -> JobIdentity:

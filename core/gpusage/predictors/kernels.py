@@ -9,8 +9,9 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks.types import Optimizer, Precision
+from gpusage_hooks.types import Workload
 
+HALF = ("fp16", "bf16")
 _C = OperatorClass
 _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
     _C.CONVOLUTION: 4096,
@@ -55,8 +56,11 @@ _TRAINED_BATCH_NORMALIZATION = 1.5
 """In training the input is read twice: for its statistics and to be normalised."""
 _OPTIMIZER_TRAFFIC = {"none": 0.0, "sgd": 12.0, "momentum": 20.0, "adam": 28.0, "adamw": 28.0, "adafactor": 24.0}
 """Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each."""
-_CAST_TRAFFIC = 6.0 + 8.0
+_GRADIENT_CAST_TRAFFIC = 6.0
+_CAST_TRAFFIC = _GRADIENT_CAST_TRAFFIC + 8.0
 """Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+_SUM_TRAFFIC = 12.0
+"""Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
@@ -136,10 +140,10 @@ class Kernels:
     kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def kernels_of(lowering: Lowering, precision: Precision, optimizer: Optimizer) -> Kernels:
+def kernels_of(lowering: Lowering, workload: Workload) -> Kernels:
     """Return the kernels of one step."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
-    others = _others(lowering, precision, optimizer)
+    others = _others(lowering, workload)
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
@@ -147,7 +151,8 @@ def kernels_of(lowering: Lowering, precision: Precision, optimizer: Optimizer) -
     if lowering.train:
         _write_backward(lowering, forward, backward)
         launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
-        host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count)
+        launches += float(lowering.parameter_tensor_count) * _added_share(workload)
+        host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count) / workload.accumulate
     if others:
         table[:, passes * count :] = np.array(others).T
     return _kernels(table, np.array(host_counts))
@@ -174,12 +179,13 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     )
 
 
-def _others(lowering: Lowering, precision: str, optimizer: str) -> list[_Single]:
+def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the kernels that are of no node, the sums of gradients first."""
     kernels = []
     if lowering.train:
-        kernels += [_accumulation(lowering), _update(lowering, precision, optimizer), _loss(lowering)]
-    if precision in ("fp16", "bf16"):
+        kernels += [_accumulation(lowering), _update(lowering, workload), _loss(lowering)]
+        kernels += _weight_sums(lowering, workload)
+    if workload.precision in HALF:
         kernels += [_cast(lowering), _input_casts(lowering)]
     return kernels
 
@@ -227,13 +233,30 @@ def _accumulation(lowering: Lowering) -> _Single:
     return _single(_C.ELEMENTWISE, elements, 3.0 * float(more @ lowering.output_bytes) * mean, elements, count)
 
 
-def _update(lowering: Lowering, precision: str, optimizer: str) -> _Single:
-    traffic = _OPTIMIZER_TRAFFIC[optimizer]
-    if precision in ("fp16", "bf16"):
+def _update(lowering: Lowering, workload: Workload) -> _Single:
+    """Return the update of the weights, of which a step that accumulates has a part."""
+    traffic = _OPTIMIZER_TRAFFIC[workload.optimizer]
+    if workload.precision in HALF:
         traffic += _CAST_TRAFFIC
     kernels = max(lowering.parameter_tensor_count / 32.0, 1.0)
     count = float(lowering.parameter_count)
-    return _single(_C.OPTIMIZER, 2.0 * count / kernels, traffic * count / kernels, count / kernels, kernels)
+    one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
+    return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
+
+
+def _added_share(workload: Workload) -> float:
+    """Return the share of the steps whose gradients are added to those of steps before."""
+    return 1.0 - 1.0 / workload.accumulate
+
+
+def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
+    """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
+    if workload.accumulate == 1:
+        return []
+    traffic = _SUM_TRAFFIC + (_GRADIENT_CAST_TRAFFIC if workload.precision in HALF else 0.0)
+    kernels = max(float(lowering.parameter_tensor_count), 1.0)
+    count = float(lowering.parameter_count) / kernels
+    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]
 
 
 def _cast(lowering: Lowering) -> _Single:

@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
-from gpusage_hooks.types import ModelGraph
+from gpusage_hooks.types import ModelGraph, Workload
 
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights and their gradients in fp32."""
@@ -47,6 +47,16 @@ class Walk:
         if not len(self.stored):
             return self.input_bytes
         return self.input_bytes + float((np.cumsum(self.kept) + self.live + self.gradients).max())
+
+    def accumulating(self) -> Walk:
+        """Return the walk of a step that finds the gradients of all weights from the steps before."""
+        return replace(self, gradients=np.full_like(self.gradients, self.gradients.max(initial=0.0)))
+
+
+def step_walk(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Walk:
+    """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
+    tensors = walk(graph, lowering, workload.batch_size)
+    return tensors.accumulating() if workload.accumulate > 1 else tensors
 
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:

@@ -16,7 +16,7 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.intervals import spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
+from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, step_walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
@@ -101,9 +101,11 @@ def tensor_bytes(
         high = inference * uncertain
         return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
     walked = terms(lowering, tensors)
-    step = library_bytes + _step_bytes(lowering, walked.peak, workload)
+    peak = step_walk(graph, lowering, workload).training_peak()
+    step = library_bytes + _step_bytes(lowering, peak, workload)
     update = library_bytes + _update_bytes(lowering, tensors, workload)
-    return _training(graph, _weighted_sums(learned, lowering, walked, workload), max(inference, step, update))
+    ends = [end + (peak - walked.peak) for end in _weighted_sums(learned, lowering, walked, workload)]
+    return _training(graph, ends, max(inference, step, update))
 
 
 def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> MemoryInterval:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.liveness import Walk, walk
+from gpusage.predictors.liveness import Walk, step_walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.memory import (
     CONTEXT_BYTES,
@@ -41,7 +41,7 @@ REST = "workspace and allocator"
 def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
     lowering, workload = question.lowering, question.workload
-    tensors = walk(question.graph, lowering, workload.batch_size)
+    tensors = step_walk(question.graph, lowering, workload)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))

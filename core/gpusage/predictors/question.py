@@ -31,13 +31,13 @@ from gpusage.predictors.memory import tensor_bytes, with_context
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
 from gpusage.predictors.timing import Timing, kernels_on, timing_with
-from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import Alone, Gpu, Interval, MemoryInterval, ModelGraph, Workload
 
 KEPT_QUESTIONS = 3
 """About one graph."""
 KEPT_GPU_LISTS = 3
 """In one question: a cluster's GPUs, their shares, and one more."""
-_Run = tuple[Pretrained, int, str, str, str]
+_Run = tuple[Pretrained, Workload]
 
 
 class OnGpus:
@@ -88,7 +88,7 @@ class Question:
 
     Attributes:
         graph: The model.
-        workload: Its batch size, mode, precision and optimizer count.
+        workload: What `_run_of` leaves of it counts.
         pretrained: The artifacts that answer.
     """
 
@@ -114,7 +114,7 @@ class Question:
     @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
-        return kernels_of(self.lowering, self.workload.precision, self.workload.optimizer)
+        return kernels_of(self.lowering, self.workload)
 
     @lazy
     def work(self) -> Work:
@@ -190,8 +190,12 @@ class _Known(NamedTuple):
 
 def question_of(graph: ModelGraph, workload: Workload) -> Question:
     """Return what *workload* of *graph* needs, the same object as before while *graph* keeps it."""
-    run = (pretrained(), workload.batch_size, workload.mode, workload.precision, workload.optimizer)
-    return _known(graph).questions.find(run, lambda: Question(graph, workload))
+    return _known(graph).questions.find((pretrained(), _run_of(workload)), lambda: Question(graph, workload))
+
+
+def _run_of(workload: Workload) -> Workload:
+    """Return of *workload* what counts here; its shape is the graph's already."""
+    return replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=Alone())
 
 
 def _known(graph: ModelGraph) -> _Known:

@@ -12,7 +12,7 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, KernelFeatures
 from gpusage.predictors.identity import Identity
-from gpusage.predictors.kernels import Kernels
+from gpusage.predictors.kernels import HALF, Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.power import sustained_share
 from gpusage.predictors.residual import KernelSeconds, features_of
@@ -22,7 +22,6 @@ _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 VOLTA = (7, 0)
 """The first with tensor cores, and the first to issue integers and floats side by side."""
-HALF = ("fp16", "bf16")
 _MIDDLE_RIDGE = 16.0
 """FP32's ridge point of V100, about, in FLOP a byte."""
 _SHORT_S = 50e-6

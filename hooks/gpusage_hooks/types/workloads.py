@@ -37,7 +37,10 @@ class Alone:
 class Workload:
     """How a model is run, and what its user accepts and knows.
 
+    A step is one forward pass of ``batch_size`` samples and, in training, one backward pass.
+
     Attributes:
+        accumulate: Training: steps whose gradients are added up for one update of the weights.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
@@ -52,6 +55,7 @@ class Workload:
     slo: Slo | None = None
     slowdown: float | None = None
     alone: Alone = Alone()
+    accumulate: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

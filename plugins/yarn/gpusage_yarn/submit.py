@@ -48,6 +48,7 @@ RUN_OPTIONS = (
     "precision",
     "optimizer",
     "shape",
+    "accumulate",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

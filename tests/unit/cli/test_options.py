@@ -69,3 +69,8 @@ def test_what_is_known_of_a_share_is_a_wish_of_each_model_that_says_nothing_else
     first, second = read_requests(["r.onnx", "s.onnx,slowdown=2"], given)
     assert (first.workload.slowdown, first.workload.alone.utilization) == (1.5, 0.6)
     assert second.workload.slowdown == 2.0
+
+
+def test_how_a_model_is_trained_is_an_option_of_each_model_that_says_nothing_else() -> None:
+    first, second = read_requests(["r.onnx", "s.onnx,accumulate=4"], {"accumulate": 8})
+    assert (first.workload.accumulate, second.workload.accumulate) == (8, 4)

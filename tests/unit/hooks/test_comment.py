@@ -140,6 +140,8 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     ("words", "sentence"),
     [
         ("slowdown=0.9", "Key 'slowdown' must be a number from 1 to 100; got '0.9'. Write 'slowdown=1.25'."),
+        ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=64'."),
+        ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
         ("slowdown=nan", "must be a number from 1 to 100"),
         ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),

@@ -1,0 +1,95 @@
+"""What accumulating gradients changes, worked out by hand for layers as language models have them, in fp32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.liveness import step_walk
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.question import Question, question_of
+from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_hooks.units import MIB
+from graphs import chain, convolution_graph, node
+
+A100 = builtin_catalogue().find("a100")
+PLAIN = Workload(batch_size=2, optimizer="adam")
+ACCUMULATING = Workload(batch_size=2, optimizer="adam", accumulate=8)
+
+
+def stack(width: int, inner: int, depth: int, length: int) -> ModelGraph:
+    """Return *depth* blocks of products from *width* to *inner* and back, a GELU between: half a transformer."""
+    narrow, wide = (-1, length, width), (-1, length, inner)
+    block = [
+        node("MatMul", [narrow], wide, (width, inner)),
+        node("Gelu", [wide], wide),
+        node("MatMul", [wide], narrow, (inner, width)),
+    ]
+    return chain("stack", block * depth, narrow)
+
+
+LLAMA_7B = stack(4096, 11008, depth=4, length=128)
+"""Parameters: 4 x 2 x 4096 x 11008 = 360,710,144."""
+GPT2_XL = stack(1600, 6400, depth=6, length=1024)
+"""Parameters: 6 x 2 x 1600 x 6400 = 122,880,000."""
+
+
+def peak_bytes(graph: ModelGraph, workload: Workload) -> float:
+    return step_walk(graph, Question(graph, workload).lowering, workload).training_peak()
+
+
+def kernel_bytes(graph: ModelGraph, workload: Workload) -> dict[OperatorClass, float]:
+    """Return the traffic of a step's kernels that are of no node, by class."""
+    kernels = Question(graph, workload).kernels
+    weights = np.where(kernels.kind < 0, kernels.counts * kernels.traffic_bytes, 0.0)
+    sums = np.bincount(kernels.operator_class, weights, minlength=len(OperatorClass)).tolist()
+    return dict(zip(OperatorClass, sums, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("graph", "plain", "accumulating"),
+    [
+        # Llama-7B, 2 x 128 tokens: a row of 4096 has 4 MiB, one of 11008 has 10.75 MiB, a product's gradient 172 MiB.
+        # Kept: the input 4, of blocks 2 to 4 theirs 3 x 4, both sides of each GELU 4 x 21.5; live at the last GELU:
+        # both sides 21.5. With all gradients, 8 x 172: 4 + 12 + 86 + 21.5 + 1376. Without those of earlier steps the
+        # peak is at the end of the backward pass: 4 + 10.75 (kept) + 10.75 (live) + 1376.
+        (LLAMA_7B, 1401.5, 1499.5),
+        # GPT-2 XL, 2 x 1024 tokens: 12.5 and 50 MiB, a product's gradient 39.0625 MiB. Kept 12.5 + 5 x 12.5 + 6 x 100,
+        # live 100; all gradients are 12 x 39.0625. Without those of earlier steps there is that of the last product.
+        (GPT2_XL, 775 + 39.0625, 775 + 468.75),
+    ],
+)
+def test_gradients_of_all_weights_wait_beside_all_activations(
+    graph: ModelGraph, plain: float, accumulating: float
+) -> None:
+    assert peak_bytes(graph, PLAIN) / MIB == plain
+    assert peak_bytes(graph, ACCUMULATING) / MIB == accumulating
+    before, after = (question_of(graph, run).tensor_bytes for run in (PLAIN, ACCUMULATING))
+    added = (accumulating - plain) * MIB
+    assert before.value <= after.value <= before.value + added * 1.0001
+    assert before.high < after.high
+    assert before.low < after.low
+
+
+@pytest.mark.parametrize(("graph", "parameter_count"), [(LLAMA_7B, 360_710_144), (GPT2_XL, 122_880_000)])
+def test_a_step_has_a_part_of_the_update_and_adds_to_the_gradients(graph: ModelGraph, parameter_count: int) -> None:
+    # Adam moves 28 bytes for each weight, an addition 12; seven of eight steps add
+    plain, accumulating = kernel_bytes(graph, PLAIN), kernel_bytes(graph, ACCUMULATING)
+    assert plain[OperatorClass.OPTIMIZER] == pytest.approx(28 * parameter_count)
+    assert accumulating[OperatorClass.OPTIMIZER] == pytest.approx(28 * parameter_count / 8)
+    sums = accumulating[OperatorClass.ELEMENTWISE] - plain[OperatorClass.ELEMENTWISE]
+    assert sums == pytest.approx(12 * parameter_count * 7 / 8)
+    before, after = (question_of(graph, run).step_time_s([A100])[0] for run in (PLAIN, ACCUMULATING))
+    assert after.value < before.value
+
+
+def test_one_step_for_an_update_is_as_before_and_the_parts_add_up() -> None:
+    graph = convolution_graph()
+    assert question_of(graph, Workload()) is question_of(graph, Workload(accumulate=1, steps=5))
+    assert question_of(graph, Workload()) is not question_of(graph, Workload(accumulate=2))
+    parts = explanation_of(graph, ACCUMULATING, A100).memory
+    memory_bytes = question_of(graph, ACCUMULATING).memory_bytes([A100])[0].value
+    assert sum(part.memory_bytes for part in parts) == pytest.approx(memory_bytes)
+    assert {part.name: part.memory_bytes for part in parts}["gradients"] == 4 * graph.parameter_count
