@@ -6,11 +6,13 @@ Invariants:
    carries, and the manager's own count of its starts, outlive this process.
 2. Where nothing may be changed (mode, kill switch, ``sharing.rescue``, ``--no-requeue``), the miss is recorded alone.
 3. What cannot be recorded is tried again at the next look.
+4. A look ends in time, and each user's first job comes before anybody's second: one user's many hold up nobody's.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from gpusage.error_text import sentence
@@ -18,11 +20,14 @@ from gpusage.mark import parse_mark
 from gpusage.service.state import Snapshot
 from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.decisions import DecisionStore
+from gpusage.turns import in_turns
 from gpusage.verdict import why_held_back
 from gpusage_hooks.types import StarvedJob, Usage
 
 REASON = "CUDA ran out of memory in its share, so it runs again with a whole GPU"
 _NOT_HERE = "this version of its manager, or this cluster, cannot do it"
+LOOK_LIMIT_S = 30.0
+"""A rescue takes seconds, because a job has to leave its node first; and it is the user who makes it leave late."""
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str, float]
 
@@ -57,8 +62,12 @@ class Rescue:
         starved = {_key(each): each for each in _starved(snapshot)}
         self._tried = {key: text for key, text in self._tried.items() if key in starved}
         new = {key: each for key, each in starved.items() if key not in self._tried}
-        self._unrecorded += new.values()
-        self._tried |= {key: self._help(each, snapshot) for key, each in new.items()}
+        end_s = time.monotonic() + LOOK_LIMIT_S
+        for key in in_turns({key: each.job.user for key, each in new.items()}):
+            if time.monotonic() >= end_s:
+                break  # the others are new at the next look
+            self._unrecorded.append(new[key])
+            self._tried[key] = self._help(new[key], snapshot)
         self._record(snapshot)
 
     def _help(self, starved: StarvedJob, snapshot: Snapshot) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpusage.configuration import Configuration
-from gpusage.service.rescue import REASON, Rescue
+from gpusage.service import rescue as rescue_module
+from gpusage.service.rescue import LOOK_LIMIT_S, REASON, Rescue
 from gpusage.store.decisions import StoreError
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
@@ -64,7 +65,7 @@ class Site:
 
     def usage(self, **question: str) -> list[SimpleNamespace]:
         """Answer as the store would."""
-        assert question == {"job_id": JOB.job_id, "number": "0123456789ab"}
+        assert question["number"] == "0123456789ab"
         return [SimpleNamespace(usage=usage) for usage in self.known]
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
@@ -145,3 +146,23 @@ def test_a_store_that_fails_costs_no_rescue_and_is_written_later() -> None:
     site.broken, site.starved = False, ()
     site.look()
     assert [usage.outcome for usage in site.kept] == ["out_of_memory"]
+
+
+def test_one_users_many_starved_jobs_hold_up_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rescue waits until a job has left its node, and a look does more than to rescue."""
+    now_s = [0.0]
+    monkeypatch.setattr(rescue_module.time, "monotonic", lambda: now_s[0])
+    users = ["eve"] * 50 + ["ada"]
+    jobs = [replace(JOB, job_id=str(number), user=user) for number, user in enumerate(users)]
+    site = Site(*(replace(STARVED, job=job) for job in jobs))
+
+    def slow() -> bool:
+        now_s[0] += LOOK_LIMIT_S / 3
+        return True
+
+    site.answer = slow
+    site.look()
+    assert [told.partition(":")[0] for told in site.rescued] == ["0", "50", "1"]
+    assert [usage.user for usage in site.kept] == ["eve", "ada", "eve"]
+    site.look()
+    assert len(site.rescued) == 6

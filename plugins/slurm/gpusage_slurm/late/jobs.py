@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpusage.mark import parse_mark
+from gpusage.turns import in_turns
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
@@ -50,7 +51,7 @@ _COLUMN_OF = {
 _LINE_OF = {"exc_nodes": "ExcNodeList", "ntasks_per_tres": "NtasksPerTRES"}
 """What `squeue` of 22.05 does not show; what a user may write into this line concerns that user's job alone."""
 
-_FIRST = (("JobArrayID", 64), ("StateCompact", 4), ("BatchFlag", 4), ("admin_comment", 1100))
+_FIRST = (("JobArrayID", 64), ("UserID", 16), ("StateCompact", 4), ("BatchFlag", 4), ("admin_comment", 1100))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserID", 16), ("StateCompact", 4), ("BatchFlag", 4), ("HetJobOffset", 12)),
     ("OverSubscribe", 12),
@@ -86,15 +87,18 @@ class LateJob:
 def late_job_ids() -> tuple[str, ...]:
     """Return the jobs that brought no description of their model: batch jobs that wait, others that run as well.
 
+    Each user's first comes before anybody's second.
+
     Raises:
         RequestError: slurmctld does not answer.
     """
     asked = tuple((column, 128) for column in _ASKED.values())
-    listed = rows("--states=PENDING,RUNNING", columns=(*_FIRST[:3], *asked, _FIRST[3]))
-    late = {row["JobArrayID"]: bool(row["admin_comment"]) for row in listed if _is_late(row)}
-    marked = [job_id for job_id, is_marked in late.items() if is_marked]
-    rest = {job_id for job_id, is_marked in late.items() if not is_marked}
-    return (*marked, *(job_id for job_id in _commented() if job_id in rest)) if rest else tuple(marked)
+    listed = rows("--states=PENDING,RUNNING", columns=(*_FIRST[:-1], *asked, _FIRST[-1]))
+    late = {row["JobArrayID"]: row for row in listed if _is_late(row)}
+    rest = {job_id for job_id, row in late.items() if not row["admin_comment"]}
+    unmarked = [job_id for job_id in _commented() if job_id in rest] if rest else []
+    marked = [job_id for job_id in late if job_id not in rest]
+    return tuple(in_turns({job_id: late[job_id]["UserID"] for job_id in (*marked, *unmarked)}))
 
 
 def look_at(job_id: str) -> LateJob | None:

@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -71,14 +70,14 @@ class SecondLook:
         """
         begun_s = time.monotonic()
         self._again_s = {job_id: again_s for job_id, again_s in self._again_s.items() if again_s > begun_s}
-        new = {job_id: _looked_at(job_id) for job_id in late_job_ids() if job_id not in self._again_s}
-        self._again_s |= {job_id: begun_s + AGAIN_S for job_id, job in new.items() if job is None}
         seen = []
-        for job in _in_turns([job for job in new.values() if job is not None]):
+        for job_id in [job_id for job_id in late_job_ids() if job_id not in self._again_s]:
             if time.monotonic() > begun_s + LOOK_LIMIT_S:
                 break
-            seen.append(self._decided(job))
-            self._again_s[job.job_id] = time.monotonic() + AGAIN_S
+            job = _looked_at(job_id)
+            if job is not None:
+                seen.append(self._decided(job))
+            self._again_s[job_id] = time.monotonic() + AGAIN_S
         return seen
 
     def _decided(self, job: LateJob) -> Seen:
@@ -119,16 +118,6 @@ def _looked_at(job_id: str) -> LateJob | None:
         return look_at(job_id)
     except RequestError:  # it has ended
         return None
-
-
-def _in_turns(jobs: Sequence[LateJob]) -> list[LateJob]:
-    """Return *jobs* so that each user's first comes before anybody's second."""
-    turns: Counter[int] = Counter()
-    ordered = []
-    for job in jobs:
-        turns[job.uid] += 1
-        ordered.append((turns[job.uid], job))
-    return [job for _, job in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def _names_a_model(comment: str) -> bool:
