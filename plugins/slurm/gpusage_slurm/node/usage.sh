@@ -23,6 +23,7 @@ fi
 mkdir -m 700 "$folder"
 [ -d "$folder" ] && [ -O "$folder" ] || exit 0
 here=$(dirname "$(readlink -f "$0")")
+cd / || exit 0 # Python looks for modules where it starts, and slurmd's folder may be somebody else's than root's
 # The Python of the installation that this script belongs to, or of a checkout.
 for python in "${GPUSAGE_PYTHON:-}" "$here/../../../../../bin/python3" "$here/../../../../../bin/python" \
     "$here/../../../../.venv/bin/python"; do
