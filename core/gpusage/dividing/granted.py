@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -35,9 +35,9 @@ _File = TypeVar("_File")
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client saw, as probe.py prints it."""
+    """What a client saw, as probe.py prints it; that runs as the job's user, who may have it print anything."""
 
-    sm_count: int | None = None
+    sm_count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     memory_bytes: int | None = None
     thread_percent: str | None = None
     memory_limit: str | None = None

@@ -84,3 +84,13 @@ def test_whatever_was_read_back_leaves_what_the_node_gave(node: Path, content: b
     assert granted.share_percent == 40
     assert granted.trouble.isprintable()
     assert len(granted.trouble) <= 200
+
+
+@pytest.mark.parametrize("count", [0, -5, int("9" * 400)])
+def test_a_number_of_sms_that_no_gpu_has_was_not_read_back(node: Path, count: int) -> None:
+    """The program that reads back is the job's user's; a huge number ended the sampling of the job."""
+    (node / "granted" / "7.json").write_text(json.dumps({**WRITTEN, "thread_percent": 100, "trouble": ""}))
+    see(node, sm_count=count)
+    granted = granted_of("7", folder=node, sm_count=132)
+    assert granted is not None
+    assert (granted.thread_percent, granted.trouble) == (100, NOT_READ_BACK)
