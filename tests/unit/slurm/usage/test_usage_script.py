@@ -14,7 +14,7 @@ SCRIPT = Path(gpusage_slurm.__file__).parent / "node" / "usage.sh"
 
 
 def test_the_sampler_takes_no_module_of_the_folder_where_the_prolog_runs(tmp_path: Path) -> None:
-    """slurmd's folder may be somebody else's than root's; Python would look for its modules there first."""
+    """Slurmd's folder may be somebody else's than root's; Python would look for its modules there first."""
     package = tmp_path / "gpusage_slurm" / "usage"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
