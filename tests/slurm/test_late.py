@@ -144,7 +144,7 @@ def test_a_requeued_job_is_decided_while_it_waits_again(sandbox: Sandbox) -> Non
 
 def test_srun_gets_advice(sandbox: Sandbox) -> None:
     sandbox.run("sh", "-c", f"srun --gres=gpu:1 --comment={LIGHT} sleep 30 >srun.log 2>&1 &")
-    sandbox.wait_for(lambda: sandbox.run("squeue", "-ht", "R").stdout.strip(), "srun runs")
+    sandbox.wait_for(lambda: bool(sandbox.run("squeue", "-ht", "R").stdout.strip()), "srun runs")
     ((job, seen),) = late(sandbox).items()
     assert seen["outcome"] == "advised"
     mark = shown(sandbox, job)["AdminComment"]
