@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 
 from gpusage.graphs.card.text import decode
 from gpusage.graphs.card.trouble import SIGN, decode_trouble
+from gpusage_slurm.late import reading
 from gpusage_slurm.late.reading import may_read_for, read_card
 
 MODELS = Path(__file__).parents[4] / "examples" / "models"
@@ -203,3 +206,12 @@ def test_ones_own_model_is_read_without_root(tmp_path: Path) -> None:
 
 def test_a_user_whom_the_host_does_not_know_gets_a_reason() -> None:
     assert "no user with uid 4000000" in (decode_trouble(read_card("model=a.onnx", 4_000_000, "/")) or "")
+
+
+def test_a_model_that_takes_all_memory_ends_its_reader_and_not_the_service() -> None:
+    """By systemd's default one such model would stop the reading of everybody's, again and again."""
+    unit = (Path(reading.__file__).parent / "gpusage-late.service").read_text()
+    assert "OOMPolicy=continue\n" in unit
+    most = re.search(r"^MemoryMax=(\d+)G$", unit, re.MULTILINE)
+    assert most is not None
+    assert int(most[1]) * 1024**3 > reading._LIMITS[resource.RLIMIT_AS]
