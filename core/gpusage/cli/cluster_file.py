@@ -128,9 +128,12 @@ def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origi
 
 
 def _table(document: object, manager: str) -> Mapping[str, object]:
-    """Return the part that describes the cluster: the whole, or the daemon's ``clusters``."""
+    """Return the part that describes the cluster: the whole, or *manager*'s of the daemon's, or its only one."""
     clusters = document.get("clusters") if isinstance(document, dict) else None
-    inner = clusters.get(manager) if isinstance(clusters, dict) else document
+    if not isinstance(clusters, dict):
+        return document if isinstance(document, dict) else {}
+    only = next(iter(clusters.values())) if len(clusters) == 1 else None
+    inner = clusters.get(manager, only)
     return inner if isinstance(inner, dict) else {}
 
 

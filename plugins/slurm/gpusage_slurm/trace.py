@@ -1,7 +1,8 @@
 """What `sacct` prints of past jobs -> the jobs that `gpusage simulate` reads.
 
 Assumptions, which docs/simulator.md repeats: a job stays on the GPU type on which it ran; its time there is its time
-alone; the site's comment names its model where Slurm keeps comments; a time limit is what backfill plans by.
+alone; a job that had a share asked for one GPU; the site's comment names its model where Slurm keeps comments; a time
+limit is what backfill plans by.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import click
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.tres import is_gpu, parse_list
+from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 NEEDED = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
 COMMAND = f"sacct --allusers --allocations --parsable2 --format={','.join((*NEEDED, 'Comment'))}"
@@ -68,9 +69,10 @@ def _rows(text: str, origin: str) -> Iterator[tuple[str, ...]]:
 
 def _row(cells: Mapping[str, str], where: str) -> tuple[str, ...] | None:
     """Return the job's cells; ``None`` where it had no GPU, never ran, or is a step of a job."""
-    gpus = [one for one in parse_list(cells["AllocTRES"]) if is_gpu(one)]
+    resources = parse_list(cells["AllocTRES"])
+    gpus = [one for one in resources if is_gpu(one)]
     kinds = [one for one in gpus if one.kind is not None]
-    count = sum(one.count or 0 for one in kinds or gpus)
+    count = sum(one.count or 0 for one in kinds or gpus) or int(any(is_share(one) for one in resources))
     elapsed = cells["ElapsedRaw"]
     if not elapsed.isdecimal():
         rule = f"Column 'ElapsedRaw' of {where} must be whole seconds; got {elapsed[:80]!r}."

@@ -44,6 +44,7 @@ def test_what_the_daemon_says_of_itself_is_a_cluster(tmp_path: Path) -> None:
     )
     path.write_text(json.dumps({"code": "OK", "clusters": {"slurm": {"age_s": 1, **asdict(seen)}}}))
     assert read_cluster(path, "slurm", CATALOGUE) == seen
+    assert read_cluster(path, "simulated", CATALOGUE).pools == seen.pools
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:

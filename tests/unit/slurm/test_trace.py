@@ -25,6 +25,11 @@ def test_jobs_with_gpus_become_lines() -> None:
     ]
 
 
+def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
+    text = HEAD + "7|ann|2026-10-01T10:00:00|3600|120|billing=25,cpu=4,gres/mps=25,node=1|\n"
+    assert trace_of(text, "f").splitlines()[1:] == ["7,ann,2026-10-01T10:00:00,3600,7200,1,,"]
+
+
 def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
     text = (
         HEAD
