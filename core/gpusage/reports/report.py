@@ -16,7 +16,7 @@ from gpusage_hooks.types import DecisionRecord
 
 MOST_REASONS = 12
 BAND_PERCENT = 10
-_NUMBER = re.compile(r"\d+(\.\d+)?")
+_NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +148,17 @@ def _decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
 
 def _reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
     counts = Counter(
-        (record.decision.code.value, _NUMBER.sub("N", record.decision.reasons[0]))
+        (record.decision.code.value, _without_numbers(record.decision.reasons[0]))
         for record in records
         if record.decision.reasons
     )
     first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
     return tuple(ReasonTally(code=code, reason=reason, count=count) for (code, reason), count in first)
+
+
+def _without_numbers(reason: str) -> str:
+    """Return *reason* with N for each number; names such as ``a100-sxm4-80gb`` stay."""
+    return _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", reason)
 
 
 def _by_gpu(observations: Sequence[Observation], prices: Mapping[str, float]) -> tuple[GpuTally, ...]:

@@ -38,6 +38,14 @@ def test_reasons_that_differ_in_their_numbers_are_one() -> None:
     assert (reason.reason, reason.count) == ("a share of N % costs N %", 2)
 
 
+def test_names_of_gpus_and_models_stay_in_a_reason() -> None:
+    text = "only 1.00x (0.34-2.94) on a100-sxm4-80gb, gres/mps:25, resnet50.onnx"
+    first = record(1, percent=25)
+    first = replace(first, decision=replace(first.decision, reasons=(text,)))
+    (reason,) = report_of([first], [], {}, PERIOD).reasons
+    assert reason.reason == "only Nx (N-N) on a100-sxm4-80gb, gres/mps:N, resnet50.onnx"
+
+
 def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
     report = made()
     assert sum(band.booked_hours for band in report.bands) == pytest.approx(report.hours.used + report.hours.idle)
