@@ -184,13 +184,14 @@ class ColocationParameters:
 class SlowdownParameters:
     """See `gpusage.predictors.slowdown.SlowdownDeviations` and `gpusage.predictors.beside.Partners`.
 
-    Their fields have these names; *partners* are the latter's.
+    Their fields have these names; *partners* are the latter's, *host* are those of `gpusage.predictors.host.HostDoubt`.
     """
 
     growth: float
     noise: float
     working: Mapping[Literal["graph", "step_time", "utilization"], Vector]
     partners: Mapping[Literal["average", "bad"], float]
+    host: Mapping[Literal["launch_s", "host", "own"], float]
 
 
 Parameters = StepTimeParameters | MemoryParameters | ActivityParameters | ColocationParameters | SlowdownParameters

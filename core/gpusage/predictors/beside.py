@@ -10,7 +10,7 @@ from math import exp, hypot, log
 from typing import NamedTuple
 
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.slowdown import SHARPNESS
+from gpusage.predictors.host import SHARPNESS
 from gpusage_hooks.types import Interval
 
 

@@ -2,7 +2,8 @@
 
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
-how much of the step the GPU works: the model's graph tells it, or an earlier run alone on the whole GPU.
+how much of the step the GPU works: the model's graph tells it, or an earlier run alone on the whole GPU
+(`gpusage.predictors.host`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import SlowdownParameters, pretrained
+from gpusage.predictors.host import SHARPNESS, HostDoubt, working_of
 from gpusage.predictors.question import question_of
+from gpusage.predictors.residual import COUNT
 from gpusage.predictors.timing import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
 
 ToldFrom = Literal["graph", "step_time", "utilization"]
 """What tells how much of the step the GPU works."""
-SHARPNESS = 8.0
-"""A step takes this norm of the GPU's time and the host's: hardly more than the larger one."""
 _NONE = Interval(value=1.0, low=1.0, high=1.0)
 _ENDS = np.array([[-1.0], [0.0], [1.0]])
 
@@ -38,11 +39,13 @@ class SlowdownDeviations:
         growth: Of the growth of the GPU's time, as a part of its logarithm.
         noise: Of any measured ratio.
         working: Of the part of the step that the GPU works, downwards and upwards, by what tells it.
+        host: How a known step time is weighed between the host and the GPU.
     """
 
     growth: float
     noise: float
     working: Mapping[ToldFrom, tuple[float, float]]
+    host: HostDoubt
 
 
 @hookimpl(trylast=True)
@@ -82,6 +85,11 @@ def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDevia
     return np.maximum(_joined(working, np.maximum(growth, 1.0) ** powers) * noises, 1.0)
 
 
+def points(working: FloatArray, growth: FloatArray) -> FloatArray:
+    """Return the points alone of `slowdowns`."""
+    return np.maximum(_joined(working, np.maximum(growth, 1.0)), 1.0)
+
+
 def around(working: FloatArray, told_from: ToldFrom, deviations: SlowdownDeviations) -> FloatArray:
     """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
 
@@ -97,12 +105,20 @@ def around(working: FloatArray, told_from: ToldFrom, deviations: SlowdownDeviati
 def _working(timing: Timing, known: Sequence[Known], deviations: SlowdownDeviations) -> FloatArray:
     """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
     working = around(timing.busy_s / timing.step_s, "graph", deviations)
-    for index, (of_gpu, busy_s) in enumerate(zip(known, timing.busy_s.tolist(), strict=True)):
+    for index, of_gpu in enumerate(known):
         if of_gpu.gpu_utilization:
             working[:, [index]] = around(_ends(of_gpu.gpu_utilization), "utilization", deviations)
         elif of_gpu.step_time_s:
-            working[:, [index]] = around(busy_s / _ends(of_gpu.step_time_s)[::-1], "step_time", deviations)
+            told = _told_by(of_gpu.step_time_s, timing, index, deviations.host)
+            working[:, [index]] = around(told, "step_time", deviations)
     return working
+
+
+def _told_by(step_time_s: Figure, timing: Timing, index: int, host: HostDoubt) -> FloatArray:
+    """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
+    count = np.exp(timing.features[[index], COUNT])
+    low, value, high = working_of(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
+    return np.array([[min(low, value, high)], [value], [max(low, value, high)]])
 
 
 def _ends(figure: Figure) -> FloatArray:
@@ -122,4 +138,6 @@ def _deviations(parameters: SlowdownParameters) -> SlowdownDeviations:
     """Return the deviations of an artifact's *parameters*."""
     working = {told_from: parameters.working[told_from] for told_from in get_args(ToldFrom)}
     ends = {told_from: (float(down), float(up)) for told_from, (down, up) in working.items()}
-    return SlowdownDeviations(growth=parameters.growth, noise=parameters.noise, working=ends)
+    doubt = parameters.host
+    host = HostDoubt(launch_s=doubt["launch_s"], host=doubt["host"], own=doubt["own"])
+    return SlowdownDeviations(growth=parameters.growth, noise=parameters.noise, working=ends, host=host)

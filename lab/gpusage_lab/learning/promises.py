@@ -36,13 +36,13 @@ class Measured:
     """One model and batch size: what is predicted, and the measured slowdown on each part that was measured.
 
     Attributes:
-        place: With its step time on the whole GPU known.
+        known: What each part costs, by its percentage, with the step time on the whole GPU known.
         unknown: The same with nothing known.
         activity_percent: What the rule of SM activity gives.
     """
 
-    place: Place
-    unknown: Place
+    known: Mapping[int, Offer]
+    unknown: Mapping[int, Offer]
     activity_percent: int
     slowdowns: Mapping[int, float]
 
@@ -78,7 +78,7 @@ def rules_at(limit: float, constants: Sequence[int], sizes: Sequence[int]) -> di
     within = limits(SharingRules(), limit)
     same = {f"always {size} %": _always(size) for size in constants}
     return {
-        "price, step time known": lambda job: _by_price(job.place, within),
+        "price, step time known": lambda job: _by_price(job.known, within),
         "price, nothing known": lambda job: _by_price(job.unknown, within),
         "SM activity, as before": lambda job: job.activity_percent,
         **same,
@@ -92,15 +92,21 @@ def _always(size: int) -> Rule:
     return lambda job: size if size in job.slowdowns else WHOLE
 
 
-def _by_price(place: Place, within: Limits) -> int:
-    offer = cheapest(place, within)
-    return offer.share_percent if offer else WHOLE
+def _by_price(offers: Mapping[int, Offer], within: Limits) -> int:
+    promised = (percent for percent, offer in offers.items() if holds(offer, within))
+    return min(promised, key=lambda percent: percent * offers[percent].price.slowdown.value, default=WHOLE)
 
 
 def cheapest(place: Place, within: Limits) -> Offer | None:
     """Return the share that the price's rule takes at *place*."""
-    offers = (Offer(place=place, price=price) for price in place.shares)
-    return min((offer for offer in offers if holds(offer, within)), key=lambda offer: offer.gpu_time, default=None)
+    offers = shares_of(place)
+    percent = _by_price(offers, within)
+    return offers.get(percent)
+
+
+def shares_of(place: Place) -> dict[int, Offer]:
+    """Return the shares at *place* by percentage."""
+    return {price.share_percent: Offer(place=place, price=price) for price in place.shares}
 
 
 def place_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Place:
@@ -122,12 +128,12 @@ def rapp(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
         run, graph = Workload(mode="infer", batch_size=int(batch)), zoo.graph(key)
         need = advisor.predict(graph, run, [gpu])[0]
         known = replace(run, alone=Alone(step_time_s=whole_ms / 1e3))
-        place, unknown = (
-            place_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0]) for each in (known, run)
+        offers, unknown = (
+            shares_of(place_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0])) for each in (known, run)
         )
         activity = RAPP_STEP * round(_activity_percent(need) / RAPP_STEP)
         slowdowns = {int(percent): max(float(ms) / whole_ms, 1.0) for percent, ms in latency_ms.items()}
-        yield Measured(place=place, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+        yield Measured(known=offers, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
 
 
 def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
@@ -141,18 +147,21 @@ def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]
         slowdowns = {_percent(row): row.slowdown for row in slices}
         wanted = _activity_percent(need)
         activity = min((size for size in slowdowns if size >= wanted), default=WHOLE)
-        yield Measured(place=known, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+        yield Measured(known=known, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
 
 
-def _slices_of(advisor: Advisor, zoo: Zoo, slices: Sequence[SlowdownRow], need: GpuNeed, run: Workload) -> Place:
-    """Return the whole of seven slices with the prices of those that were measured."""
+def _slices_of(
+    advisor: Advisor, zoo: Zoo, slices: Sequence[SlowdownRow], need: GpuNeed, run: Workload
+) -> dict[int, Offer]:
+    """Return the measured slices by their percentage of the SMs; each is a GPU of its own, without partners."""
     gpu, graph = slices[0].gpu, zoo.graph(slices[0].key)
     parts = [[row.share for row in slices]]
     (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.known(graph, run, [gpu]))
-    prices = tuple(
-        Price(gpu=gpu.name, share_percent=_percent(row), slowdown=cost) for row, cost in zip(slices, costs, strict=True)
-    )
-    return place_of(gpu, need, prices)
+    prices = (Price(gpu=gpu.name, share_percent=WHOLE, slowdown=cost) for cost in costs)
+    return {
+        _percent(row): Offer(place=place_of(row.share, need, (price,)), price=price)
+        for row, price in zip(slices, prices, strict=True)
+    }
 
 
 def _percent(row: SlowdownRow) -> int:

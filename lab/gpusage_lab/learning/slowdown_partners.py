@@ -15,7 +15,9 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.beside import Partners, with_partners
+from gpusage.predictors.host import working_of
 from gpusage.predictors.question import Question
+from gpusage.predictors.residual import COUNT
 from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
@@ -109,7 +111,8 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterato
             continue
         whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
         timing = Question(zoo.graph(f"torchvision:{name}@224"), workload).timing([whole, part_of(whole, 1 / jobs)])
-        working = around(timing.busy_s[:1] * alone / batch_size, "step_time", deviations)
+        alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:1, COUNT])
+        working = around(working_of(timing.busy_s[:1], alone_s, count, deviations.host), "step_time", deviations)
         low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
         price = Interval(value=value, low=low, high=high)
         # The rate is of one process.

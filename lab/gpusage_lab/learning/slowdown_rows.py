@@ -23,7 +23,9 @@ import numpy.typing as npt
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of, share_of
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.host import HostDoubt, working_of
 from gpusage.predictors.question import Question
+from gpusage.predictors.residual import COUNT
 from gpusage.predictors.slowdown import ToldFrom
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
@@ -82,6 +84,8 @@ class SlowdownColumns:
         step_s: The step there.
         growth: The GPU's own time on the part over that on the whole GPU.
         sm_activity: Of the whole GPU.
+        kernel_count: Of the step.
+        by_step_time: The GPU's own time over the step's, as the known step time tells it.
     """
 
     rows: tuple[SlowdownRow, ...]
@@ -89,6 +93,8 @@ class SlowdownColumns:
     step_s: FloatArray
     growth: FloatArray
     sm_activity: FloatArray
+    kernel_count: FloatArray
+    by_step_time: FloatArray
 
     @cached_property
     def source(self) -> npt.NDArray[np.str_]:
@@ -100,6 +106,15 @@ class SlowdownColumns:
         """Each row's slowdown."""
         return np.array([row.slowdown for row in self.rows])
 
+    @cached_property
+    def alone_s(self) -> FloatArray:
+        """Each row's step on the whole GPU."""
+        return np.array([row.alone_s for row in self.rows])
+
+    def weighed(self, doubt: HostDoubt) -> SlowdownColumns:
+        """Return these columns with known step times weighed by *doubt*."""
+        return replace(self, by_step_time=working_of(self.busy_s, self.alone_s, self.kernel_count, doubt))
+
     def working(self, told_from: ToldFrom) -> FloatArray:
         """Return the GPU's own time over the step's as *told_from* tells it; NaN where that was not measured."""
         return self._working[told_from]
@@ -108,7 +123,7 @@ class SlowdownColumns:
     def _working(self) -> dict[ToldFrom, FloatArray]:
         return {
             "graph": self.busy_s / self.step_s,
-            "step_time": self.busy_s / np.array([row.alone_s for row in self.rows]),
+            "step_time": self.by_step_time,
             "utilization": np.array([row.utilization or np.nan for row in self.rows]),
         }
 
@@ -121,7 +136,7 @@ def slowdown_rows(data: DataFolder, zoo: Zoo) -> tuple[SlowdownRow, ...]:
 
 def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns:
     """Return *rows* as columns with what is predicted of them."""
-    columns = np.empty((4, len(rows)))
+    columns = np.empty((5, len(rows)))
     for index, row in enumerate(rows):
         timing = Question(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
         columns[:, index] = (
@@ -129,9 +144,18 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
             timing.step_s[0],
             timing.kernels_s[1] / timing.kernels_s[0],
             timing.sm_s[0] / timing.step_s[0],
+            np.exp(timing.features[0, COUNT]),
         )
-    busy_s, step_s, growth, sm_activity = columns
-    return SlowdownColumns(rows=rows, busy_s=busy_s, step_s=step_s, growth=growth, sm_activity=sm_activity)
+    busy_s, step_s, growth, sm_activity, kernel_count = columns
+    return SlowdownColumns(
+        rows=rows,
+        busy_s=busy_s,
+        step_s=step_s,
+        growth=growth,
+        sm_activity=sm_activity,
+        kernel_count=kernel_count,
+        by_step_time=busy_s / np.array([row.alone_s for row in rows]),
+    )
 
 
 def slice_of(gpu: Gpu, slices: int) -> Gpu:

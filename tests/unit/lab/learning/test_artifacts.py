@@ -26,7 +26,9 @@ def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(t
     first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
     ours, theirs = (
         Artifact(
-            name="one", card=CARD, parameters=SlowdownParameters(growth=0.1, noise=0.2, working=working, partners={})
+            name="one",
+            card=CARD,
+            parameters=SlowdownParameters(growth=0.1, noise=0.2, working=working, partners={}, host={}),
         )
         for working in (first, second)
     )

@@ -7,7 +7,7 @@ import pytest
 from gpusage import read_model
 from gpusage.advisor import make_advisor
 from gpusage_hooks.types import Interval, Price, Workload
-from gpusage_lab.learning.promises import WHOLE, Kept, Measured, kept, place_of, rules_at
+from gpusage_lab.learning.promises import WHOLE, Kept, Measured, kept, place_of, rules_at, shares_of
 
 ADVISOR = make_advisor()
 GPU = ADVISOR.catalogue.find("v100")
@@ -18,8 +18,8 @@ def job(measured: float, predicted: float, activity_percent: int = WHOLE) -> Mea
     """A job whose half costs *measured* and is predicted to cost *predicted*; three quarters cost nothing."""
     prices = (Price(gpu=GPU.name, share_percent=50, slowdown=Interval(value=predicted, low=1.0, high=predicted)),)
     return Measured(
-        place=place_of(GPU, NEED, prices),
-        unknown=place_of(GPU, NEED, ()),
+        known=shares_of(place_of(GPU, NEED, prices)),
+        unknown={},
         activity_percent=activity_percent,
         slowdowns={50: measured, 75: 1.0},
     )

@@ -1,0 +1,34 @@
+"""What is expected of a host, and how little is known of it: what serves the worst of the sources best."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import MappingProxyType
+
+import numpy as np
+
+from gpusage.predictors.host import HostDoubt, working_of
+from gpusage.predictors.slowdown import points
+from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns
+from gpusage_lab.learning.splits import IntArray
+
+GOALS = MappingProxyType({RAPP: 0.15, PARVAGPU: 0.12, MISO: 0.12})
+"""The mean error that is wanted of each source with the step time known."""
+LAUNCHES_S = (40e-6, 50e-6, 60e-6, 70e-6, 80e-6, 100e-6, 120e-6)
+HOSTS = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+OWNS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+
+
+def fitted_host(columns: SlowdownColumns, train: IntArray) -> HostDoubt:
+    """Return what makes the worst error of a source, against its goal, the smallest on the rows *train*."""
+    tried = (
+        HostDoubt(launch_s=launch_s, host=host, own=own) for launch_s, host, own in product(LAUNCHES_S, HOSTS, OWNS)
+    )
+    return min(tried, key=lambda doubt: _worst(columns, train, doubt))
+
+
+def _worst(columns: SlowdownColumns, train: IntArray, doubt: HostDoubt) -> float:
+    working = working_of(columns.busy_s[train], columns.alone_s[train], columns.kernel_count[train], doubt)
+    errors = np.abs(points(working, columns.growth[train]) / columns.measured[train] - 1.0)
+    sources = columns.source[train]
+    return max(float(errors[sources == source].mean()) / GOALS[source] for source in np.unique(sources))
