@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gpusage.sampler.letter import letter_in
 from gpusage.store.opening import open_store
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from gpusage_slurm.usage.letter import letter_in
 from nvml import built_nvml
 
 pytestmark = pytest.mark.slurm

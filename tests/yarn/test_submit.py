@@ -25,9 +25,9 @@ from gpusage.service import client
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster import read_view
-from gpusage_yarn.misses import collect_misses
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.usage.misses import collect_misses
 
 pytestmark = pytest.mark.yarn
 

@@ -49,6 +49,7 @@ class JmxReport:
         failures: How many exceptions of ours were kept from it.
         free: What is free of each of its GPUs, in hundredths; ``None`` where it does not tell.
         troubles: What does not work there, a sentence each.
+        letter: What containers that ended there really did, as `gpusage.sampler.letter` reads it.
         trouble: Why it said nothing.
     """
 
@@ -58,6 +59,7 @@ class JmxReport:
     failures: int = 0
     free: tuple[int, ...] | None = None
     troubles: tuple[str, ...] = ()
+    letter: str = ""
     trouble: str = ""
 
     @property
@@ -136,6 +138,7 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
         classes=frozenset(classes.replace(",", " ").split() if isinstance(classes, str) else map(str, classes)),
         failures=int(bean.get("FAILURES") or 0),
         free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
+        letter=str(bean.get("Usage") or ""),
         troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
 

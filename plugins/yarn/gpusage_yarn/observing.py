@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Cluster, Usage
-from gpusage_yarn.cluster import cluster_of, read_view
-from gpusage_yarn.misses import collect_misses
+from gpusage_yarn.cluster import cluster_of, parse_node, read_view
+from gpusage_yarn.documents import Document, as_list
+from gpusage_yarn.jmx import NODES_LIMIT_S, ask_nodes
 from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.settings import YarnSettings
+from gpusage_yarn.usage import collecting
 
 
 def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
@@ -22,12 +24,20 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
     return cluster_of(read_view(lambda path: manager.look("GET", path), share_resource), context.catalogue)
 
 
-def collect_usage(addresses: tuple[str, ...]) -> tuple[Usage, ...]:
-    """Ask the ResourceManager at one of *addresses* which applications had too little GPU memory.
+def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, ...]:
+    """Ask every node that offers shares for its letter, and the ResourceManager at one of *addresses* for the rest.
 
     Raises:
         SilentError: It does not answer.
         RequestError: It refuses.
     """
     manager = ResourceManager(addresses)
-    return collect_misses(lambda path: manager.look("GET", path))
+
+    def get(path: str) -> Document:
+        return manager.look("GET", path)
+
+    share = context.settings_of(YarnSettings).share_resource
+    nodes = [parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node")]
+    sharing = [node for node in nodes if node.usable and node.total.share]
+    reports = ask_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
+    return collecting.collect_usage(get, [report.letter for report in reports.values()], context.catalogue)

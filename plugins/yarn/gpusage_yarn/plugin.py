@@ -50,7 +50,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
 @hookimpl(trylast=True)
 def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
-    """Ask the ResourceManager which applications of ours ran out of their share's GPU memory.
+    """Ask nodes and the ResourceManager what applications that ended really did.
 
     Raises:
         SilentError: It does not answer.
@@ -61,7 +61,7 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
         return None
     from gpusage_yarn import observing  # noqa: PLC0415 - as above
 
-    return observing.collect_usage(addresses)
+    return observing.collect_usage(addresses, context)
 
 
 @hookimpl(trylast=True)

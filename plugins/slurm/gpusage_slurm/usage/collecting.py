@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 from gpusage.mark import parse_mark
 from gpusage.plain_text import one_line
+from gpusage.sampler.letter import letter_in
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.rows import Row, rows
-from gpusage_slurm.usage.letter import letter_in
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("Name", 128)),

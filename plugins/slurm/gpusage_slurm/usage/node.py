@@ -18,12 +18,13 @@ from pathlib import Path
 
 from gpusage.dividing.granted import FOLDER, granted_of
 from gpusage.plugins.loading import node_hooks
+from gpusage.sampler.folder import Folder
 from gpusage.sampler.processes import JobIdentity
 from gpusage.sampler.sampling import SampledJob, Sampling, Surroundings
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.submission.request import MANAGER
-from gpusage_slurm.usage.post import Folder, post_patiently
+from gpusage_slurm.usage.post import post_patiently
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 FIRST_ASKED_AFTER_S = 30.0

@@ -8,95 +8,16 @@ Invariants:
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
-import msgspec
-
+from gpusage.sampler.folder import Folder
+from gpusage.sampler.letter import with_letter
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.usage.letter import with_letter
 
-LONGEST_WAIT_S = 86_400.0
-"""How long usage that nobody could post is kept on the node."""
 _COMMENT = re.compile(r"^ *Comment=(.*)$", re.MULTILINE)
-
-
-class Folder:
-    """Where a node keeps the usage of its jobs; nobody else may write there.
-
-    Args:
-        path: Made where there is none.
-        prefix: Of this cluster's and node's files: one machine may be several nodes.
-
-    Raises:
-        OSError: It cannot be made, or is somebody else's.
-    """
-
-    def __init__(self, path: Path, prefix: str) -> None:
-        path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            message = f"{path} is not this user's own folder"
-            raise PermissionError(message)
-        self.path = path
-        self.prefix = prefix
-
-    def file(self, job_id: str, kind: str) -> Path:
-        """Return the file of a job that is sampled now: ``pid``, or ``device`` with its GPUs."""
-        return self.path / f"{self.prefix}{job_id}.{kind}"
-
-    def keep(self, usage: Usage) -> None:
-        """Write *usage*, whole or not at all."""
-        file = self._kept(usage)
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(usage))
-        fresh.replace(file)
-
-    def forget(self, usage: Usage) -> None:
-        """Remove what was kept of a run."""
-        self._kept(usage).unlink(missing_ok=True)
-
-    def _kept(self, usage: Usage) -> Path:
-        return self.path / f"{self.prefix}{usage.job_id}@{usage.started_at_s:.0f}.json"
-
-    def ended(self) -> Iterator[tuple[Path, Usage]]:
-        """Yield the usage of every job that is sampled no more; what is too old, or none of ours, is removed."""
-        for file in sorted(self.path.glob(f"{self.prefix}*.json")):
-            if (self.path / f"{file.name.rpartition('@')[0]}.pid").exists():
-                continue
-            with suppress(OSError):
-                try:
-                    usage = msgspec.json.decode(file.read_bytes(), type=Usage)
-                except msgspec.MsgspecError:
-                    file.unlink()
-                    continue
-                if time.time() - usage.ended_at_s > LONGEST_WAIT_S:
-                    file.unlink()
-                    continue
-                yield file, usage
-
-    def devices_of_others(self, job_id: str) -> Iterator[str]:
-        """Yield the GPUs of the other jobs that are sampled now."""
-        own = self.file(job_id, "device")
-        for file in self.path.glob(f"{self.prefix}*.device"):
-            if file != own:
-                with suppress(OSError):
-                    yield from file.read_text().split(",")
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep the node's other posts waiting."""
-        with (self.path / f"{self.prefix}lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def post(folder: Folder, node: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.sampler.letter import with_letter
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.usage.collecting import collect_usage
-from gpusage_slurm.usage.letter import with_letter
 from records import USAGE
 
 ROW = f"{'7':64}{'7':16}{'ada':64}{'TO':4}{'train':128}"

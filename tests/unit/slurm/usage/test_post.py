@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.sampler.folder import LONGEST_WAIT_S, Folder
+from gpusage.sampler.letter import letter_in
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.usage.letter import letter_in
 from gpusage_slurm.usage.node import job_of
-from gpusage_slurm.usage.post import LONGEST_WAIT_S, Folder, post, post_patiently
+from gpusage_slurm.usage.post import post, post_patiently
 from records import USAGE
 
 ENDED = replace(

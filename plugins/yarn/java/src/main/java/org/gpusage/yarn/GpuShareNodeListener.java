@@ -53,6 +53,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   private String share = Settings.DEFAULT_SHARE_RESOURCE;
   private Node node;
   private Bindings bindings;
+  private UsageSampler sampler;
 
   @Override
   public void init(Context context) {
@@ -96,7 +97,9 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     this.context = context;
     node = new Node(conf);
     bindings = new Bindings(node.gpus, node.journal());
+    sampler = new UsageSampler(conf.getTrimmed(Settings.USAGE_COMMAND, ""), node.usageDirectory());
     Metrics.showFree(this::free);
+    Metrics.showUsage(sampler::letter);
     Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
@@ -125,7 +128,10 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       if (!refused) {
         prepare(container);
       }
+    } else if (after == ContainerState.RUNNING && bindings != null) {
+      bindings.of(id(container)).ifPresent(binding -> sampler.begin(id(container), binding));
     } else if (after == ContainerState.DONE && bindings != null) {
+      sampler.end(id(container));
       if (container.cloneAndGetContainerStatus().getExitStatus() == Ending.MISSED) {
         lingering.add(id(container));
         releaseLingering();

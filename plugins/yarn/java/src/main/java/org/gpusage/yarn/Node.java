@@ -60,6 +60,12 @@ final class Node {
     return keepsContainers() && recovery != null ? new File(recovery, "gpusage-bindings").toPath() : null;
   }
 
+  /** Return where the usage of containers is kept, in a folder that nobody but this NodeManager's user writes to. */
+  Path usageDirectory() {
+    String named = conf.getTrimmed(Settings.USAGE_DIRECTORY);
+    return named != null ? Paths.get(named) : Paths.get("/tmp", "gpusage-usage-" + System.getProperty("user.name"));
+  }
+
   boolean keepsContainers() {
     return conf.getBoolean(YarnConfiguration.NM_RECOVERY_ENABLED, false);
   }

@@ -21,6 +21,8 @@ final class Settings {
   static final String MPS_DIRECTORY = "gpusage.node.mps-directory";
   static final String MPS_COMMAND = "gpusage.node.mps-command";
   static final String ACROSS_USERS = "gpusage.node.across-users";
+  static final String USAGE_COMMAND = "gpusage.node.usage-command";
+  static final String USAGE_DIRECTORY = "gpusage.node.usage-directory";
   static final String MPS_CHECK_S = "gpusage.node.mps-check-s";
 
   /** The name of the resource for shares; one shared GPU has {@link #WHOLE_GPU} of it. */

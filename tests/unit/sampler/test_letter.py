@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.sampler.letter import KEPT_S, LIMIT_BYTES, LIMIT_JOBS, letter_in, with_letter
 from gpusage_hooks.types import Granted, Usage
-from gpusage_slurm.usage.letter import KEPT_S, LIMIT_BYTES, LIMIT_JOBS, letter_in, with_letter
 from records import USAGE
 
 ANONYMOUS = replace(USAGE, number="", user="", job_name="")

@@ -1,7 +1,4 @@
-"""The letter: what the jobs of one node really did, as one word in the comment of that node.
-
-Slurm takes no change of a job that has ended, not even by its epilog, and the job's AdminComment is then closed
-(tried on 22.05.8). A node's comment can be written by root alone, and slurmctld keeps it.
+"""The letter: what the jobs of one node really did, as one word of a text that only the node's own daemons write.
 
 Invariants:
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpusage_hooks.types import Usage
-from gpusage_yarn.misses import collect_misses, misses
 from gpusage_yarn.pending import number_in, tags_of
 from gpusage_yarn.plan import Plan
+from gpusage_yarn.usage.misses import collect_misses, misses
 
 STORY = "container_1_2_01_000002 ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
 STARVED: dict[str, Any] = {

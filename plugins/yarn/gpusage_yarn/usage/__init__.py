@@ -1,0 +1,1 @@
+"""What applications really did, on its way from nodes and masters to gpusaged."""

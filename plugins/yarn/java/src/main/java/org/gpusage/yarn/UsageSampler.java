@@ -1,0 +1,94 @@
+package org.gpusage.yarn;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+/**
+ * Runs one program for each container with a share, from its start to its end, which samples what the container does on its GPU.
+ *
+ * <p>The program is started as {@code COMMAND CONTAINER GPU SHARE FOLDER}, ends at SIGTERM, and keeps the file {@code letter} in the folder. A
+ * thread of our own does all of it: nobody waits, and no exception leaves.
+ */
+final class UsageSampler {
+  private static final int LIMIT_BYTES = 8 * 1024;
+
+  private final List<String> command;
+  private final Path folder;
+  private final Map<String, Process> running = new HashMap<>();
+  private final ExecutorService thread = Executors.newSingleThreadExecutor(UsageSampler::thread);
+
+  /** Make a node's; without a {@code command} it does nothing. */
+  UsageSampler(String command, Path folder) {
+    this.command = command.isEmpty() ? new ArrayList<>() : Arrays.asList(command.split("\\s+"));
+    this.folder = folder;
+  }
+
+  void begin(String container, Bindings.Binding binding) {
+    later(() -> {
+      if (!running.containsKey(container)) {
+        running.put(container, started(container, binding));
+      }
+    });
+  }
+
+  void end(String container) {
+    later(() -> {
+      Process process = running.remove(container);
+      if (process != null) {
+        process.destroy();
+      }
+    });
+  }
+
+  /** Return what containers that ended here really did, as the programs wrote it; nothing if there is nothing to read. */
+  String letter() {
+    Path letter = folder.resolve("letter");
+    try {
+      boolean sound = !command.isEmpty() && Files.isRegularFile(letter) && Files.size(letter) <= LIMIT_BYTES;
+      return sound ? new String(Files.readAllBytes(letter), StandardCharsets.US_ASCII) : "";
+    } catch (IOException unreadable) {
+      return "";
+    }
+  }
+
+  private Process started(String container, Bindings.Binding binding) throws IOException {
+    List<String> words = new ArrayList<>(command);
+    words.addAll(Arrays.asList(container, binding.gpu, String.valueOf(binding.share), folder.toString()));
+    File nowhere = new File("/dev/null");
+    return new ProcessBuilder(words).redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere).start();
+  }
+
+  /** What may fail. */
+  private interface Work {
+    void run() throws IOException;
+  }
+
+  private void later(Work work) {
+    if (command.isEmpty()) {
+      return;
+    }
+    thread.execute(() -> {
+      try {
+        work.run();
+      } catch (Throwable failure) {
+        Metrics.contain("usage sampler", failure);
+      }
+    });
+  }
+
+  private static Thread thread(Runnable work) {
+    Thread thread = new Thread(work, "gpusage-usage");
+    thread.setDaemon(true);
+    return thread;
+  }
+}

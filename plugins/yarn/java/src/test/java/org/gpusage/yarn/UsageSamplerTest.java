@@ -1,0 +1,62 @@
+package org.gpusage.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class UsageSamplerTest {
+  private static final Bindings.Binding HALF = new Bindings.Binding("GPU-1", 50);
+
+  @TempDir Path folder;
+
+  @Test
+  void theProgramRunsFromAContainersStartToItsEndAndItsLetterIsShown() throws Exception {
+    Path program = program("trap 'echo \"$1 $2 $3\" >\"$4/new\"; mv \"$4/new\" \"$4/letter\"; exit' TERM; : >\"$4/begun\"; while :; do sleep 0.05; done");
+    UsageSampler sampler = new UsageSampler("sh " + program, folder);
+    sampler.begin("container_1", HALF);
+    await(folder.resolve("begun"));
+    assertEquals("", sampler.letter());
+    sampler.end("container_1");
+    await(folder.resolve("letter"));
+    assertEquals("container_1 GPU-1 50\n", sampler.letter());
+    sampler.end("container_1"); // what is not known is no error
+  }
+
+  @Test
+  void withoutACommandNothingRunsAndNothingIsShown() throws Exception {
+    write(folder.resolve("letter"), "of somebody");
+    UsageSampler sampler = new UsageSampler("", folder);
+    sampler.begin("container_1", HALF);
+    sampler.end("container_1");
+    assertEquals("", sampler.letter());
+  }
+
+  @Test
+  void aProgramThatIsNotThereOrAHugeLetterHurtsNobody() throws Exception {
+    UsageSampler sampler = new UsageSampler(folder.resolve("gone").toString(), folder);
+    sampler.begin("container_1", HALF);
+    sampler.end("container_1");
+    write(folder.resolve("letter"), new String(new char[9000]).replace('\0', 'a'));
+    assertEquals("", sampler.letter());
+  }
+
+  private Path program(String script) throws Exception {
+    return write(folder.resolve("program"), script + "\n");
+  }
+
+  private static Path write(Path file, String text) throws Exception {
+    return Files.write(file, text.getBytes(StandardCharsets.UTF_8));
+  }
+
+  private static void await(Path file) throws Exception {
+    for (int round = 0; round < 400 && !Files.exists(file); round++) {
+      Thread.sleep(25);
+    }
+    assertTrue(Files.exists(file), file + " must be there");
+  }
+}

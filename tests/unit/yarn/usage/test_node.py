@@ -1,0 +1,38 @@
+"""The program that samples one container: what it takes, and the node's letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.sampler.folder import Folder
+from gpusage.sampler.letter import letter_in
+from gpusage_hooks.types import Usage
+from gpusage_yarn.usage.node import LETTER, job_of, main, post
+
+NOW_S = 4e9
+SEEN = Usage(number="", manager="yarn", job_id="container_1", user="", gpu="g", started_at_s=NOW_S, ended_at_s=NOW_S)
+
+
+def test_each_container_s_usage_is_added_to_the_letter(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "usage", "")
+    for job_id in ("container_1", "container_2"):
+        post(folder, replace(SEEN, job_id=job_id))
+    told = letter_in((folder.path / LETTER).read_text())
+    assert {usage.job_id for usage in told} == {"container_1", "container_2"}
+
+
+@pytest.mark.parametrize(
+    "words", [("../x", "0", "40"), ("container_1", "0,1", "40"), ("container_1", "0", "0"), ("container_1", "0", "400")]
+)
+def test_words_that_are_none_of_the_listener_s_start_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
+    main([*words, str(tmp_path / "usage")])
+    assert not (tmp_path / "usage").exists()
+
+
+def test_a_container_is_known_by_yarn_s_own_variable_and_cgroup() -> None:
+    job = job_of("container_1", "GPU-1")
+    assert (job.identity.variable, job.identity.cgroup) == ("CONTAINER_ID=container_1", "container_1")
+    assert job.devices == ("GPU-1",)
