@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_slurm import scontrol
-from gpusage_slurm.starving import SEEN, starved_jobs
+from gpusage_slurm.jobs.starving import SEEN, starved_jobs
 
 SHARE = {
     "UserName": "ada",
