@@ -36,6 +36,9 @@ def read_workload(arguments: Mapping[str, Any]) -> Workload:
     for name in ("batch_size", "accumulate"):
         count = arguments.get(name, 1)
         _require(_is_count(count), f"Argument {name!r}", "be a whole number, at least 1", count)
+    share = arguments.get("trainable", 1.0)
+    right = _is_number(share) and 0 < share <= 1
+    _require(right, "Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share)
     workload = Workload(**arguments)
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments

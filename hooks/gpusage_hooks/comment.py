@@ -21,9 +21,9 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *("slowdown", "utilization", "step_time", "accumulate", "gpusage"),
+    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "gpusage"),
 )
-TRAINING_KEYS = ("accumulate",)
+TRAINING_KEYS = ("accumulate", "trainable")
 """Keys that only training knows."""
 
 _MAXIMUM_COUNT = 10**9
@@ -196,6 +196,7 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         slowdown=_converted(values, "slowdown", _slowdown),
         alone=_alone(values),
         accumulate=_converted(values, "accumulate", lambda text: _count("accumulate", text)) or default.accumulate,
+        trainable=_converted(values, "trainable", _trainable) or default.trainable,
     )
 
 
@@ -218,6 +219,13 @@ def _slowdown(text: str) -> float:
     if not 1 <= slowdown <= _MAXIMUM_SLOWDOWN:
         _refuse("slowdown", f"must be a number from 1 to {_MAXIMUM_SLOWDOWN}", text, "Write 'slowdown=1.25'")
     return slowdown
+
+
+def _trainable(text: str) -> float:
+    share = float(text) if _DECIMAL.fullmatch(text) else math.nan
+    if not 0 < share <= 1:
+        _refuse("trainable", "must be a share of the parameters, above 0 and at most 1", text, "Write 'trainable=0.02'")
+    return share
 
 
 def _utilization(text: str) -> float:

@@ -60,6 +60,9 @@ _WORKLOAD_OPTIONS = (
         metavar="N",
         help="Training: steps whose gradients are added up for one update.  [default: 1]",
     ),
+    click.option(
+        "--trainable", metavar="SHARE", help="Training: share of the parameters that is trained, 0.02.  [default: 1]"
+    ),
 )
 
 

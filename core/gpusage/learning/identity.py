@@ -38,7 +38,7 @@ def manner_of(workload: Workload) -> str:
     return ",".join([manner, *(f"{key}={value}" for key, value in training_settings(workload).items())])
 
 
-def training_settings(workload: Workload) -> dict[str, int]:
+def training_settings(workload: Workload) -> dict[str, float]:
     """Return what is not as usual in how a model is trained, by its key."""
     values = {key: getattr(workload, key) for key in TRAINING_KEYS}
     return {key: value for key, value in values.items() if value != getattr(_PLAIN, key)}

@@ -40,6 +40,17 @@ def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload:
     return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits))
 
 
+def workload_notes(workload: Workload) -> tuple[str, ...]:
+    """Return one sentence for each thing that *workload* leaves open and that the intervals have room for."""
+    if workload.trainable == 1:
+        return ()
+    note = (
+        f"Which {100 * workload.trainable:.3g} % of the parameters are trained is not known: memory and time are "
+        "predicted as if gradients flowed through the whole model."
+    )
+    return (note,)
+
+
 def gpu_doubts(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     """Return, for each of *gpus*, one sentence for each reason not to trust figures on it as usual."""
     limits = _limits(card)

@@ -76,6 +76,8 @@ _BACKWARD_COLUMNS = np.array([
 _TRAINED_TRAFFIC_COLUMN = np.array(
     [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
 )
+_HAS_TWO_PRODUCTS = np.array([c in (_C.CONVOLUTION, _C.GROUPED_CONVOLUTION, _C.PRODUCT, _C.RECURRENT) for c in _C])
+"""Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight."""
 _WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
 _VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
 _NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
@@ -149,10 +151,11 @@ def kernels_of(lowering: Lowering, workload: Workload) -> Kernels:
     _write_forward(lowering, forward)
     host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
     if lowering.train:
-        _write_backward(lowering, forward, backward)
+        _write_backward(lowering, forward, backward, workload.trainable)
         launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
-        launches += float(lowering.parameter_tensor_count) * _added_share(workload)
-        host_counts[2:] = launches + _LOSS_KERNELS, float(lowering.parameter_tensor_count) / workload.accumulate
+        trained = float(lowering.parameter_tensor_count) * workload.trainable
+        launches += trained * _added_share(workload)
+        host_counts[2:] = launches + _LOSS_KERNELS, trained / workload.accumulate
     if others:
         table[:, passes * count :] = np.array(others).T
     return _kernels(table, np.array(host_counts))
@@ -211,13 +214,16 @@ def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
     return float(launches @ lowering.structure.counts)
 
 
-def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray) -> None:
-    """Write the backward passes; a sum passes its gradient on, without a kernel."""
+def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray, trainable: float) -> None:
+    """Write the backward passes; a sum passes its gradient on, without a kernel, and a frozen weight has none."""
     operator_class = lowering.operator_class
     works = _NEVER_PASSES_ON[operator_class] | lowering.keeps_inputs | lowering.keeps_output
     works |= lowering.kept_bytes != 0
     backward[:] = forward
     backward[_WORK] *= _BACKWARD_COLUMNS.take(operator_class, axis=1) * works
+    if trainable < 1:
+        frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0)
+        backward[_WORK, frozen] *= (1.0 + trainable) / 2.0
     backward[_Row.BACKWARD] = 1.0
 
 
@@ -238,8 +244,8 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     traffic = _OPTIMIZER_TRAFFIC[workload.optimizer]
     if workload.precision in HALF:
         traffic += _CAST_TRAFFIC
-    kernels = max(lowering.parameter_tensor_count / 32.0, 1.0)
-    count = float(lowering.parameter_count)
+    kernels = max(lowering.parameter_tensor_count * workload.trainable / 32.0, 1.0)
+    count = float(lowering.parameter_count) * workload.trainable
     one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
     return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
 
@@ -254,8 +260,8 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     if workload.accumulate == 1:
         return []
     traffic = _SUM_TRAFFIC + (_GRADIENT_CAST_TRAFFIC if workload.precision in HALF else 0.0)
-    kernels = max(float(lowering.parameter_tensor_count), 1.0)
-    count = float(lowering.parameter_count) / kernels
+    kernels = max(float(lowering.parameter_tensor_count) * workload.trainable, 1.0)
+    count = float(lowering.parameter_count) * workload.trainable / kernels
     return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]
 
 

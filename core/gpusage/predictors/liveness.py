@@ -48,15 +48,21 @@ class Walk:
             return self.input_bytes
         return self.input_bytes + float((np.cumsum(self.kept) + self.live + self.gradients).max())
 
-    def accumulating(self) -> Walk:
-        """Return the walk of a step that finds the gradients of all weights from the steps before."""
+    def trained(self, share: float) -> Walk:
+        """Return the walk where *share* of the weights has gradients; activations are kept for all, which is most."""
+        return self if share == 1 else replace(self, gradients=self.gradients * share)
+
+    def accumulating(self, step_count: int) -> Walk:
+        """Return the walk of the last of so many steps for an update: it finds the gradients of all weights."""
+        if step_count == 1:
+            return self
         return replace(self, gradients=np.full_like(self.gradients, self.gradients.max(initial=0.0)))
 
 
 def step_walk(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size)
-    return tensors.accumulating() if workload.accumulate > 1 else tensors
+    return tensors.trained(workload.trainable).accumulating(workload.accumulate)
 
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:

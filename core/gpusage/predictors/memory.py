@@ -16,7 +16,7 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.intervals import spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, step_walk, terms, walk
+from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
@@ -27,6 +27,8 @@ STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8
 UPDATE_COPY_BYTES = {"none": 0.0, "sgd": 4.0, "momentum": 4.0, "adam": 4.0, "adamw": 4.0, "adafactor": 4.0}
 """What the update computes beside them, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
 with their weight decay, or the root of the second moment."""
+WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
+"""Autocast leaves weights in fp32, frozen ones as well."""
 FITTED_STATE_BYTES = STATE_BYTES["momentum"]
 """The state that the measured peaks contain."""
 LOSS_BYTES = 12.0
@@ -93,7 +95,7 @@ def tensor_bytes(
         workload: How it is run.
     """
     learned = _learned(parameters)
-    tensors = walk(graph, lowering, workload.batch_size)
+    tensors = walk(graph, lowering, workload.batch_size).trained(workload.trainable)
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     if not lowering.train:
@@ -101,10 +103,12 @@ def tensor_bytes(
         high = inference * uncertain
         return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
     walked = terms(lowering, tensors)
-    peak = step_walk(graph, lowering, workload).training_peak()
+    peak = tensors.accumulating(workload.accumulate).training_peak()
     step = library_bytes + _step_bytes(lowering, peak, workload)
     update = library_bytes + _update_bytes(lowering, tensors, workload)
     ends = [end + (peak - walked.peak) for end in _weighted_sums(learned, lowering, walked, workload)]
+    if workload.trainable < 1:
+        ends[_LOW] = min(ends[_LOW], inference)
     return _training(graph, ends, max(inference, step, update))
 
 
@@ -131,7 +135,8 @@ def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> M
 def _unmeasured_bytes(workload: Workload) -> float:
     """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state."""
     copies = 0.0 if workload.precision in ("fp32", "tf32") else float(FLOAT_BYTES[workload.precision])
-    return copies + STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES
+    share = workload.trainable
+    return copies + STATE_BYTES[workload.optimizer] * share - FITTED_STATE_BYTES * share + (1.0 - share) * WEIGHT_BYTES
 
 
 class _Learned(NamedTuple):
@@ -147,7 +152,7 @@ class _Learned(NamedTuple):
 
 
 _ENDS = 4
-_POINT = 1
+_LOW, _POINT = 0, 1
 
 
 @lru_cache(maxsize=4)
@@ -160,7 +165,7 @@ def _learned(parameters: MemoryParameters) -> _Learned:
 
 def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload) -> list[float]:
     """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
-    sums = learned.weights @ np.array(walked)
+    sums = learned.weights @ np.array(walked._replace(weights=walked.weights * workload.trainable))
     extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
     ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
     return ends
@@ -168,7 +173,7 @@ def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms,
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
-    resident = lowering.parameter_count * (GRADIENT_BYTES + STATE_BYTES[workload.optimizer])
+    resident = lowering.parameter_count * (WEIGHT_BYTES + STATE_BYTES[workload.optimizer] * workload.trainable)
     return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
 
 
@@ -176,7 +181,8 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> floa
     """Return what the update takes: weights, gradients, state, what it computes beside them."""
     if workload.optimizer == "none":
         return tensors.input_bytes
-    a_weight = 2 * GRADIENT_BYTES + STATE_BYTES[workload.optimizer] + UPDATE_COPY_BYTES[workload.optimizer]
+    trained = GRADIENT_BYTES, STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer]
+    a_weight = sum([one * workload.trainable for one in trained], WEIGHT_BYTES)
     return tensors.input_bytes + lowering.parameter_count * a_weight
 
 

@@ -53,7 +53,7 @@ def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
     count = float(lowering.parameter_count)
     yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"])
-    yield MemoryPart(name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer])
+    yield MemoryPart(name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer] * workload.trainable)
     yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
     yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
     if not len(tensors.stored):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.predictors.familiarity import workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import question_of
 from gpusage_hooks import hookimpl
@@ -48,7 +49,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             throughput_samples_per_s=throughput(workload, step_time_s),
             fits=memory_bytes.high <= gpu.memory_bytes,
             familiar=not doubts,
-            notes=(*graph.notes, *doubts),
+            notes=(*graph.notes, *workload_notes(workload), *doubts),
             parameter_count=graph.parameter_count,
         )
         for gpu, step_time_s, memory_bytes, activity, doubts in rows

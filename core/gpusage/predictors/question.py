@@ -51,7 +51,7 @@ class OnGpus:
     def __init__(self, question: Question, gpus: Sequence[Gpu]) -> None:
         self.gpus = tuple(gpus)
         self.graph = question.graph
-        self.precision = question.workload.precision
+        self.workload = question.workload
         self.kernels = question.kernels
         self.work = question.work
         self.efficiency = question.efficiency
@@ -60,17 +60,17 @@ class OnGpus:
     @lazy
     def timing(self) -> Timing:
         """Seconds of one step, and what they are made of."""
-        return timing_with(self.efficiency, self.kernels, self.gpus, self.precision)
+        return timing_with(self.efficiency, self.kernels, self.gpus, self.workload.precision)
 
     @lazy
     def kernels_s(self) -> FloatArray:
         """`Timing.kernels_s` to six digits: of many GPUs in little time."""
-        return kernels_on(self.efficiency, self.kernels, self.gpus, self.precision)
+        return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
 
     @lazy
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
-        return step_times_s(self.efficiency, self.graph, self.gpus, self.timing)
+        return step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
 
     @lazy
     def activity(self) -> list[Activity]:

@@ -49,6 +49,7 @@ RUN_OPTIONS = (
     "optimizer",
     "shape",
     "accumulate",
+    "trainable",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

@@ -142,6 +142,8 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("slowdown=0.9", "Key 'slowdown' must be a number from 1 to 100; got '0.9'. Write 'slowdown=1.25'."),
         ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=64'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
+        ("trainable=2", "must be a share of the parameters, above 0 and at most 1; got '2'. Write 'trainable=0.02'."),
+        ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
         ("slowdown=nan", "must be a number from 1 to 100"),
         ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),

@@ -1,4 +1,4 @@
-"""What accumulating gradients changes, worked out by hand for layers as language models have them, in fp32."""
+"""What accumulating gradients and freezing weights change, by hand for layers of language models, in fp32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.liveness import step_walk
+from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.types import ModelGraph, Workload
@@ -16,6 +17,7 @@ from graphs import chain, convolution_graph, node
 
 A100 = builtin_catalogue().find("a100")
 PLAIN = Workload(batch_size=2, optimizer="adam")
+LORA = Workload(batch_size=2, optimizer="adam", trainable=0.02)
 ACCUMULATING = Workload(batch_size=2, optimizer="adam", accumulate=8)
 
 
@@ -93,3 +95,38 @@ def test_one_step_for_an_update_is_as_before_and_the_parts_add_up() -> None:
     memory_bytes = question_of(graph, ACCUMULATING).memory_bytes([A100])[0].value
     assert sum(part.memory_bytes for part in parts) == pytest.approx(memory_bytes)
     assert {part.name: part.memory_bytes for part in parts}["gradients"] == 4 * graph.parameter_count
+
+
+@pytest.mark.parametrize(
+    ("graph", "parameter_count", "peak"),
+    [
+        # As above, with 2 % of the last product's gradient, 172 and 39.0625 MiB, beside the activations.
+        (LLAMA_7B, 360_710_144, 123.5 + 0.02 * 172),
+        (GPT2_XL, 122_880_000, 775 + 0.02 * 39.0625),
+    ],
+)
+def test_frozen_weights_have_neither_gradients_nor_state(graph: ModelGraph, parameter_count: int, peak: float) -> None:
+    assert peak_bytes(graph, LORA) / MIB == pytest.approx(peak)
+    before, after = (question_of(graph, run).tensor_bytes for run in (PLAIN, LORA))
+    # weights, 2 % of Adam's 8 bytes a weight, and the peak
+    least = parameter_count * (4 + 0.02 * 8) + peak * MIB
+    assert least <= after.value < before.value
+    assert after.low < before.low
+    assert after.high < before.high
+    kernels = [Question(graph, run).kernels for run in (PLAIN, LORA)]
+    products = [one.backward * (one.operator_class == OperatorClass.PRODUCT) for one in kernels]
+    backward = [float((one.counts * one.flop) @ of_it) for one, of_it in zip(kernels, products, strict=True)]
+    tokens = 256 if graph is LLAMA_7B else 2048
+    # a product is 2 FLOP for each weight and token; its backward pass is two of it, or one and 2 % of another
+    assert backward == pytest.approx([4.0 * parameter_count * tokens, 2.04 * parameter_count * tokens])
+    assert kernel_bytes(graph, LORA)[OperatorClass.OPTIMIZER] == pytest.approx(0.02 * 28 * parameter_count)
+
+
+def test_a_step_with_frozen_weights_is_shorter_and_known_less_well() -> None:
+    plain, frozen = (predicted(GPT2_XL, run, [A100])[0] for run in (PLAIN, LORA))
+    assert frozen.step_time_s.value < 0.8 * plain.step_time_s.value
+    # trained first layers: 2.02 forward passes; trained last layers: 1.04
+    ends = [need.step_time_s.low / need.step_time_s.value for need in (plain, frozen)]
+    assert ends[1] / ends[0] == pytest.approx(1.04 / 2.02, rel=0.02)
+    assert plain.notes == ()
+    assert "Which 2 % of the parameters are trained is not known" in frozen.notes[0]
