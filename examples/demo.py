@@ -89,6 +89,8 @@ def main() -> None:
         say("kill -9 gpusaged: the next job goes through as its user wrote it")
         kill_daemon(cluster)
         show_untouched(cluster)
+        say("gpusage report: what was decided, and how it went")
+        show_report(cluster)
         say("Everything is taken down again")
     console.print(f"Done in {time.monotonic() - began_s:.0f} s; nothing is left on this machine but the download.")
 
@@ -179,6 +181,12 @@ def show_untouched(cluster: Sandbox) -> None:
     console.print(f"  scontrol show job {job}: {request}")
     if "gpu:1" not in request:
         sys.exit("demo: error: the request was changed without a daemon")
+
+
+def show_report(cluster: Sandbox) -> None:
+    """Show the report of this cluster's store."""
+    gpusage = str(Path(sys.executable).parent / "gpusage")
+    console.print(cluster.run(gpusage, "report", "--since", "1h").stdout.rstrip(), soft_wrap=True)
 
 
 if __name__ == "__main__":

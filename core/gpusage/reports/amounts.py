@@ -60,7 +60,7 @@ def amounts_of(observed: Observation) -> Amounts:
     """Return what one run took."""
     usage, record = observed.usage, observed.decision
     hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
-    booked = hours * usage.granted.share_percent / WHOLE_PERCENT
+    booked = hours * share_percent(observed) / WHOLE_PERCENT
     utilization = own_utilization(usage)
     return Amounts(
         asked=_asked(booked, observed),
@@ -86,7 +86,15 @@ def is_share_given(observed: Observation) -> bool:
     """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
-    return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
+    return carried_out and share_percent(observed) < WHOLE_PERCENT
+
+
+def share_percent(observed: Observation) -> int:
+    """Return the part of a GPU that was booked; of a run that starved and was not sampled, what was decided."""
+    usage, record = observed.usage, observed.decision
+    if record is None or usage.sampled_s or usage.outcome != "out_of_memory" or record.mode != "enforce":
+        return usage.granted.share_percent
+    return record.decision.request.mps_thread_percent or usage.granted.share_percent
 
 
 def is_share_withheld(observed: Observation) -> bool:
@@ -111,7 +119,7 @@ def _asked(booked: float, observed: Observation) -> float:
         return booked
     if observed.usage.outcome == "out_of_memory":
         return 0.0
-    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / _slowdown(observed)
+    return booked * WHOLE_PERCENT / share_percent(observed) / _slowdown(observed)
 
 
 def _savable(hours: float, observed: Observation) -> float:

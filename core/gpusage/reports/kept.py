@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpusage.hindsight import LEAST_S
 from gpusage.learning.promises import PARTNERS, TIMING, is_kept
 from gpusage.learning.runs import Run, run_of
-from gpusage.reports.amounts import is_share_given
+from gpusage.reports.amounts import is_share_given, is_share_withheld
 from gpusage.store.usage_rows import Observation
 
 RULE = (
@@ -29,12 +29,13 @@ class Promises:
 
 
 def promises(observations: Sequence[Observation]) -> tuple[Promises, Promises]:
-    """Return the promises of the shares that were given, and of those that were not, by what whole runs show."""
-    given: list[bool | None] = []
-    withheld: list[bool | None] = []
-    for observed, kept in judged(observations):
-        (given if is_share_given(observed) else withheld).append(kept)
-    return _counted(given), _counted(withheld)
+    """Return the promises of the shares that were given, and of those that were not, by what whole runs show.
+
+    A job that was rescued runs on a whole GPU and has no promise any more.
+    """
+    found = [*judged(observations)]
+    given = (kept for observed, kept in found if is_share_given(observed))
+    return _counted(given), _counted(kept for observed, kept in found if is_share_withheld(observed))
 
 
 def judged(observations: Sequence[Observation]) -> Iterator[tuple[Observation, bool | None]]:

@@ -56,7 +56,8 @@ def sections(report: Report) -> Iterator[Section]:
 
 def amount(value: float) -> str:
     """Return GPU hours, or money, with as many digits as matter."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"  # noqa: PLR2004 - three digits
+    digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
+    return f"{value:,.{digits}f}"
 
 
 def part(value: float, whole: float) -> str:

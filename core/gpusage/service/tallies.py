@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Counting costs an answer about a microsecond, needs no library, and never waits.
+1. Counting costs an answer about two microseconds, needs no library, and never waits.
 2. A tally is written by one thread; who reads it meanwhile sees each count as it was a moment ago or is now.
 """
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.reports.amounts import amounts_of
 from gpusage.reports.kept import promises
 from gpusage.reports.lines import sections
 from gpusage.reports.page import page
@@ -69,6 +70,19 @@ def test_a_share_that_starved_is_a_broken_promise_and_one_that_had_idle_time_a_k
     given, withheld = promises([Observation(usage=each, decision=decided) for each in (idle, full, starved)])
     assert (given.kept, given.broken, given.unknown) == (1, 1, 1)
     assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
+
+
+def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu() -> None:
+    """Rescue knows no figures of the run that starved, where its node has no sampler."""
+    decided = record(1)
+    starved = usage(decided, outcome="out_of_memory", sampled_s=0.0, alone_s=0.0, gpu_utilization=None)
+    again = usage(decided, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
+    observations = [Observation(usage=each, decision=decided) for each in (again, starved)]
+    given, withheld = promises(observations)
+    assert (given.kept, given.broken, given.unknown) == (0, 1, 0)
+    assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
+    # two hours on the half that it was decided to have, lost
+    assert amounts_of(observations[1]).saved == -1.0
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
