@@ -41,6 +41,7 @@ class Inside:
                 check=False,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 cwd=self.folder,
                 env=dict(self.environment),
                 timeout=timeout_s,
