@@ -1,9 +1,6 @@
 """Posting: from a node to its comment, by `scontrol`, one post of a node at a time.
 
-Invariants:
-
-1. Usage that could not be posted stays in the folder, and goes with the next post.
-2. Only what this user wrote there is read.
+Usage that could not be posted stays in the folder, and goes with the next post.
 """
 
 from __future__ import annotations

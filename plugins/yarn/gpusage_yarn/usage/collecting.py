@@ -6,6 +6,7 @@ ResourceManager tells.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from gpusage_yarn.following import ENDED, outcome_of
 from gpusage_yarn.pending import number_in
 from gpusage_yarn.usage.misses import collect_misses
 
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_\d+_\d+", re.ASCII)
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {"SUCCEEDED": "completed", "FAILED": "failed", "KILLED": "cancelled"}
 )
@@ -53,9 +55,8 @@ def collect_usage(
 
 def application_of(container: str) -> str:
     """Return the application of a container, ``container_e17_1700000000000_0001_01_000002``; empty where it is none."""
-    words = [word for word in container.split("_")[1:] if not word.startswith("e")]
-    four = 4
-    return f"application_{words[0]}_{words[1]}" if len(words) == four and all(map(str.isdecimal, words)) else ""
+    match = _CONTAINER.fullmatch(container)
+    return f"application_{match[1]}_{match[2]}" if match else ""
 
 
 def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
