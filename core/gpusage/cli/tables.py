@@ -70,7 +70,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     for chosen, table in _forms(columns, rows):
         if screen.measure(table, options=screen.options.update(max_width=_UNBOUNDED)).maximum <= screen.width:
             missing = [column.title for column in columns if column not in chosen]
-            show(table, *([f"Left out, for want of width: {', '.join(missing)}."] if missing else []))
+            show(table, *([f"Not shown, the terminal is too narrow: {', '.join(missing)}."] if missing else []))
             return
     show("\n\n".join(_paragraph(columns, row) for row in rows))
 

@@ -35,7 +35,9 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
     try:
         done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True)
     except OSError as error:  # none, or a folder on the PATH that this user may not look into
-        message = f"Command {arguments[0]!r} must be on the PATH; got: {error}. Install Slurm's client commands."
+        message = (
+            f"Command {arguments[0]!r} must be on the PATH; got: {error.strerror}. Install Slurm's client commands."
+        )
         raise RequestError(message) from error
     except subprocess.TimeoutExpired as error:
         message = f"Command {command!r} must answer within {deadline_s:g} s; got nothing. Check that slurmctld runs."

@@ -32,7 +32,7 @@ _YES = click.option("--yes", is_flag=True, help="Make the change instead of only
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group()
+@click.group(short_help="Submit to YARN; install, check and try gpusage for it.")
 def yarn() -> None:
     """Submit to YARN with predictions; install, check and try gpusage for YARN."""
 

@@ -37,7 +37,7 @@ ROWS = [["v100-sxm2-16gb", "197 ms (170-231)", "97 % (90-100)"]]
                 "GPU                 time",
                 "v100-sxm2-16gb    197 ms",
                 "               (170-231)",
-                "Left out, for want of width: GPU",
+                "Not shown, the terminal is too narrow: GPU",
                 "busy.",
             ],
         ),
