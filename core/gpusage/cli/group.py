@@ -25,6 +25,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "card": "gpusage.cli.commands.card:command",
         "gpus": "gpusage.cli.commands.gpus:command",
         "plan": "gpusage.cli.commands.plan:command",
+        "gate": "gpusage.cli.commands.gate:command",
         "decisions": "gpusage.cli.commands.decisions:command",
         "report": "gpusage.cli.commands.report:command",
         "status": "gpusage.cli.commands.status:command",

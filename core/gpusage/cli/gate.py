@@ -1,0 +1,42 @@
+"""What `gpusage gate` does: it becomes the command, with the gate's runner in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import click
+
+from gpusage.gate.command import through_gate
+from gpusage.gate.run import GPU_VARIABLE, SERVE_VARIABLE
+
+LONGEST_LOOK_S = 20
+
+
+def gate(command: tuple[str, ...], gpu: str | None, *, serve: bool) -> None:
+    """Run *command* with its side of the gate; as it is where its Python has no gpusage."""
+    words = through_gate(command)
+    if not _has_gate(words[0]):
+        click.echo(f"gpusage gate: not used: {words[0]} cannot import gpusage. Install it there.", err=True)
+        words = command
+    variables = {SERVE_VARIABLE: "1" if serve else "", GPU_VARIABLE: gpu or ""}
+    environment = {name: value for name, value in os.environ.items() if name not in variables}
+    environment |= {name: value for name, value in variables.items() if value}
+    try:
+        os.execvpe(words[0], words, environment)  # noqa: S606 - no shell, on purpose: it is the user's own command
+    except OSError as error:
+        message = f"Command {words[0]!r} must be a program that can be run; got {error.strerror}. Check its name."
+        raise click.ClickException(message) from error
+
+
+def _has_gate(python: str) -> bool:
+    """Tell whether *python* can import the gate; one that is not there is told of when it is run."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", "import gpusage.gate"], capture_output=True, check=False, timeout=LONGEST_LOOK_S
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    except OSError:
+        return True
+    return answer.returncode == 0

@@ -1,0 +1,48 @@
+"""Training gives way to inference on one GPU: two lines of code on either side.
+
+```python
+import gpusage.gate
+gpusage.gate.give_way()          # in training, once, before the first step
+
+with gpusage.gate.request():     # in inference, around each request
+    answer = model(inputs)
+```
+
+Either side may be alone, start later and end at any time. It needs PyTorch in training only.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from gpusage.gate.door import door
+
+__all__ = ["give_way", "request"]
+
+
+def request() -> AbstractContextManager[None]:
+    """Return a block during which a request is in flight: until it ends, training beside it holds its heavy parts.
+
+    Work on a GPU goes on after a call has returned, so read the answer within the block. Blocks of threads may overlap.
+
+    Raises:
+        RequestError: The folder of the gate is not this user's own.
+    """
+    return door().request()
+
+
+def give_way(gpu: str | None = None) -> None:
+    """Let this process's training hold its heavy parts while a request is in flight beside it.
+
+    The second step is timed by parts, and so is each 1000th; all others run without a recorder.
+
+    Args:
+        gpu: The GPU that parts are predicted for, by its name of the catalogue; ``None`` is PyTorch's own.
+
+    Raises:
+        RequestError: The folder of the gate is not this user's own.
+        ImportError: PyTorch is not installed.
+    """
+    from gpusage.gate.training import Training  # noqa: PLC0415 - torch is an extra
+
+    Training(door(), gpu=gpu).begin()

@@ -1,0 +1,40 @@
+"""Inference's side of the gate without a change of its code: a request is a model's outermost call."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch.nn.modules import module as modules
+
+from gpusage.gate import cuda
+from gpusage.gate.door import Door
+
+
+class Serving:
+    """Reports each outermost call of a module that computes no gradients as a request."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._calls = threading.local()
+
+    def begin(self) -> None:
+        """Report from now on; whoever trains sees at once that somebody serves."""
+        with self._door.request():
+            pass
+        modules.register_module_forward_pre_hook(self._begin)
+        modules.register_module_forward_hook(self._end, always_call=True)
+
+    def _begin(self, _module: torch.nn.Module, _inputs: object) -> None:
+        self._calls.depth = getattr(self._calls, "depth", 0) + 1
+        if self._calls.depth == 1 and not torch.is_grad_enabled():
+            self._calls.is_request = True
+            self._door.enter()
+
+    def _end(self, _module: torch.nn.Module, _inputs: object, _output: object) -> None:
+        self._calls.depth -= 1
+        if self._calls.depth == 0 and getattr(self._calls, "is_request", False):
+            self._calls.is_request = False
+            if cuda.is_used():
+                torch.cuda.current_stream().synchronize()  # the answer is there when the GPU has it
+            self._door.leave()
