@@ -4,7 +4,7 @@ Run: .venv/bin/python bench/gate.py [--device cpu|cuda] [--seconds 20]
 
 1. Overhead with nobody who serves: steps with the gate and without, alternated in one process. Goal: at most 2 %.
 2. The recorder's overhead in a step against torch.profiler's, its table of operators included. Goal: a tenth.
-3. Requests at random times beside training: each alone, plain, gate; on a GPU also a partition by thread percentages and
+3. Requests at random times beside training: each alone, plain, gate; on a GPU also a partition by percentages and
    priorities; all under MPS if a daemon runs. Herald on a V100: a step takes 1.22 x as long, 2.5 x under plain MPS.
 
 On the CPU the third part only shows that all of it runs: processes share cores there, not SMs.
