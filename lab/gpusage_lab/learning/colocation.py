@@ -18,8 +18,8 @@ from gpusage.predictors.artifacts import Card, ColocationParameters
 from gpusage.predictors.colocation import WORTHWHILE_SUM, LearnedColocation, beside, learned_from, predict_colocation
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
-from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, scores
-from gpusage_lab.learning.partners import GUESSING, RANKING, unacquainted
+from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, lucid_utilizations, scores
+from gpusage_lab.learning.partners import GUESSING, RANKING, seen_as, unacquainted
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -90,6 +90,9 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     ]
     if "lucid_pairs.csv" in data:
         policies = {"ours, fitted on Lucid's other models": refitted, "ours, as shipped": shipped(pairs)}
+        if "lucid_solo.csv" in data:
+            known = lucid(data, lucid_utilizations(data))
+            policies["ours, as shipped, utilizations alone known"] = seen_as(known, shipped(pairs))
         title = "Lucid, RTX 3090, time slicing; nothing that is shipped was fitted on it"
         shown.append(_table(title, lucid(data), {**RANKING, **GUESSING, **policies}))
     own = {name: campaign for name, campaign in profiled_pairs(data).items() if len(campaign.jobs) > QUEUE_LENGTH}

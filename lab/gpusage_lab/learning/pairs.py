@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from gpusage.advisor import make_advisor
 from gpusage.predictors.colocation import features_of
-from gpusage_hooks.types import Gpu, GpuNeed
+from gpusage_hooks.types import Alone, Gpu, GpuNeed
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.splits import check_enough
@@ -22,6 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Name = tuple[str, int, bool]
 """Model, batch size, whether in mixed precision."""
+NOTHING_KNOWN: Mapping[Name, float] = MappingProxyType({})
 QUEUE_LENGTH = 4
 QUEUES = 200
 
@@ -71,8 +73,19 @@ def gavel(data: DataFolder) -> Pairs:
     return pairs
 
 
-def lucid(data: DataFolder) -> Pairs:
-    """Return Lucid's pairs: time slicing, non-commercial licence, for evaluation only."""
+def lucid_utilizations(data: DataFolder) -> dict[Name, float]:
+    """Return what nvidia-smi showed of each of Lucid's jobs alone, 0 to 1."""
+    rows = data.read("lucid_solo.csv").to_dict("records")
+    return {(row["model"], int(row["batch_size"]), bool(row["amp"])): row["gpu_util_pct"] / 100 for row in rows}
+
+
+def lucid(data: DataFolder, utilizations: Mapping[Name, float] = NOTHING_KNOWN) -> Pairs:
+    """Return Lucid's pairs: time slicing, non-commercial licence, for evaluation only.
+
+    Args:
+        data: The folder.
+        utilizations: What is known of jobs alone, 0 to 1; the needs of these jobs follow from it.
+    """
     rows = data.read("lucid_pairs.csv")
     lines = [
         (
@@ -82,7 +95,7 @@ def lucid(data: DataFolder) -> Pairs:
         )
         for row in rows[(rows["gpu_num1"] == 1) & (rows["gpu_num2"] == 1)].to_dict("records")
     ]
-    return _pairs(lines, LUCID, "rtx-3090")
+    return _pairs(lines, LUCID, "rtx-3090", utilizations)
 
 
 def _batch(size: float) -> int:
@@ -90,16 +103,21 @@ def _batch(size: float) -> int:
 
 
 def _pairs(
-    lines: Iterable[tuple[Name, Name, tuple[float, float] | None]], jobs: Mapping[str, NamedJob], gpu_name: str
+    lines: Iterable[tuple[Name, Name, tuple[float, float] | None]],
+    jobs: Mapping[str, NamedJob],
+    gpu_name: str,
+    utilizations: Mapping[Name, float] = NOTHING_KNOWN,
 ) -> Pairs:
     lines = list(lines)
     names = sorted({name for first, second, _ in lines for name in (first, second)})
     advisor = make_advisor()
     gpu = advisor.catalogue.find(gpu_name)
     needs = []
-    for model, batch, half in names:
+    for name in names:
+        model, batch, half = name
         graph = load_zoo().graph(jobs[model].key)
-        needs.append(advisor.predict(graph, workload(jobs[model], batch, half=half), [gpu])[0])
+        run = replace(workload(jobs[model], batch, half=half), alone=Alone(utilization=utilizations.get(name)))
+        needs.append(advisor.predict(graph, run, [gpu])[0])
     index = {name: number for number, name in enumerate(names)}
     sums, parts = np.full((2, len(names), len(names)), np.nan)
     failed = []

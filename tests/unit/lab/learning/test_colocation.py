@@ -17,7 +17,7 @@ from gpusage.predictors.colocation import (
 from gpusage_hooks.types import GpuNeed, Interval
 from gpusage_lab.learning.colocation import _fitted, refitted
 from gpusage_lab.learning.pairs import Pairs, scores
-from gpusage_lab.learning.partners import kace, popular, unacquainted
+from gpusage_lab.learning.partners import activities, kace, popular, seen_as, unacquainted
 
 V100 = builtin_catalogue().find("v100")
 MODELS = (1, 2, 3, 4, 5)
@@ -124,6 +124,13 @@ def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
     assert throughputs(nothing_learned(), rows, MODELS[:2]) == pytest.approx(
         [1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2
     )
+
+
+def test_a_policy_that_knows_more_of_the_jobs_is_scored_on_the_same_pairs() -> None:
+    pairs = five_jobs()
+    idle = replace(pairs, features=features_of([need(0.0)] * len(pairs.jobs)))
+    everyone = np.full(len(pairs.jobs), fill_value=True)
+    assert seen_as(idle, activities)(pairs, everyone, 0) == pytest.approx([2.0] * len(pairs.jobs))  # nobody is slowed
 
 
 def test_a_third_job_never_helps() -> None:
