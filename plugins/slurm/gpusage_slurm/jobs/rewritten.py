@@ -17,7 +17,7 @@ from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
-from gpusage_slurm.jobs.rows import STATES, Row, base_id, marked_job, rows
+from gpusage_slurm.jobs.rows import STATES, Row, base_id, marked_job, rows, rows_of
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
@@ -25,7 +25,6 @@ _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("admin_comment", 1100)),
 )
-_MOST_AT_ONCE = 500
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
 
@@ -41,11 +40,7 @@ def shared_jobs(states: Sequence[JobState]) -> tuple[MarkedJob, ...]:
     wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
     shares = [row["JobArrayID"] for row in rows(wanted, columns=_FIRST) if _may_be_part(row["tres-per-node"])]
     bases = list(dict.fromkeys(base_id(name) for name in shares))
-    shared = []
-    for begin in range(0, len(bases), _MOST_AT_ONCE):
-        which = f"--jobs={','.join(bases[begin : begin + _MOST_AT_ONCE])}"
-        shared += [row for row in rows(wanted, which, columns=_COLUMNS) if _is_ours(row)]
-    return tuple(_judged(shared))
+    return tuple(_judged([row for row in rows_of(bases, wanted, columns=_COLUMNS) if _is_ours(row)]))
 
 
 def stuck(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
+from gpusage_slurm.jobs.accounting import accounted
 from gpusage_slurm.submission.request import MANAGER
 
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 _UNKNOWN = "Invalid job id"
+_MOST_AT_ONCE = 500
 STATES: Mapping[JobState, tuple[str, ...]] = {
     "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
     "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
@@ -54,6 +56,12 @@ def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
     form = ",".join(f"{name}:{width}" for name, width in columns)
     text = scontrol.run_bytes("squeue", "--noheader", "--all", *options, f"--Format={form}")
     return parse_rows(text, columns)
+
+
+def rows_of(job_ids: Sequence[str], *options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield the jobs with *job_ids* as `rows` does, asked for some hundreds at a time: a command line has its limit."""
+    for begin in range(0, len(job_ids), _MOST_AT_ONCE):
+        yield from rows(*options, f"--jobs={','.join(job_ids[begin : begin + _MOST_AT_ONCE])}", columns=columns)
 
 
 def parse_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
@@ -95,14 +103,6 @@ def _state(code: str) -> JobState:
 
 def _accounted(job_id: str) -> Iterator[MarkedJob]:
     """Yield what slurmdbd remembers of a job that slurmctld has forgotten; nothing where there is no slurmdbd."""
-    fields = ("JobID", "User", "AdminComment")
-    options = ("--allocations", "--noheader", "--parsable2", f"--format={','.join(fields)}", "--starttime=1970-01-01")
-    try:
-        text = scontrol.run("sacct", f"--jobs={job_id}", *options)
-    except RequestError:
-        return
-    for line in text.splitlines():
-        listed_id, _, rest = line.partition("|")
-        user, _, mark = rest.partition("|")
+    for listed_id, user, mark in accounted([job_id], ("JobID", "User", "AdminComment")):
         if _LISTED_ID.fullmatch(listed_id):
             yield MarkedJob(job_id=listed_id, manager=MANAGER, user=user, state="ended", mark=mark)

@@ -22,7 +22,7 @@ from gpusage.mark import parse_mark
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob, StarvedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.rows import Row, base_id, marked_job, rows
+from gpusage_slurm.jobs.rows import Row, base_id, marked_job, rows, rows_of
 from gpusage_slurm.jobs.turning_back import give_back, whole_units
 from gpusage_slurm.tres import is_share, parse_list
 
@@ -36,7 +36,6 @@ _COLUMNS = (
     ("RestartCnt", 8),
     *(("StartTime", 24), ("EndTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
 )
-_MOST_AT_ONCE = 500
 _LEAVING_S = 20.0
 _PAUSE_S = 0.5
 
@@ -84,12 +83,10 @@ def _waits(job: MarkedJob) -> bool:
 
 def _details(bases: Sequence[str]) -> Iterator[Row]:
     """Yield the failed jobs with the ids *bases*, as far as they are marked as shares of ours."""
-    for begin in range(0, len(bases), _MOST_AT_ONCE):
-        which = f"--jobs={','.join(bases[begin : begin + _MOST_AT_ONCE])}"
-        for row in rows(_FAILED, which, columns=_COLUMNS):
-            mark = parse_mark(row["admin_comment"])
-            if mark is not None and mark.of_share:
-                yield row
+    for row in rows_of(bases, _FAILED, columns=_COLUMNS):
+        mark = parse_mark(row["admin_comment"])
+        if mark is not None and mark.of_share:
+            yield row
 
 
 def _is_starved(row: Row) -> bool:

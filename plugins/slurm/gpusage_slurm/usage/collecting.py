@@ -6,7 +6,6 @@ of slurmctld, or of the accounting where slurmctld has forgotten the job. A job 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,13 +17,13 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.rows import Row, rows
+from gpusage_slurm.jobs.accounting import accounted
+from gpusage_slurm.jobs.rows import Row, rows_of
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("Name", 128)),
     ("admin_comment", 1100),
 )
-_MOST_AT_ONCE = 500
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         "CD": "completed",
@@ -87,35 +86,15 @@ def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
 
 def _live(job_ids: Sequence[str]) -> Iterator[Row]:
     """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
-    for begin in range(0, len(job_ids), _MOST_AT_ONCE):
-        yield from _listed(job_ids[begin : begin + _MOST_AT_ONCE])
-
-
-def _listed(job_ids: Sequence[str]) -> Iterator[Row]:
     try:
-        yield from rows("--states=all", f"--jobs={','.join(job_ids)}", columns=_COLUMNS)
-    except RequestError as error:  # where one job alone is asked for
+        yield from rows_of(job_ids, "--states=all", columns=_COLUMNS)
+    except RequestError as error:  # where one job alone is asked for, as of the last ones
         if "Invalid job id" not in str(error):
             raise
 
 
 def _accounted(job_ids: Sequence[str]) -> Iterator[Row]:
-    """Yield what slurmdbd remembers of jobs; nothing where there is no slurmdbd.
-
-    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
-    """
-    if not job_ids:
-        return
-    between = secrets.token_hex(8)
     fields = ("JobID", "JobIDRaw", "User", "State", "JobName", "AdminComment")
-    form = ("--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
-    try:
-        text = scontrol.run("sacct", "--allocations", f"--jobs={','.join(job_ids)}", "--starttime=1970-01-01", *form)
-    except RequestError:
-        return
-    for line in text.split("\n"):
-        words = line.split(between)
-        if len(words) == len(fields):
-            array_id, raw_id, user, state, name, comment = words
-            code = _CODES.get(state.partition(" ")[0], "")  # CANCELLED by 1000
-            yield dict(zip((name for name, _ in _COLUMNS), (array_id, raw_id, user, code, name, comment), strict=True))
+    for array_id, raw_id, user, state, name, comment in accounted(job_ids, fields):
+        code = _CODES.get(state.partition(" ")[0], "")  # CANCELLED by 1000
+        yield dict(zip((name for name, _ in _COLUMNS), (array_id, raw_id, user, code, name, comment), strict=True))

@@ -111,6 +111,7 @@ def test_a_job_that_its_user_bound_is_not_let_go() -> None:
 def test_a_free_gpu_is_a_reason_for_one_job(monkeypatch: pytest.MonkeyPatch, reason: str, count: int) -> None:
     rows = [ROW | {"JobArrayID": str(number), "Reason": reason, "tres-per-node": "gres/mps:50"} for number in (7, 8)]
     monkeypatch.setattr(rewritten, "rows", lambda *_, **__: iter(rows))
+    monkeypatch.setattr(rewritten, "rows_of", lambda *_, **__: iter(rows))
     monkeypatch.setattr(scontrol, "nodes", lambda: [NODE])
     monkeypatch.setattr(scontrol, "job", lambda _: JOB)
     jobs = rewritten.shared_jobs(("waiting",))
