@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpusage.policies import landing
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
-from gpusage.policies.landing import NO_GPU, shared_places
+from gpusage.policies.landing import NO_GPU, shared_places, unshared
 from gpusage.policies.place import admitted, names, not_understood
 from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.policies.slices import choose_slice, slice_offers
@@ -61,7 +61,7 @@ def whole(draft: Decision, reason: str) -> Decision:
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be asked for, whatever it costs."""
     if cluster.unshared:
-        return "; ".join(dict.fromkeys(cluster.unshared.values()))
+        return unshared(cluster)
     if within.expected <= 1:
         return "no slowdown is accepted"
     if not sizes(rules):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.place import LIMITING, admitted, names, not_understood
-from gpusage_hooks.types import Case, Decision, Place
+from gpusage_hooks.types import Case, Cluster, Decision, Place
 
 NO_GPU = "no GPU that it may use can be shared"
 
@@ -19,7 +19,7 @@ def shared_places(case: Case) -> tuple[Place, ...]:
 def obstacle(case: Case, where: Sequence[Place]) -> str | None:
     """Return why no share can be asked for on *where*, whatever its size; ``None`` where one can."""
     if case.cluster.unshared:
-        return unshared(case)
+        return unshared(case.cluster)
     unknown = [pool.site_type for pool in not_understood(case) if pool.mps_per_gpu]
     if unknown:
         return f"a share could land on {', '.join(unknown)}, which is not in the catalogue"
@@ -36,9 +36,9 @@ def obstacle(case: Case, where: Sequence[Place]) -> str | None:
     return f"a share could land on {names(too_small)}, which may be too small" if too_small else None
 
 
-def unshared(case: Case) -> str:
-    """Return why the cluster keeps GPUs whole where the job may run; empty where it does not."""
-    return "; ".join(dict.fromkeys(case.cluster.unshared.values()))
+def unshared(cluster: Cluster) -> str:
+    """Return why *cluster*, as a job sees it, keeps GPUs whole where the job may run; empty where it does not."""
+    return "; ".join(dict.fromkeys(cluster.unshared.values()))
 
 
 def whole(draft: Decision, reason: str, plugin: str) -> Decision:
