@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.learning.identity import family
+from gpusage.learning.identity import family, manner_of
+from gpusage.learning.profile_rows import profile_row
 from gpusage.learning.runs import run_of
-from gpusage_hooks.types import Granted, Usage
+from gpusage_hooks.types import Granted, Usage, Workload
 from records import RECORD
 from runs import V100, WHO
 
@@ -97,3 +98,13 @@ def test_what_counts_is_how_much_of_the_gpu_a_job_could_use(granted: Granted, pe
     run = run_of(replace(USAGE, granted=granted), DECIDED, 60)
     assert run is not None
     assert run.share_percent == percent
+
+
+def test_training_with_frozen_weights_is_another_manner_and_no_row_for_predictors() -> None:
+    plain = Workload(batch_size=8)
+    assert manner_of(plain) == "train,8,fp32,momentum"
+    assert manner_of(replace(plain, accumulate=4, trainable=0.02)) == (
+        "train,8,fp32,momentum,accumulate=4,trainable=0.02"
+    )
+    assert profile_row(USAGE, replace(DECIDED, workload=plain), 60) is not None
+    assert profile_row(USAGE, replace(DECIDED, workload=replace(plain, trainable=0.02)), 60) is None
