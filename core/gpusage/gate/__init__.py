@@ -32,9 +32,9 @@ def request() -> AbstractContextManager[None]:
 
 
 def give_way(gpu: str | None = None) -> None:
-    """Let this process's training hold its heavy parts while a request is in flight beside it.
+    """Let this process's training hold its heavy parts while a request is in flight beside it; once is enough.
 
-    The second step is timed by parts, and so is each 1000th; all others run without a recorder.
+    When somebody serves, one step is timed by parts, and so is each 1000th; all others run without a recorder.
 
     Args:
         gpu: The GPU that parts are predicted for, by its name of the catalogue; ``None`` is PyTorch's own.
@@ -43,6 +43,6 @@ def give_way(gpu: str | None = None) -> None:
         RequestError: The folder of the gate is not this user's own.
         ImportError: PyTorch is not installed.
     """
-    from gpusage.gate.training import Training  # noqa: PLC0415 - torch is an extra
+    from gpusage.gate.training import begin_once  # noqa: PLC0415 - torch is an extra
 
-    Training(door(), gpu=gpu).begin()
+    begin_once(door(), gpu)

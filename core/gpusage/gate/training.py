@@ -124,6 +124,16 @@ class Training:
             earlier.synchronize()
 
 
+_OF_PROCESS: list[Training] = []
+
+
+def begin_once(door: Door, gpu: str | None) -> None:
+    """Begin to hold this process's training; a second one would hold it twice as long."""
+    if not _OF_PROCESS:
+        _OF_PROCESS.append(Training(door, gpu=gpu))
+        _OF_PROCESS[0].begin()
+
+
 def judged(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module, Part]:
     """Return what is known of each part that *recorder* has seen; equal parts are priced once."""
     until_s = time.monotonic() + LONGEST_PRICING_S

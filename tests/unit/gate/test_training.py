@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.gate import give_way
 from gpusage.gate.door import Door
 from gpusage.gate.parts import Part
 from gpusage.gate.patience import Patience
@@ -170,6 +171,16 @@ def test_modules_are_hooked_only_while_somebody_serves(tmp_path: Path) -> None:
             server.wait()
         optimizer.step()
         assert not gate._attached
+
+
+def test_who_gives_way_twice_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher, and the two lines in the program."""
+    monkeypatch.setenv("GPUSAGE_GATE", str(tmp_path / "gate"))
+    monkeypatch.setattr(training, "_OF_PROCESS", [])
+    give_way()
+    give_way("v100")
+    (gate,) = training._OF_PROCESS
+    gate.end()
 
 
 def test_a_recorded_step_has_forward_and_backward_of_what_calls_nothing_else() -> None:
