@@ -21,9 +21,10 @@ done
 
 # A job that was decided while it waited holds a share, and nothing in its environment says so: its mark does.
 if [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+    # An array's other tasks may be shown as well. Since 26.05 the submitted line breaks the one line where it has a line break.
     words=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
-        -e "/^JobId=${SLURM_JOB_ID:-} /!d" -e 's/.* AdminComment=//' \
-        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]*| set \([A-Za-z0-9_=:. ]*\);.*/\1/p')
+        -e "/^JobId=${SLURM_JOB_ID:-} /,\$!d" -e 's/.* AdminComment=/AdminComment=/' -e '/^AdminComment=/!d' \
+        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]*| set \([A-Za-z0-9_=:. ]*\);.*/\1/p' | head -n 1)
     for word in $words; do
         case $word in
             GPUSAGE_DECISION=* | GPUSAGE_THREAD_PERCENT=* | CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=* | CUDA_MPS_CLIENT_PRIORITY=*)

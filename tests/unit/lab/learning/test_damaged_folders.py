@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 import gpusage_lab
 from gpusage.cli import main
+from gpusage.learning import profile_rows
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.splits import check_enough
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.profiling import table
 from measurements import write_measurements
 
 pytest.importorskip("sklearn")
@@ -145,7 +145,7 @@ def test_a_group_counts_where_it_has_rows_enough() -> None:
 
 
 HEADER, ROW = (
-    ",".join(table.COLUMNS),
+    ",".join(profile_rows.COLUMNS),
     {"device": "cuda", "status": "ok", "gpu": "v100", "model": "torchvision:resnet50"},
 )
 """A row of a model that the zoo has; every other value is no number."""
