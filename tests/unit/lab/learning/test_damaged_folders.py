@@ -157,7 +157,7 @@ HEADER, ROW = (
         pytest.param(b"\x80\x04\xff", "what cannot be read ('utf-8' codec", id="not text"),
         pytest.param(b"model,ms\nresnet50,12\n", "other columns.", id="another table"),
         pytest.param(
-            f"{HEADER}\n{','.join(ROW.get(name, '' if name == 'shape' else 'x') for name in table.COLUMNS)}\n".encode(),
+            f"{HEADER}\n{','.join(ROW.get(name, '' if name == 'shape' else 'x') for name in profile_rows.COLUMNS)}\n".encode(),
             "what cannot be read (invalid literal for int() with base 10: 'x')",
             id="no numbers",
         ),
