@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import gpusage_lab
 from gpusage.cli import main
-from gpusage.learning import profile_rows
+from gpusage.learning.profile_rows import COLUMNS as PROFILE_COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.splits import check_enough
@@ -145,7 +145,7 @@ def test_a_group_counts_where_it_has_rows_enough() -> None:
 
 
 HEADER, ROW = (
-    ",".join(profile_rows.COLUMNS),
+    ",".join(PROFILE_COLUMNS),
     {"device": "cuda", "status": "ok", "gpu": "v100", "model": "torchvision:resnet50"},
 )
 """A row of a model that the zoo has; every other value is no number."""
@@ -157,7 +157,7 @@ HEADER, ROW = (
         pytest.param(b"\x80\x04\xff", "what cannot be read ('utf-8' codec", id="not text"),
         pytest.param(b"model,ms\nresnet50,12\n", "other columns.", id="another table"),
         pytest.param(
-            f"{HEADER}\n{','.join(ROW.get(name, '' if name == 'shape' else 'x') for name in profile_rows.COLUMNS)}\n".encode(),
+            f"{HEADER}\n{','.join(ROW.get(name, '' if name == 'shape' else 'x') for name in PROFILE_COLUMNS)}\n".encode(),
             "what cannot be read (invalid literal for int() with base 10: 'x')",
             id="no numbers",
         ),
