@@ -149,6 +149,7 @@ HEADER, ROW = (
     {"device": "cuda", "status": "ok", "gpu": "v100", "model": "torchvision:resnet50"},
 )
 """A row of a model that the zoo has; every other value is no number."""
+NO_NUMBERS = ",".join(ROW.get(name, "" if name == "shape" else "x") for name in PROFILE_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ HEADER, ROW = (
         pytest.param(b"\x80\x04\xff", "what cannot be read ('utf-8' codec", id="not text"),
         pytest.param(b"model,ms\nresnet50,12\n", "other columns.", id="another table"),
         pytest.param(
-            f"{HEADER}\n{','.join(ROW.get(name, '' if name == 'shape' else 'x') for name in PROFILE_COLUMNS)}\n".encode(),
+            f"{HEADER}\n{NO_NUMBERS}\n".encode(),
             "what cannot be read (invalid literal for int() with base 10: 'x')",
             id="no numbers",
         ),
