@@ -79,7 +79,9 @@ def test_a_job_that_ended_has_its_usage(asked: Callable[..., dict[str, Any]], tm
     assert (usage["job_id"], usage["gpu_utilization"], usage["ask_next_time"]) == ("12_3", 0.31, "more processors")
     assert [len(found["usage"]) for found in asked("--last", "2")["decisions"]] == [0, 2]
     done = CliRunner().invoke(command, ["12_3"], catch_exceptions=False)
-    assert "  asked gres/gpu:1, got 40 % of one v100-sxm2-16gb, used 31 % of its time, 1.9 GiB," in done.output
+    assert " asked gres/gpu:1, got 40 % of one v100-sxm2-16gb, used 31 % of its time, 1.9 GiB," in " ".join(
+        done.output.split()
+    )
 
 
 def test_the_last_decisions_are_the_stores(asked: Callable[..., dict[str, Any]]) -> None:
