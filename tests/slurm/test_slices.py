@@ -56,9 +56,9 @@ def tres(sandbox: Sandbox, job: str) -> str:
 
 def test_a_slice_is_asked_for_by_its_own_name_and_let_go_where_none_is_free(sandbox: Sandbox) -> None:
     """Two jobs fill the slices while a third waits for one, held; then the V100 is free for it."""
-    waiting = submitted(sandbox, SLICE, "--hold")
     if sandbox.installation.major_minor < TURNS_BACK:
         pytest.skip("22.05 changes no waiting slice into a GPU")
+    waiting = submitted(sandbox, SLICE, "--hold")
     others = [
         sandbox.run("sbatch", "--parsable", f"--gres=gpu:{SLICE}:1", "--wrap=sleep 60").stdout.strip() for _ in range(2)
     ]
