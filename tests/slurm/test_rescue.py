@@ -55,7 +55,11 @@ def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\S*)", text)) | dict(texts)
 
 
-def wait(condition: Callable[[], object], limit_s: float = 60) -> None:
+LIMIT_S = 150.0
+"""Slurm lets a requeued job wait two minutes where gpusaged cannot say sooner that it may start."""
+
+
+def wait(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     """Wait until *condition* holds."""
     deadline_s = time.monotonic() + limit_s
     while not condition():
