@@ -7,7 +7,7 @@ that job.
 Invariants:
 
 1. A job is rescued at most once: only while Slurm has counted no restart of it, whoever forgets what meanwhile.
-2. It is never held. A requeued job waits two minutes, in which it gets its GPU and ``StartTime=now``; where we are
+2. It is never held. A requeued job waits two minutes, in which it gets its GPU and an earlier start; where we are
    stopped in between, it starts once more as a share. 22.05 gives all shares of one GPU in place of a GPU.
 3. Only the failed task of an array is rescued.
 """
@@ -38,6 +38,9 @@ _COLUMNS = (
 )
 _LEAVING_S = 20.0
 _PAUSE_S = 0.5
+_START = "StartTime=now+10"
+"""A node refuses ("Job credential revoked") what was started, by slurmctld's clock and in whole seconds, no later than
+the first run ended by the node's own clock; the job then fails. So the clocks may differ by ten seconds."""
 
 
 def starved_jobs() -> tuple[StarvedJob, ...]:
@@ -72,7 +75,7 @@ def _given_back(job: MarkedJob, reason: str, comment: str) -> bool:
     deadline_s = time.monotonic() + _LEAVING_S
     while not _waits(job) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
-    return give_back(job, reason, "StartTime=now", comment, as_share=True)
+    return give_back(job, reason, _START, comment, as_share=True)
 
 
 def _waits(job: MarkedJob) -> bool:
