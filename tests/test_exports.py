@@ -142,7 +142,7 @@ def test_the_plugins_load_light() -> None:
 
 
 def test_the_package_shows_what_it_promises() -> None:
-    assert sorted(gpusage.__all__) == ["predict", "predict_colocation", "read_model"]
+    assert sorted(gpusage.__all__) == ["largest_batch", "predict", "predict_colocation", "read_model"]
     assert all(callable(getattr(gpusage, name)) for name in gpusage.__all__)
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpusage.api import predict, predict_colocation, read_model
+    from gpusage.api import largest_batch, predict, predict_colocation, read_model
 
-__all__ = ["predict", "predict_colocation", "read_model"]
+__all__ = ["largest_batch", "predict", "predict_colocation", "read_model"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds

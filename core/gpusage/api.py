@@ -1,4 +1,4 @@
-"""The Python API: the advisor with everything that is installed, as three functions."""
+"""The Python API: the advisor with everything that is installed, as four functions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.arguments import read_alone, read_share, read_workload
+from gpusage.batch_search import largest_batches
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Colocation, GpuNeed, ModelGraph
@@ -69,6 +70,31 @@ def predict(
     """
     run = replace(read_workload(workload), alone=read_alone(utilization, step_time_s))
     return advisor().predict_shares(graph, run, [advisor().catalogue.find(gpu)], [read_share(share)])[0]
+
+
+def largest_batch(
+    graph: ModelGraph,
+    *,
+    gpu: str,
+    share: int = WHOLE_PERCENT,
+    **workload: Any,  # noqa: ANN401 - the fields of Workload
+) -> int:
+    """Return the largest batch of *graph* whose memory fits on *gpu* or on a share of it, by the upper end.
+
+    Arguments are those of `predict`, but for ``batch_size``. 0 means that not even one sample fits.
+
+    Raises:
+        DeviceError: The GPU is not in the catalogue.
+        GraphError: The model has a fixed batch.
+        RequestError: Another argument is not what it may be.
+    """
+    run, device, percents = read_workload(workload), advisor().catalogue.find(gpu), [read_share(share)]
+
+    def fits(size: int) -> list[bool]:
+        needs = advisor().predict_shares(graph, replace(run, batch_size=size), [device], percents)
+        return [need.fits for need in needs]
+
+    return largest_batches(graph, fits)[0]
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

@@ -38,10 +38,10 @@ shape_option = click.option(
     help="Size of a free dimension or of a whole input: seq=128 or input=3x224x224; may be repeated.",
 )
 
-_WORKLOAD_OPTIONS = (
-    click.option(
-        "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples per step on one GPU.  [default: 1]"
-    ),
+_batch_option = click.option(
+    "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples per step on one GPU.  [default: 1]"
+)
+_MANNER_OPTIONS = (
     click.option("--mode", type=click.Choice(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
     click.option(
         "--precision",
@@ -124,7 +124,12 @@ def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
 
 def workload_options(function: Function) -> Function:
     """Add how models are run; a command hands them on to `read_requests` as a mapping."""
-    for option in reversed(_WORKLOAD_OPTIONS):
+    return _batch_option(manner_options(function))
+
+
+def manner_options(function: Function) -> Function:
+    """Add how models are run, the batch left out; a command hands them on to `read_requests` as a mapping."""
+    for option in reversed(_MANNER_OPTIONS):
         function = option(function)
     return function
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import documents, explain, explain_page, figures, money, options, shares, tables
+from gpusage.cli import batches, documents, explain, explain_page, figures, money, shares, tables
+from gpusage.cli.batches import Prediction
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.learning.identity import training_settings
 from gpusage.pages import curves
@@ -33,15 +34,23 @@ COLUMNS = (
     tables.Column("speedup"),
 )
 SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
+BATCH_COLUMN = tables.Column("batch")
 
-Prediction = tuple[ModelGraph, Workload, tuple[GpuNeed, ...]]
+
+class Answer(NamedTuple):
+    """A prediction, where its time and memory go, and what it costs."""
+
+    prediction: Prediction
+    explanations: Sequence[Explanation]
+    bill: money.Bill
 
 
 def predict(
+    context: click.Context,
+    /,
     models: tuple[str, ...],
     gpus: tuple[str, ...],
     output: Path | None,
-    deadline_s: float | None,
     *,
     explains: bool,
     as_json: bool,
@@ -49,39 +58,46 @@ def predict(
 ) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     asked = shares.read_shares(run)
-    predictions = _predictions(options.read_requests(models, run), gpus, asked)
-    bills = [money.bill_of(needs, run.steps, deadline_s, advisor().catalogue) for _, run, needs in predictions]
-    explanations = [
-        _explanations(graph, run, needs if gpus else needs[-1:], asked) if explains or output else ()
-        for graph, run, needs in predictions
+    groups = _predictions(models, gpus, asked, run)
+    answers = [
+        [
+            _answer(one, run["deadline_s"], asked, is_asked=bool(gpus), explains=explains or bool(output))
+            for one in group
+        ]
+        for group in groups
     ]
     if output is not None:
-        _write_page(output, predictions, explanations, asked)
-    pairs = list(zip(predictions, explanations if explains else [()] * len(predictions), strict=True))
+        _write_page(output, [answer for group in answers for answer in group], asked)
     if as_json:
-        entries = [
-            money.document(_document(*prediction, explained), bill)
-            for (prediction, explained), bill in zip(pairs, bills, strict=True)
-        ]
+        entries = [_document(answer, explains=explains) for group in answers for answer in group]
         tables.print_json({"schema": SCHEMA, "predictions": entries})
-        return
-    for (prediction, explained), bill in zip(pairs, bills, strict=True):
-        _show(*prediction)
-        money.show(bill)
-        _show_explanations(explained)
-    tables.show(LEGEND)
+    else:
+        for group in answers:
+            _show(group, explains=explains)
+        tables.show(LEGEND)
+    needs = [need for group in groups for one in group for need in one.needs]
+    context.exit(1 if run["must_fit"] and not all(need.fits for need in needs) else 0)
 
 
-def _predictions(requests: Sequence[Any], names: Sequence[str], asked: shares.Shares) -> list[Prediction]:
-    """Return graph, workload and needs of each request."""
+def _predictions(
+    models: Sequence[str], names: Sequence[str], asked: shares.Shares, run: Mapping[str, Any]
+) -> list[list[Prediction]]:
+    """Return what each of *models* needs on the GPUs *names*, once for each batch."""
+    groups = batches.read_requests(models, run)
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
     asked.check(gpus, catalogue)
-    predictions = []
-    for request in requests:
-        graph = advisor().read(request.model, dict(request.workload.shape))
-        predictions.append((graph, request.workload, asked.needs(advisor(), graph, request.workload, gpus)))
-    return predictions
+    return [batches.predictions(advisor(), group, gpus, asked, largest=run["wants_largest"]) for group in groups]
+
+
+def _answer(
+    prediction: Prediction, deadline_s: float | None, asked: shares.Shares, *, is_asked: bool, explains: bool
+) -> Answer:
+    """Return *prediction* with what it costs, and explained on each GPU that is asked for, or else the newest."""
+    graph, run, needs, _ = prediction
+    bill = money.bill_of(needs, run.steps, deadline_s, advisor().catalogue)
+    explanations = _explanations(graph, run, needs if is_asked else needs[-1:], asked) if explains else ()
+    return Answer(prediction, explanations, bill)
 
 
 def _explanations(
@@ -92,28 +108,18 @@ def _explanations(
     return [explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}) for gpu in gpus]
 
 
-def _show_explanations(explanations: Sequence[Explanation]) -> None:
-    for explanation in explanations:
-        explain.show(explanation)
-
-
-def _write_page(
-    path: Path,
-    predictions: Sequence[Prediction],
-    explanations: Sequence[Sequence[Explanation]],
-    asked: shares.Shares,
-) -> None:
+def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> None:
     models = [
         explain_page.Model(
-            title=graph.name,
-            words=f"{describe_model(graph)}; {describe_workload(graph, run)}",
-            columns=[column.title for column in _columns(needs, run)],
-            rows=[list(_cells(need, needs, run.steps)) for need in needs],
-            notes=_notes(needs),
-            explanations=explained,
-            prices=_prices(graph, run, needs, asked),
+            title=one.graph.name,
+            words=f"{describe_model(one.graph)}; {describe_workload(one.graph, one.workload)}",
+            columns=[column.title for column in _columns([one])],
+            rows=list(_rows([one])),
+            notes=_notes([one]),
+            explanations=explanations,
+            prices=_prices(one.graph, one.workload, one.needs, asked),
         )
-        for (graph, run, needs), explained in zip(predictions, explanations, strict=True)
+        for one, explanations, _ in answers
     ]
     try:
         path.write_text(explain_page.page(models, LEGEND), encoding="utf-8")
@@ -131,44 +137,66 @@ def _prices(
     return asked.prices(advisor(), graph, run, shared, curves.PERCENTS)
 
 
-def _document(
-    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], explanations: Sequence[Explanation]
-) -> dict[str, Any]:
-    rows = [documents.need(need, first=needs[0], steps=run.steps) for need in needs]
-    by_gpu = {explained.gpu: explain.document(explained) for explained in explanations}
+def _document(answer: Answer, *, explains: bool) -> dict[str, Any]:
+    graph, run, needs, first = answer.prediction
+    rows = [documents.need(need, first=first, steps=run.steps) for need in needs]
+    by_gpu = {explained.gpu: explain.document(explained) for explained in answer.explanations if explains}
     rows = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in rows]
-    return {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": rows}
+    document = {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": rows}
+    return money.document(document, answer.bill)
 
 
-def _show(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> None:
+def _show(answers: Sequence[Answer], *, explains: bool) -> None:
+    """Print one model: a table of all its batches, and what each costs."""
+    _show_table([answer.prediction for answer in answers])
+    for prediction, explanations, bill in answers:
+        money.show(bill)
+        if explains and len(answers) > 1:
+            tables.show(f"Batch {prediction.workload.batch_size}.\n")
+        for explanation in explanations if explains else ():
+            explain.show(explanation)
+
+
+def _show_table(group: Sequence[Prediction]) -> None:
+    graph, run = group[0].graph, group[0].workload
     tables.show_title(graph.name)
-    tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run)}\n")
-    tables.show_rows(_columns(needs, run), [list(_cells(need, needs, run.steps)) for need in needs])
-    notes = _notes(needs)
+    tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run, has_batch=len(group) == 1)}\n")
+    tables.show_rows(_columns(group), list(_rows(group)))
+    notes = _notes(group)
     tables.show("\n".join(["", *(f"- {note}" for note in notes), *([""] if notes else [])]))
 
 
-def _columns(needs: Sequence[GpuNeed], run: Workload) -> Sequence[tables.Column]:
+def _columns(group: Sequence[Prediction]) -> Sequence[tables.Column]:
     gpu, *figures_of_it = COLUMNS
-    share = SHARE_COLUMNS if _are_shared(needs) else ()
-    steps = (tables.Column(f"{run.steps} steps"),) if run.steps else ()
-    return (gpu, *share, *figures_of_it, *steps)
+    batch = (BATCH_COLUMN,) if len(group) > 1 else ()
+    share = SHARE_COLUMNS if _are_shared(group) else ()
+    steps = (tables.Column(f"{group[0].workload.steps} steps"),) if group[0].workload.steps else ()
+    return (gpu, *batch, *share, *figures_of_it, *steps)
 
 
-def _are_shared(needs: Sequence[GpuNeed]) -> bool:
+def _are_shared(group: Sequence[Prediction]) -> bool:
+    needs = [need for one in group for need in one.needs]
     return any(need.share_percent != WHOLE_PERCENT or need.slowdown.high > 1.0 for need in needs)
 
 
-def _notes(needs: Sequence[GpuNeed]) -> list[str]:
+def _notes(group: Sequence[Prediction]) -> list[str]:
     """Return what is to be known of the figures, each sentence once."""
-    return list(dict.fromkeys(note for need in needs for note in need.notes))
+    return list(dict.fromkeys(note for one in group for need in one.needs for note in need.notes))
 
 
-def _cells(need: GpuNeed, needs: Sequence[GpuNeed], steps: int | None) -> Iterator[str]:
-    yield need.gpu + ("" if need.familiar else " *")
-    if _are_shared(needs):
-        yield f"{need.share_percent} %"
-        yield figures.plain(need.slowdown, "x")
+def _rows(group: Sequence[Prediction]) -> Iterator[list[str]]:
+    are_shared = _are_shared(group)
+    for one in group:
+        for need in one.needs:
+            yield [
+                need.gpu + ("" if need.familiar else " *"),
+                *([str(one.workload.batch_size)] if len(group) > 1 else []),
+                *([f"{need.share_percent} %", figures.plain(need.slowdown, "x")] if are_shared else []),
+                *_figures(need, one.first, one.workload.steps),
+            ]
+
+
+def _figures(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
     yield figures.time(need.step_time_s)
     yield figures.memory(need.memory_bytes)
     yield "yes" if need.fits else "no"
@@ -176,7 +204,7 @@ def _cells(need: GpuNeed, needs: Sequence[GpuNeed], steps: int | None) -> Iterat
     yield figures.share(need.sm_activity)
     yield figures.share(need.dram_activity)
     yield figures.plain(need.throughput_samples_per_s)
-    yield figures.plain(documents.speedup(need, needs[0]), "x")
+    yield figures.plain(documents.speedup(need, first), "x")
     if steps:
         yield figures.time(documents.scaled(need.step_time_s, steps))
 
@@ -192,10 +220,11 @@ def describe_model(graph: ModelGraph) -> str:
     return ", ".join(words)
 
 
-def describe_workload(graph: ModelGraph, run: Workload) -> str:
-    """Return how a model is run, in one line."""
+def describe_workload(graph: ModelGraph, run: Workload, *, has_batch: bool = True) -> str:
+    """Return how a model is run, in one line; without the batch where that has a column."""
     document = documents.workload(graph, run)
     shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
-    words = [run.mode, f"batch {run.batch_size}", run.precision, *([run.optimizer] if run.mode == "train" else [])]
+    batch = [f"batch {run.batch_size}"] if has_batch else []
+    words = [run.mode, *batch, run.precision, *([run.optimizer] if run.mode == "train" else [])]
     training = [f"{key} {value}" for key, value in training_settings(run).items()]
     return ", ".join([*words, *training, *shapes])

@@ -141,3 +141,55 @@ def test_what_is_known_of_a_job_and_cannot_be_used_is_refused(arguments: list[st
     result = CliRunner().invoke(main, ["predict", RESNET, *arguments])
     assert result.exit_code in (1, 2)
     assert sentence in result.stderr
+
+
+def test_several_batches_are_one_table_and_one_prediction_each() -> None:
+    words = ["predict", RESNET, f"{LSTM},batch=4", "--batch", "8,16,8", "--gpu", "v100", "--gpu", "t4"]
+    found = _json(*words)["predictions"]
+    # a word's own batch counts
+    assert [one["workload"]["batch_size"] for one in found] == [8, 16, 4]
+    assert found[1] == _json("predict", RESNET, "--batch", "16", "--gpu", "v100", "--gpu", "t4")["predictions"][0]
+    lines = CliRunner().invoke(main, words).stdout.splitlines()
+    batches = [line.split()[1] for line in lines if line.startswith(("v100-sxm2", "t4"))]
+    assert batches[:4] == ["8", "8", "16", "16"]
+    assert sum(line.startswith("GPU ") for line in lines) == 2
+
+
+def test_the_largest_batch_of_each_gpu_fits_and_the_next_does_not() -> None:
+    found = _json("predict", f"{RESNET},batch=3", "--max-batch", "--gpu", "v100", "--gpu", "h100")["predictions"]
+    for one in found:
+        (need,) = one["needs"]
+        largest = one["workload"]["batch_size"]
+        (beyond,) = _json("predict", RESNET, "--batch", str(largest + 1), "--gpu", need["gpu"])["predictions"]
+        assert (need["fits"], beyond["needs"][0]["fits"]) == (True, False)
+    volta, hopper = (one["needs"][0] for one in found)
+    rates = [need["throughput_samples_per_s"]["value"] for need in (volta, hopper)]
+    assert volta["speedup"]["value"] == 1.0
+    assert hopper["speedup"]["value"] == pytest.approx(rates[1] / rates[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(("batch", "status"), [("1", 0), ("1,100000", 1)])
+def test_the_status_says_that_something_does_not_fit_where_that_is_asked(batch: str, status: int) -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, "--batch", batch, "--gpu", "p4", "--fail-if-not-fits"])
+    assert (result.exit_code, result.stderr) == (status, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--batch", "8,x"], "Invalid value for '--batch'"),
+        (["--batch", "8,"], "Invalid value for '--batch'"),
+        (["--batch", "8", "--max-batch"], "Option --max-batch looks for the batch itself"),
+        (["--max-batch", "--steps", "10"], "Option --steps counts steps of one batch"),
+        (["--batch", "8,16", "--steps", "10"], "Option --steps counts steps of one batch"),
+    ],
+)
+def test_batches_that_are_none_are_refused(words: list[str], rule: str) -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, *words])
+    assert result.exit_code == 2
+    assert rule in result.stderr
+
+
+def test_each_batch_is_explained_under_its_name() -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, "--batch", "8,16", "--gpu", "v100", "--explain"])
+    assert [line for line in result.stdout.splitlines() if line.startswith("Batch ")] == ["Batch 8.", "Batch 16."]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli import options, shares
+from gpusage.cli import batches, options, shares
 from gpusage.cli.deferred import run_by
 from gpusage.cli.durations import read_duration
 
@@ -17,13 +17,16 @@ Examples:
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
   gpusage predict examples/models/resnet50.onnx --batch 64 --steps 100000 --deadline 8h
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
+  gpusage predict examples/models/resnet50.onnx --batch 32,64,128 --gpu v100
+  gpusage predict examples/models/resnet50.onnx --max-batch --precision bf16
 """
 
 
 @click.command(epilog=EXAMPLE, short_help="What models need on GPUs: time, memory, utilization.")
 @options.models_argument
 @options.gpu_option(multiple=True)
-@options.workload_options
+@batches.batch_options
+@options.manner_options
 @shares.share_options
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps to run: adds the run time, and its price.")
 @click.option(
@@ -45,7 +48,14 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the explanation as an HTML page with plots; the page needs no network.",
 )
+@click.option(
+    "--fail-if-not-fits",
+    "must_fit",
+    is_flag=True,
+    help="Exit with status 1 where the memory of a prediction does not fit, by its upper end.",
+)
 @options.json_option
+@click.pass_context
 @run_by("gpusage.cli.predict:predict")
 def command() -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization.
