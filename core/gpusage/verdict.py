@@ -82,6 +82,11 @@ class Verdict:
         return self.job.model_request if self.job else None
 
     @property
+    def is_dry_run(self) -> bool:
+        """Tell whether nothing was submitted."""
+        return self.job is not None and self.job.dry_run
+
+    @property
     def held_back(self) -> str:
         """Why the request stays as it is although a rewrite was decided on; ``""`` where that is not so."""
         return why_held_back(self.mode, None) if self.decision.code is Code.REWRITE else ""

@@ -89,6 +89,16 @@ def test_a_job_that_says_nothing_to_us_is_declined(daemon: Daemon) -> None:
     assert [record.decision.code.value for record in daemon.records()] == ["DECLINE", "DECLINE"]
 
 
+def test_a_dry_run_is_answered_and_is_no_job(daemon: Daemon) -> None:
+    """`sbatch --test-only` submits nothing, so it is in no list and no report, and takes no room."""
+    daemon.ask()
+    answer = daemon.ask(daemon.question(dry_run="1"))
+    assert (answer["code"], answer["set.gres"]) == ("REWRITE", "mps:40")
+    daemon.ask()
+    assert len(daemon.records()) == 2
+    assert daemon.status()["asks"]["rewrite"] == 3
+
+
 def test_another_manager_than_any_adapter_knows_is_declined(daemon: Daemon) -> None:
     """And nothing is recorded, because nothing was understood."""
     assert daemon.ask({**daemon.question(), "manager": "pbs"})["code"] == "DECLINE"

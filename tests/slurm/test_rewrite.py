@@ -47,6 +47,12 @@ def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, di
     return done.stderr, dict(re.findall(r"(\w+)=(\S*)", job))
 
 
+def decided(sandbox: Sandbox) -> list[str]:
+    """Return the number of the latest decision."""
+    told = json.loads(sandbox.run("gpusage", "decisions", "--json", "--last", "1").stdout)["decisions"]
+    return [decision["number"] for decision in told]
+
+
 @pytest.mark.short
 @pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
 def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox, option: str) -> None:
@@ -179,10 +185,13 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) -> None:
-    before = sandbox.run("squeue", "-h").stdout
+    """It is no job in the store either."""
+    submit(sandbox, "--gres=gpu:1", f"--comment={LIGHT}")
+    before, latest = sandbox.run("squeue", "-h").stdout, decided(sandbox)
     done = sandbox.run("sbatch", "--test-only", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
     assert "gres/gpu:1 -> gres/mps:" in done.stderr
     assert sandbox.run("squeue", "-h").stdout == before
+    assert decided(sandbox) == latest
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,11 @@ def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Pat
 
 
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:
-    submit(cluster, *SMALL, "--dry-run", "--", "true")
-    store = open_store(f"sqlite:///{cluster.layout.state}/decisions.db")
-    (record,) = store.latest(1)
-    store.close()
+    submit(cluster, *SMALL, "--detach", "--", "true")
+    with closing(open_store(f"sqlite:///{cluster.layout.state}/decisions.db")) as store:
+        (record,) = store.latest(1)
+        submit(cluster, *SMALL, "--dry-run", "--", "true")
+        assert store.latest(1) == (record,)  # a dry run is no job
     assert (record.manager, record.model) == ("yarn", f"{MODELS}/dlrm.onnx")
 
 

@@ -1,4 +1,4 @@
-"""Asks: each gets one record and one answer: from an earlier ruling, from the judge, or in place of the judge.
+"""Asks: each gets one answer, and one record unless it is a dry run: from an earlier ruling, from the judge, or in place of the judge.
 
 Invariants:
 
@@ -138,14 +138,13 @@ class Asks:
             self._settle(ruling if ruling and given else overdue(exchange), exchange.ask, _unheard)
 
     def _settle(self, ruling: Ruling, ask: Ask, reply: Reply) -> None:
-        """Have *ruling* recorded, then send it."""
-        if ruling.verdict is None:
-            self.counts.decline += 1
-            self.tally.decisions["", Code.DECLINE.value, ""] += 1
+        """Have *ruling* recorded, then send it; a dry run is no job, and is not recorded."""
+        code = ruling.verdict.decision.code if ruling.verdict else Code.DECLINE
+        self.counts.add(code)
+        if ruling.verdict is None or ruling.verdict.is_dry_run:
+            self.tally.decisions["", code.value, ""] += ruling.verdict is None
             reply(ruling.answer.line())
             return
-        code = ruling.verdict.decision.code
-        self.counts.add(code)
         self.tally.decisions[ask.manager, code.value, ruling.verdict.mode] += 1
         if code is Code.REWRITE:
             self._aftercare.due.set()

@@ -108,7 +108,7 @@ class Judge:
             return replace(refusal(leave_alone(submission, premises, SPENT, job)), spent=True)
         cluster = snapshot.ledger.left_of(cluster or Cluster(manager=submission.manager, version="", pools=()))
         verdict = judge(job, cluster, premises, lambda job, _: self._graph(job.card))
-        return replace(ruling(verdict), claim=claim_of(verdict, cluster))
+        return replace(ruling(verdict), claim=None if job.dry_run else claim_of(verdict, cluster))
 
     def _graph(self, card: str | None) -> ModelGraph | None:
         if not card:

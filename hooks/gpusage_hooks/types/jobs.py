@@ -94,6 +94,7 @@ class Job:
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
         advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
         submitter: Who submits it.
+        dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
     """
 
     submission: Submission
@@ -105,6 +106,7 @@ class Job:
     caveat: str | None = None
     advice_only: str = ""
     submitter: Submitter = Submitter()
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,11 @@ class Wishes:
     files: tuple[Path, ...]
     addresses: tuple[str, ...]
     rescue: bool
+    dry_run: bool
 
 
 def submit(
-    context: click.Context, /, model: str | None, command: tuple[str, ...], *, wait: bool, dry_run: bool, **typed: Any  # noqa: ANN401 - options
+    context: click.Context, /, model: str | None, command: tuple[str, ...], *, wait: bool, **typed: Any  # noqa: ANN401 - options
 ) -> None:  # fmt: skip
     """Run COMMAND on YARN with the share of a GPU that its model needs."""
     as_json = typed.pop("as_json")
@@ -87,7 +88,7 @@ def submit(
     manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), wishes.addresses))
     proposal, application = _prepare(manager, configuration, wish, wishes, line)
     _tell(proposal.line())
-    if dry_run:
+    if wishes.dry_run:
         _show_dry(proposal, application, as_json=as_json)
         return
     application = replace(application, files=_files(configuration, manager.user, wishes, application))
@@ -115,7 +116,7 @@ def _prepare(
     proposal = _decide(site_premises(advised, configuration), wish, wishes, manager.user, view)
     for note in notes:
         _tell(f"note: {note}")
-    number, trouble = record(proposal, advised, configuration.store.url)
+    number, trouble = ("", "") if wishes.dry_run else record(proposal, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
         _tell(f"note: this decision is not recorded: {trouble}")
     rescue = wishes.rescue and advised.rules.sharing.rescue

@@ -38,6 +38,7 @@ local INHERITED = {
 }
 
 local CARD = "SLURM_GPUSAGE_CARD" -- the prefix lets it travel whatever --export says
+local DRY_RUN = "SLURM_GPUSAGE_DRY_RUN" -- our filter sets it where --test-only was typed; Slurm does not tell us
 local OTHER_CARD = "GPUSAGE_CARD" -- of a client without our filter, or whose Lua cannot set a variable
 
 -- JSON: only what the protocol needs ------------------------------------------------------------------------------
@@ -185,6 +186,7 @@ function M.question(job, more)
   add("script", script ~= "" and "1" or "0")
   add("script_options", M.script_options(job, script))
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
+  add("dry_run", variable(job, DRY_RUN) == "1" and "1" or "0")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
   add("export", variable(job, "SLURM_EXPORT_ENV"):gsub(",GPUSAGE_CARD=[^,]*", ""):sub(1, MAXIMUM_EXPORT_BYTES))
   return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
@@ -295,7 +297,7 @@ function M.clean(job)
       if variable(job, name) ~= "" then job.environment[name] = "" end
     end
   end
-  for _, name in ipairs({ CARD, OTHER_CARD }) do
+  for _, name in ipairs({ CARD, OTHER_CARD, DRY_RUN }) do
     if variable(job, name) ~= "" then job.environment[name] = "" end
   end
   local exported = variable(job, "SLURM_EXPORT_ENV")

@@ -54,11 +54,16 @@ function M.card(comment, folder)
   return silence(status and tonumber(status) or "unknown")
 end
 
+-- Set a variable of this command, from which sbatch and its like take the job's. Without luaposix nobody can.
+local function set_variable(name, value)
+  local found, stdlib = pcall(require, "posix.stdlib")
+  return found and pcall(stdlib.setenv, name, value)
+end
+
 -- Put `card` where sbatch reads the job's environment. sbatch always sends variables that begin with SLURM_, whatever
 -- --export says. Without luaposix only a job that exports all gets a card, because we do not change the user's --export.
 function M.send(options, card)
-  local found, stdlib = pcall(require, "posix.stdlib")
-  if found and pcall(stdlib.setenv, "SLURM_GPUSAGE_CARD", card) then return end
+  if set_variable("SLURM_GPUSAGE_CARD", card) then return end
   local export = read(options, "export")
   if (export == "" or export == "ALL") and not os.getenv("SBATCH_EXPORT") then
     options["export"] = "ALL,GPUSAGE_CARD=" .. card
@@ -166,6 +171,7 @@ end
 -- Do our part for the command at hand. Never fails.
 function M.pre_submit(options)
   local kind = read(options, "type")
+  if read(options, "test-only") == "set" then set_variable("SLURM_GPUSAGE_DRY_RUN", "1") end
   if kind == "sbatch" then pcall(M.sbatch, options) end
   if kind == "srun" then pcall(M.srun, options) end
 end

@@ -74,6 +74,7 @@ def parse_submission(submission: Submission) -> Job | None:
         advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
         or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
+        dry_run=fields.get("dry_run") == "1",
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 

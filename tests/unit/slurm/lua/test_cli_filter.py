@@ -141,6 +141,14 @@ def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float =
     )
 
 
+@pytest.mark.parametrize("kind", ["sbatch", "srun", "salloc"])
+def test_a_dry_run_is_marked_as_one(drive: Drive, tmp_path: Path, kind: str) -> None:
+    """Slurm does not tell job_submit of `--test-only`."""
+    script = sbatch(tmp_path / "none", f"{{ type = '{kind}', ['test-only'] = 'set' }}", posix=True)
+    assert drive(script)["set"] == "SLURM_GPUSAGE_DRY_RUN=1"
+    assert "set" not in drive(script.replace("= 'set'", "= 'unset'"))
+
+
 def test_sbatch_sends_the_card_in_the_environment(drive: Drive, tmp_path: Path) -> None:
     command = stand_in(tmp_path, 'printf "%s|" "$@" >"$0.seen"; echo QUJD+/==')
     comment = 'model=it\'s "odd" $(touch x) `id` \\.onnx,batch=4'

@@ -133,6 +133,14 @@ def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Pat
     assert (report["gres"], report["told"], report["card"]) == ("gres:gpu:1", "", "")  # the card has done its work
 
 
+@pytest.mark.parametrize(("value", "told"), [("'1'", "1"), ("nil", "0"), ("'yes'", "0")])
+def test_a_dry_run_is_told_of_where_our_filter_saw_one(drive: Drive, tmp_path: Path, value: str, told: str) -> None:
+    job = f"{{ environment = {{ SLURM_GPUSAGE_DRY_RUN = {value} }} }}"
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        drive(submit(tmp_path / "s", job))
+    assert json.loads(questions[0])["fields"]["dry_run"] == told
+
+
 def test_a_client_without_our_filter_may_send_a_card_under_its_plain_name(drive: Drive, tmp_path: Path) -> None:
     job = "{ environment = { GPUSAGE_CARD = 'QUJD', SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD,X=1' } }"
     with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
