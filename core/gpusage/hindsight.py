@@ -10,10 +10,27 @@ LEAST_S = 60.0
 HOST_BOUND_BELOW = 0.5
 """A GPU that has no kernel for more than half of the time waits for its host."""
 BUSY_PROCESSORS = 0.85
-ALONE_SHARE = 0.8
-"""Of the sampled time: what was measured then is what the job does alone."""
+LEAST_ALONE = 0.9
+"""Of the sampled time: NVML's utilization is the whole device's, so it is a job's own only where it is alone."""
 UNUSED_BELOW = 0.005
 FASTER = 2.0
+
+
+def own_utilization(usage: Usage, least_s: float = LEAST_S) -> float | None:
+    """Return the share of time in which a kernel of the job ran, 0 to 1; ``None`` where that cannot be told.
+
+    Args:
+        usage: Of one run.
+        least_s: What was sampled for less tells nothing.
+    """
+    if usage.gpu_utilization is None or usage.sampled_s < least_s or is_beside_others(usage):
+        return None
+    return min(max(usage.gpu_utilization, 0.0), 1.0)
+
+
+def is_beside_others(usage: Usage) -> bool:
+    """Tell whether others were on the GPU for so long that nobody can tell whose kernels ran."""
+    return usage.alone_s < LEAST_ALONE * usage.sampled_s
 
 
 def waits_for(usage: Usage) -> str:
@@ -44,7 +61,7 @@ def ask_next(usage: Usage, record: DecisionRecord | None) -> str:
     if utilization < UNUSED_BELOW:
         return "no GPU: it hardly used one"
     asked = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and waits_for(usage) else []
-    is_alone = usage.alone_s >= ALONE_SHARE * usage.sampled_s and usage.granted.thread_percent is None
+    is_alone = not is_beside_others(usage) and usage.granted.thread_percent is None
     is_told = record is not None and record.workload is not None and record.workload.alone.utilization is not None
     if is_alone and usage.granted.share_percent == 100 and not is_told:  # noqa: PLR2004 - all of a GPU
         asked.append(f"utilization={max(1, round(100 * utilization))} in the comment")

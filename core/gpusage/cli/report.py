@@ -48,11 +48,11 @@ def read_report(period: Period) -> Report:
     Raises:
         RequestError: The caller may not read the store, or it cannot be read.
     """
-    url = load_configuration().store.url
+    configuration = load_configuration()
     prices = site_prices(make_advisor().catalogue)
     origins = origins_of(period.user) if period.user else ()
     try:
-        with closing(open_store(url)) as store:
+        with closing(open_store(configuration.store.url)) as store:
             records = store.since(period.since_s, origins)
             observations = store.usage(since_s=period.since_s, user=user_name(period.user) or None)
     except (GpuUsageError, OSError) as error:
@@ -61,7 +61,7 @@ def read_report(period: Period) -> Report:
             "own jobs, gpusage decisions --user NAME asks the workload manager."
         )
         raise RequestError(message) from error
-    return report_of(records, observations, prices, period)
+    return report_of(records, observations, prices, period, configuration.learning.least_sampled_s)
 
 
 def document(made: Report) -> dict[str, Any]:

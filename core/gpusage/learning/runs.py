@@ -8,17 +8,19 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gpusage.hindsight import own_utilization
 from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.identity import manner_of
+from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Granted, JobIdentity, Outcome, Usage
 
-LEAST_ALONE = 0.9
-"""Of the sampled time: NVML's utilization is the whole device's, so it is a job's own only where it is alone."""
 SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
 """A training that its time limit ends has run as it always does."""
 LEAST_UTILIZATION = 0.02
+"""Of a job that works at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,14 @@ class Run:
     promised_bytes: float | None = None
 
 
+def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
+    """Yield each of *observations* that shows something that can be learned from, with what it shows; see `run_of`."""
+    for each in observations:
+        run = run_of(each.usage, each.decision, least_sampled_s) if each.decision else None
+        if run is not None:
+            yield each, run
+
+
 def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run | None:
     """Return what *usage* shows of the job of *record*; ``None`` where it shows nothing that can be learned from.
 
@@ -82,7 +92,7 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
         share_percent=_percent(usage.granted),
         ended_at_s=usage.ended_at_s,
         duration_s=usage.ended_at_s - usage.started_at_s if usage.outcome == "completed" else None,
-        utilization=_utilization(usage) if sound else None,
+        utilization=_at_least(LEAST_UTILIZATION, own_utilization(usage, least_sampled_s)) if sound else None,
         memory_bytes=usage.memory_bytes or None,
         memory_limit_bytes=usage.granted.memory_limit_bytes,
         lacked_memory=lacked,
@@ -100,8 +110,5 @@ def _percent(granted: Granted) -> int:
     return granted.thread_percent or granted.share_percent
 
 
-def _utilization(usage: Usage) -> float | None:
-    """Return the job's own utilization, at least the least that a job can have which works at all."""
-    if usage.gpu_utilization is None or usage.alone_s < LEAST_ALONE * usage.sampled_s:
-        return None
-    return min(max(usage.gpu_utilization, LEAST_UTILIZATION), 1.0)
+def _at_least(least: float, figure: float | None) -> float | None:
+    return None if figure is None else max(least, figure)

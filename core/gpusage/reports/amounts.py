@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from gpusage.hindsight import LEAST_S
+from gpusage.hindsight import own_utilization
 from gpusage.learning.findings import WHOLE_PERCENT
-from gpusage.learning.runs import LEAST_ALONE
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Usage
 
@@ -60,7 +59,7 @@ def amounts_of(observed: Observation) -> Amounts:
     """Return what one run took."""
     usage, record = observed.usage, observed.decision
     hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
-    booked = hours * share_percent(observed) / WHOLE_PERCENT
+    booked = hours * usage.granted.share_percent / WHOLE_PERCENT
     utilization = own_utilization(usage)
     return Amounts(
         asked=_asked(booked, observed),
@@ -72,29 +71,11 @@ def amounts_of(observed: Observation) -> Amounts:
     )
 
 
-def own_utilization(usage: Usage) -> float | None:
-    """Return the share of time in which a kernel of the job ran; ``None`` where that cannot be told.
-
-    The counter is the whole GPU's, so it is the job's own only while the job is alone there.
-    """
-    if usage.sampled_s < LEAST_S or usage.alone_s < LEAST_ALONE * usage.sampled_s or usage.gpu_utilization is None:
-        return None
-    return min(max(usage.gpu_utilization, 0.0), 1.0)
-
-
 def is_share_given(observed: Observation) -> bool:
     """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
-    return carried_out and share_percent(observed) < WHOLE_PERCENT
-
-
-def share_percent(observed: Observation) -> int:
-    """Return the part of a GPU that was booked; of a run that starved and was not sampled, what was decided."""
-    usage, record = observed.usage, observed.decision
-    if record is None or usage.sampled_s or usage.outcome != "out_of_memory" or record.mode != "enforce":
-        return usage.granted.share_percent
-    return record.decision.request.mps_thread_percent or usage.granted.share_percent
+    return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
 def is_share_withheld(observed: Observation) -> bool:
@@ -119,7 +100,7 @@ def _asked(booked: float, observed: Observation) -> float:
         return booked
     if observed.usage.outcome == "out_of_memory":
         return 0.0
-    return booked * WHOLE_PERCENT / share_percent(observed) / _slowdown(observed)
+    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / _slowdown(observed)
 
 
 def _savable(hours: float, observed: Observation) -> float:

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.hindsight import LEAST_S
 from gpusage.learning.promises import PARTNERS, TIMING, is_kept
-from gpusage.learning.runs import Run, run_of
+from gpusage.learning.runs import Run, runs_of
 from gpusage.reports.amounts import is_share_given, is_share_withheld
 from gpusage.store.usage_rows import Observation
 
@@ -28,29 +27,25 @@ class Promises:
     unknown: int = 0
 
 
-def promises(observations: Sequence[Observation]) -> tuple[Promises, Promises]:
+def promises(observations: Sequence[Observation], least_s: float) -> tuple[Promises, Promises]:
     """Return the promises of the shares that were given, and of those that were not, by what whole runs show.
 
     A job that was rescued runs on a whole GPU and has no promise any more.
     """
-    found = [*judged(observations)]
+    found = [*judged(observations, least_s)]
     given = (kept for observed, kept in found if is_share_given(observed))
     return _counted(given), _counted(kept for observed, kept in found if is_share_withheld(observed))
 
 
-def judged(observations: Sequence[Observation]) -> Iterator[tuple[Observation, bool | None]]:
+def judged(observations: Sequence[Observation], least_s: float) -> Iterator[tuple[Observation, bool | None]]:
     """Yield each run that a share was decided for, with whether its promise was kept, or would have been."""
-    runs = [(each, run) for each in observations if (run := _run(each)) is not None]
+    runs = [*runs_of(observations, least_s)]
     jobs: dict[object, list[Run]] = defaultdict(list)
     for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s):
         jobs[_job(run)].append(run)
     for observed, run in runs:
         if run.promised is not None:
             yield observed, is_kept(run, jobs[_job(run)])
-
-
-def _run(observed: Observation) -> Run | None:
-    return run_of(observed.usage, observed.decision, LEAST_S) if observed.decision else None
 
 
 def _job(run: Run) -> object:

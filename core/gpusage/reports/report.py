@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusage.reports.amounts import Amounts, amounts_of, own_utilization, total
+from gpusage.hindsight import LEAST_S, own_utilization
+from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.kept import Promises, promises
 from gpusage.reports.trueness import Trueness, trueness
 from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
@@ -107,6 +108,7 @@ def report_of(
     observations: Sequence[Observation],
     prices: Mapping[str, float],
     period: Period,
+    least_s: float = LEAST_S,
 ) -> Report:
     """Return the report.
 
@@ -115,9 +117,10 @@ def report_of(
         observations: The runs that ended in that time, the newest first.
         prices: Of an hour of one whole GPU, by the name that nodes tell.
         period: Which time that is, and whose jobs they are.
+        least_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
     """
     gpus = _by_gpu(observations, prices)
-    given, withheld = promises(observations)
+    given, withheld = promises(observations, least_s)
     priced = [tally.money for tally in gpus if tally.money is not None]
     return Report(
         since_s=period.since_s,
@@ -132,7 +135,7 @@ def report_of(
         bands=_bands(observations),
         verdicts=tallied(observations),
         worst=worst(observations),
-        trueness=trueness(observations),
+        trueness=trueness(observations, least_s),
         promises_given=given,
         promises_withheld=withheld,
     )

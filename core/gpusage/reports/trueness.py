@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Literal
 
-from gpusage.hindsight import LEAST_S
 from gpusage.learning.findings import WHOLE_PERCENT
-from gpusage.learning.runs import Run, run_of
+from gpusage.learning.runs import Run, runs_of
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import GpuNeed, Interval
 
@@ -49,19 +48,18 @@ class _Pair:
 _Key = tuple[str, str, Figure]
 
 
-def trueness(observations: Iterable[Observation]) -> tuple[Trueness, ...]:
+def trueness(observations: Iterable[Observation], least_s: float) -> tuple[Trueness, ...]:
     """Return how true predictions were, by family, GPU and figure; utilization of runs alone on a whole GPU."""
     pairs: dict[_Key, list[_Pair]] = defaultdict(list)
-    for each in observations:
-        for key, pair in _pairs(each):
+    for each, run in runs_of(observations, least_s):
+        for key, pair in _pairs(each, run):
             pairs[key].append(pair)
     return tuple(_trueness(key, pairs[key]) for key in sorted(pairs))
 
 
-def _pairs(observed: Observation) -> Iterator[tuple[_Key, _Pair]]:
-    run = run_of(observed.usage, observed.decision, LEAST_S) if observed.decision else None
+def _pairs(observed: Observation, run: Run) -> Iterator[tuple[_Key, _Pair]]:
     need = observed.decision.decision.need if observed.decision else None
-    if run is None or need is None or need.gpu != run.gpu:
+    if need is None or need.gpu != run.gpu:
         return
     family = run.identity.family
     if run.memory_bytes and not run.lacked_memory and need.memory_bytes.value > 0:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from gpusage.hindsight import HOST_BOUND_BELOW, LEAST_S, UNUSED_BELOW, ask_next
-from gpusage.learning.runs import LEAST_ALONE
+from gpusage.hindsight import HOST_BOUND_BELOW, LEAST_ALONE, LEAST_S, UNUSED_BELOW, ask_next, is_beside_others
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Usage
@@ -62,7 +61,7 @@ def verdict_of(usage: Usage, hours: Amounts) -> Verdict:
     seen = hours.used + hours.idle
     if not seen:
         looked = usage.sampled_s >= LEAST_S and usage.gpu_utilization is not None
-        return "beside others" if looked and usage.alone_s < LEAST_ALONE * usage.sampled_s else "not seen"
+        return "beside others" if looked and is_beside_others(usage) else "not seen"
     utilization = hours.used / seen
     if utilization < UNUSED_BELOW:
         return "unused"

@@ -1,4 +1,4 @@
-"""Asks: each gets one answer, and one record unless it is a dry run: from an earlier ruling, from the judge, or in place of the judge.
+"""Asks: each gets one answer, from an earlier ruling, from the judge or in its place; unless a dry run, also a record.
 
 Invariants:
 

@@ -20,7 +20,7 @@ from gpusage.configuration import Configuration, LearningSettings
 from gpusage.error_text import sentence
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.learning.lessons import learn
-from gpusage.learning.runs import run_of
+from gpusage.learning.runs import runs_of
 from gpusage.store.decisions import DAY_S, DecisionStore
 from gpusage.store.opening import open_store
 
@@ -42,8 +42,7 @@ def learned_from(store: DecisionStore, settings: LearningSettings, now_s: float)
     if not settings.enabled:
         return NOTHING_LEARNED
     observations = store.usage(since_s=now_s - settings.days * DAY_S, count=MOST_RUNS)
-    runs = (run_of(each.usage, each.decision, settings.least_sampled_s) for each in observations if each.decision)
-    learned = learn([run for run in runs if run is not None])
+    learned = learn([run for _, run in runs_of(observations, settings.least_sampled_s)])
     return learned if settings.back_off else replace(learned, mistrusted={})
 
 

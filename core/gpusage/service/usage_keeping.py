@@ -49,8 +49,15 @@ def _joined(usage: Usage, store: DecisionStore) -> Usage:
     seen = [observed.usage for observed in store.usage(job_id=usage.job_id, number=usage.number)]
     same = [known for known in seen if is_same_run(known, usage)]
     if not same:
-        return usage
+        return _with_share(usage, store)
     known = min(same, key=lambda each: abs(each.started_at_s - usage.started_at_s))
     measured = usage if usage.gpu else known  # only the sampler sees the GPU
     outcome = known.outcome if known.outcome == "out_of_memory" else usage.outcome
     return replace(measured, started_at_s=known.started_at_s, outcome=outcome)
+
+
+def _with_share(usage: Usage, store: DecisionStore) -> Usage:
+    """Return *usage* of a run that starved and that no node looked at with the share that was decided for its job."""
+    record = store.find(usage.number) if usage.outcome == "out_of_memory" and not usage.sampled_s else None
+    percent = record.decision.request.mps_thread_percent if record and record.mode == "enforce" else None
+    return replace(usage, granted=replace(usage.granted, share_percent=percent)) if percent else usage

@@ -86,7 +86,8 @@ class UsageWatch:
         kept = keep_usage(usages, self._store, self._state.snapshot.advisor.hooks)
         self._kept += len(kept)
         if self._tally is not None:
-            count_runs(self._tally, self._store, [*compress(kept, are_new)])
+            least_s = self._state.snapshot.configuration.learning.least_sampled_s
+            count_runs(self._tally, self._store, [*compress(kept, are_new)], least_s)
         for usage in kept:
             _log.info("%s", log_line(usage))
 

@@ -11,8 +11,8 @@ import pytest
 
 from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Granted, Usage
-from records import USAGE
+from gpusage_hooks.types import GpuRequest, Granted, Usage
+from records import RECORD, USAGE
 
 SAMPLED = replace(USAGE, outcome="failed", started_at_s=999.7, ended_at_s=1061.4, sampled_s=60.0, memory_bytes=5)
 """By the clock of the node, from its prolog to its epilog; slurmctld counts whole seconds."""
@@ -52,6 +52,15 @@ def test_a_run_that_starved_is_one_row_with_its_figures(tmp_path: Path, tellings
     (row,) = rows
     assert (row.outcome, row.memory_bytes, row.granted.share_percent) == ("out_of_memory", 5, 40)
     assert heard[-1] == row
+
+
+def test_a_run_that_starved_unseen_had_the_share_that_was_decided(tmp_path: Path) -> None:
+    """A whole GPU was booked for it in reports; ten seconds on 40 % are what it had."""
+    shared = replace(RECORD.decision, request=GpuRequest(gpu_count=0, mps_thread_percent=40))
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record(replace(RECORD, number=STARVED.number, mode="enforce", decision=shared))
+    ((row,), _), (done, _) = kept(tmp_path, STARVED, STARVED), kept(tmp_path, replace(SECOND_RUN, sampled_s=0.0))
+    assert (row.granted.share_percent, done[0].granted) == (40, SECOND_RUN.granted)
 
 
 def test_the_next_run_of_the_job_is_a_row_of_its_own(tmp_path: Path) -> None:

@@ -25,20 +25,20 @@ def is_new(store: DecisionStore, usage: Usage) -> bool:
     return not any(each.sampled_s and is_same_run(each, usage) for each in known)
 
 
-def count_runs(tally: RunTally, store: DecisionStore, usages: Sequence[Usage]) -> None:
-    """Add to *tally* what *usages* show, which are in *store*."""
+def count_runs(tally: RunTally, store: DecisionStore, usages: Sequence[Usage], least_s: float) -> None:
+    """Add to *tally* what *usages* show, which are in *store*, where sampled for *least_s* or longer."""
     for usage in usages:
         for observed in (each for each in _of_job(store, usage) if _is_same(each.usage, usage)):
             tally.add(observed)
             if is_share_given(observed):
-                tally.add_promise(kept=_is_kept(store, observed))
+                tally.add_promise(kept=_is_kept(store, observed, least_s))
 
 
-def _is_kept(store: DecisionStore, observed: Observation) -> bool | None:
+def _is_kept(store: DecisionStore, observed: Observation, least_s: float) -> bool | None:
     usage = observed.usage
     since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
     history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
-    return next((kept for each, kept in judged(history) if _is_same(each.usage, usage)), None)
+    return next((kept for each, kept in judged(history, least_s) if _is_same(each.usage, usage)), None)
 
 
 def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:

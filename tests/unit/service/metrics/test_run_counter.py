@@ -30,7 +30,7 @@ def take(store: DecisionStore, tally: RunTally, *usages: Usage) -> None:
     """Do as the thread does that collects usage."""
     new = [usage for usage in usages if is_new(store, usage)]
     store.record_usage(usages)
-    count_runs(tally, store, new)
+    count_runs(tally, store, new, 60.0)
 
 
 def test_a_run_that_the_store_has_is_not_counted_again(store: DecisionStore) -> None:
