@@ -52,9 +52,7 @@ def test_what_was_measured_alone_is_what_to_say_next_time() -> None:
     told = replace(RECORD, workload=Workload(alone=Alone(utilization=0.9)))
     assert ask_next(busy, told) == "the same"
     assert ask_next(replace(busy, alone_s=0.0), RECORD) == "the same"
-    assert (
-        ask_next(replace(busy, alone_s=0.85 * busy.sampled_s), RECORD) == "the same"
-    )  # the reports' limit
+    assert ask_next(replace(busy, alone_s=0.85 * busy.sampled_s), RECORD) == "the same"  # the reports' limit
     assert ask_next(replace(busy, granted=Granted(share_percent=40)), RECORD) == "the same"
 
 
