@@ -34,6 +34,17 @@ def _count(shape: Shape) -> int:
     return count
 
 
+def stack(width: int, inner: int, depth: int, length: int) -> ModelGraph:
+    """Return *depth* blocks of products from *width* to *inner* and back, a GELU between: half a transformer."""
+    narrow, wide = (-1, length, width), (-1, length, inner)
+    block = [
+        node("MatMul", [narrow], wide, (width, inner)),
+        node("Gelu", [wide], wide),
+        node("MatMul", [wide], narrow, (inner, width)),
+    ]
+    return chain("stack", block * depth, narrow)
+
+
 def convolution_graph(depth: int = 4, channels: int = 64, pixels: int = 56) -> ModelGraph:
     """Return *depth* blocks of convolution, normalisation and rectifier, a pool and a classifier of 1,000 classes."""
     shape = (-1, channels, pixels, pixels)

@@ -39,6 +39,8 @@ def read_workload(arguments: Mapping[str, Any]) -> Workload:
     share = arguments.get("trainable", 1.0)
     right = _is_number(share) and 0 < share <= 1
     _require(right, "Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share)
+    choice = arguments.get("checkpointing", False)
+    _require(isinstance(choice, bool), "Argument 'checkpointing'", "be True or False", choice)
     workload = Workload(**arguments)
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments

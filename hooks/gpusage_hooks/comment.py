@@ -21,9 +21,9 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "gpusage"),
+    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "checkpointing", "gpusage"),
 )
-TRAINING_KEYS = ("accumulate", "trainable")
+TRAINING_KEYS = ("accumulate", "trainable", "checkpointing")
 """Keys that only training knows."""
 
 _MAXIMUM_COUNT = 10**9
@@ -197,6 +197,7 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         alone=_alone(values),
         accumulate=_converted(values, "accumulate", lambda text: _count("accumulate", text)) or default.accumulate,
         trainable=_converted(values, "trainable", _trainable) or default.trainable,
+        checkpointing=_one_of("checkpointing", values.get("checkpointing", "off"), ("on", "off")) == "on",
     )
 
 

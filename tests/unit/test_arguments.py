@@ -26,6 +26,7 @@ GRAPH = convolution_graph()
         ({"batch_size": 0}, "'batch_size' must be a whole number, at least 1; got 0"),
         ({"accumulate": 0}, "'accumulate' must be a whole number, at least 1; got 0"),
         ({"accumulate": 8, "mode": "infer"}, "'accumulate' must be left out where the mode is not train; got 8"),
+        ({"checkpointing": "on"}, "'checkpointing' must be True or False; got 'on'"),
         ({"trainable": 0}, "'trainable' must be above 0 and at most 1, as 0.02 for 2 %; got 0"),
         ({"mode": "trian"}, "'mode' must be one of train, infer; got 'trian'"),
         ({"batch": 8}, "must be among batch_size, mode, .*; got 'batch'"),

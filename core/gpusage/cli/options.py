@@ -63,6 +63,12 @@ _MANNER_OPTIONS = (
     click.option(
         "--trainable", metavar="SHARE", help="Training: share of the parameters that is trained, 0.02.  [default: 1]"
     ),
+    click.option(
+        "--checkpointing",
+        flag_value="on",
+        default=None,
+        help="Training: activations of repeated blocks are computed once more, not kept.",
+    ),
 )
 
 

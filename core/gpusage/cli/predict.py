@@ -226,5 +226,5 @@ def describe_workload(graph: ModelGraph, run: Workload, *, has_batch: bool = Tru
     shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
     batch = [f"batch {run.batch_size}"] if has_batch else []
     words = [run.mode, *batch, run.precision, *([run.optimizer] if run.mode == "train" else [])]
-    training = [f"{key} {value}" for key, value in training_settings(run).items()]
+    training = [f"{key} {'on' if value is True else value}" for key, value in training_settings(run).items()]
     return ", ".join([*words, *training, *shapes])

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.lowering import Lowering
+from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -142,8 +143,8 @@ class Kernels:
     kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def kernels_of(lowering: Lowering, workload: Workload) -> Kernels:
-    """Return the kernels of one step."""
+def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
+    """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     others = _others(lowering, workload)
     table = np.empty((_Row.COUNT, passes * count + len(others)))
@@ -152,6 +153,9 @@ def kernels_of(lowering: Lowering, workload: Workload) -> Kernels:
     host_counts = [1.0, _host_launches(lowering, forward), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)
+        if checkpoints:
+            forward[_Row.COUNTS] += checkpoints.more_counts(lowering.structure)
+            host_counts[1] = _host_launches(lowering, forward)
         launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
         trained = float(lowering.parameter_tensor_count) * workload.trainable
         launches += trained * _added_share(workload)
@@ -211,7 +215,7 @@ def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
 
 def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
     launches = forward[_Row.LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
-    return float(launches @ lowering.structure.counts)
+    return float(launches @ forward[_Row.COUNTS])
 
 
 def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray, trainable: float) -> None:

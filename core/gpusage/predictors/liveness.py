@@ -16,12 +16,27 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
 from gpusage_hooks.types import ModelGraph, Workload
 
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights and their gradients in fp32."""
+
+
+class Recomputed(NamedTuple):
+    """What a training step keeps whose blocks are computed once more, one entry per node.
+
+    Attributes:
+        saved: What the forward pass leaves.
+        start: The first node of a node's block; itself outside of blocks.
+        present: Whether the node is outside of blocks, or in the last one.
+    """
+
+    saved: FloatArray
+    start: IntArray
+    present: BoolArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +49,7 @@ class Walk:
         live: Outputs between being written and being read last; in the backward pass their gradients live as long.
         gradients: Of the weights of this node and of those after it.
         input_bytes: Of the model's inputs, all together.
+        recomputed: What waits where blocks are computed once more; ``None`` where none is.
     """
 
     stored: FloatArray
@@ -41,12 +57,36 @@ class Walk:
     live: FloatArray
     gradients: FloatArray
     input_bytes: float
+    recomputed: Recomputed | None = None
 
     def training_peak(self) -> float:
         """Return the largest sum of inputs, kept tensors, gradients that flow, and weights' gradients."""
         if not len(self.stored):
             return self.input_bytes
-        return self.input_bytes + float((np.cumsum(self.kept) + self.live + self.gradients).max())
+        return self.input_bytes + float((self.waiting() + self.live + self.gradients).max())
+
+    def waiting(self) -> FloatArray:
+        """Return what of all nodes waits for the backward pass when that is at this node."""
+        waiting: FloatArray = np.cumsum(self.kept)
+        if self.recomputed is None:
+            return waiting
+        saved, start = np.cumsum(self.recomputed.saved), self.recomputed.start
+        before = np.where(start > 0, saved[start - 1] - waiting[start - 1], 0.0)
+        return waiting + before
+
+    def waiting_at(self, index: int) -> FloatArray:
+        """Return what of each node waits when the backward pass is at the node of *index*."""
+        nodes, kept = np.arange(len(self.kept)), self.kept
+        if self.recomputed is not None:
+            kept = np.where(nodes >= self.recomputed.start[index], kept, self.recomputed.saved)
+        return np.where(nodes <= index, kept, 0.0)
+
+    def with_checkpoints(self, checkpoints: Checkpoints | None, structure: Structure) -> Walk:
+        """Return the walk where blocks start from *checkpoints* once more; without blocks nothing less is kept."""
+        if checkpoints is None or not checkpoints.is_found:
+            return self
+        saved = checkpoints.saved(structure, self.stored, self.kept)
+        return replace(self, recomputed=Recomputed(saved, checkpoints.start, checkpoints.present()))
 
     def trained(self, share: float) -> Walk:
         """Return the walk where *share* of the weights has gradients; activations are kept for all, which is most."""
@@ -59,9 +99,11 @@ class Walk:
         return replace(self, gradients=np.full_like(self.gradients, self.gradients.max(initial=0.0)))
 
 
-def step_walk(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Walk:
+def step_walk(
+    graph: ModelGraph, lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None
+) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
-    tensors = walk(graph, lowering, workload.batch_size)
+    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     return tensors.trained(workload.trainable).accumulating(workload.accumulate)
 
 
@@ -189,14 +231,13 @@ def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
     """Return the terms of a training step."""
     structure, classes = lowering.structure, lowering.operator_class
     most, kinds = _read_and_written(lowering)
-    kept_by_class = np.bincount(
-        classes[structure.kind_of_node], weights=tensors.kept, minlength=len(OperatorClass)
-    ).tolist()
+    stored, kept = _counted(tensors)
+    kept_by_class = np.bincount(classes[structure.kind_of_node], weights=kept, minlength=len(OperatorClass)).tolist()
     return TrainingTerms(
         peak=tensors.training_peak(),
         weights=lowering.parameter_count * GRADIENT_BYTES,
         kept=sum(kept_by_class),
-        stored=float(tensors.stored.sum()),
+        stored=float(stored.sum()),
         largest=float(lowering.output_bytes.max(initial=0.0)),
         live=float(tensors.live.max(initial=0.0)),
         sizes=float(lowering.output_bytes.sum()),
@@ -212,8 +253,16 @@ def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
         kept_normalized=kept_by_class[_CLASS.BATCH_NORMALIZATION] + kept_by_class[_CLASS.NORMALIZATION],
         kept_elementwise=kept_by_class[_CLASS.ELEMENTWISE],
         kept_products=kept_by_class[_CLASS.PRODUCT],
-        written_convolutions=float(lowering.output_bytes @ (structure.counts * _CONVOLVES[classes])),
+        written_convolutions=float(stored @ _CONVOLVES[classes][structure.kind_of_node]),
     )
+
+
+def _counted(tensors: Walk) -> tuple[FloatArray, FloatArray]:
+    """Return what of each node is stored and kept; of blocks that are computed once more, one counts in full."""
+    recomputed = tensors.recomputed
+    if recomputed is None:
+        return tensors.stored, tensors.kept
+    return tensors.stored * recomputed.present, np.where(recomputed.present, tensors.kept, recomputed.saved)
 
 
 def _read_and_written(lowering: Lowering) -> tuple[list[float], list[float]]:

@@ -18,6 +18,7 @@ from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.intervals import spread
 from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -84,7 +85,11 @@ def with_context(tensors: MemoryInterval, generation: str) -> MemoryInterval:
 
 
 def tensor_bytes(
-    parameters: MemoryParameters, graph: ModelGraph, lowering: Lowering, workload: Workload
+    parameters: MemoryParameters,
+    graph: ModelGraph,
+    lowering: Lowering,
+    workload: Workload,
+    checkpoints: Checkpoints | None = None,
 ) -> MemoryInterval:
     """Return what a process takes beside the CUDA context, in bytes; no GPU changes it.
 
@@ -93,9 +98,11 @@ def tensor_bytes(
         graph: The model.
         lowering: Of *graph* under *workload*.
         workload: How it is run.
+        checkpoints: From which blocks are computed once more.
     """
     learned = _learned(parameters)
-    tensors = walk(graph, lowering, workload.batch_size).trained(workload.trainable)
+    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
+    tensors = tensors.trained(workload.trainable)
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     if not lowering.train:

@@ -41,7 +41,7 @@ REST = "workspace and allocator"
 def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
     lowering, workload = question.lowering, question.workload
-    tensors = step_walk(question.graph, lowering, workload)
+    tensors = step_walk(question.graph, lowering, workload, question.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
@@ -58,10 +58,10 @@ def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator
     yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
     if not len(tensors.stored):
         return
-    peak = int(np.argmax(np.cumsum(tensors.kept) + tensors.live + tensors.gradients))
+    peak = int(np.argmax(tensors.waiting() + tensors.live + tensors.gradients))
     yield MemoryPart(name="gradients", memory_bytes=float(tensors.gradients[peak]))
     yield MemoryPart(name="gradients of activations", memory_bytes=float(tensors.live[peak]))
-    yield from _by_class("activations", lowering, np.where(np.arange(len(tensors.kept)) <= peak, tensors.kept, 0.0))
+    yield from _by_class("activations", lowering, tensors.waiting_at(peak))
 
 
 def _inference(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:

@@ -27,6 +27,7 @@ from gpusage.predictors.identity import Newest
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
+from gpusage.predictors.manner.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.memory import tensor_bytes, with_context
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
@@ -37,6 +38,10 @@ KEPT_QUESTIONS = 3
 """About one graph."""
 KEPT_GPU_LISTS = 3
 """In one question: a cluster's GPUs, their shares, and one more."""
+NO_BLOCKS = (
+    "The model has no repeated blocks that checkpoints could stand between: all of it is taken to be computed twice, "
+    "and no less to be kept."
+)
 _Run = tuple[Pretrained, Workload]
 
 
@@ -112,9 +117,14 @@ class Question:
         return lower(self.graph, structure, self.workload)
 
     @lazy
+    def checkpoints(self) -> Checkpoints | None:
+        """Where blocks are computed once more; none where the workload has no checkpoints."""
+        return checkpoints_of(self.lowering) if self.workload.checkpointing else None
+
+    @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
-        return kernels_of(self.lowering, self.workload)
+        return kernels_of(self.lowering, self.workload, self.checkpoints)
 
     @lazy
     def work(self) -> Work:
@@ -124,11 +134,12 @@ class Question:
     @lazy
     def tensor_bytes(self) -> MemoryInterval:
         """Peak bytes beside the CUDA context."""
-        return tensor_bytes(self.pretrained.memory, self.graph, self.lowering, self.workload)
+        return tensor_bytes(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
 
     @lazy
     def _doubts(self) -> tuple[str, ...]:
-        return workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
+        doubts = workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
+        return (*doubts, NO_BLOCKS) if self.checkpoints and not self.checkpoints.is_found else doubts
 
     def on(self, gpus: Sequence[Gpu]) -> OnGpus:
         """Return what the workload needs on *gpus*, which are told apart by identity and kept alive with the answer."""

@@ -42,6 +42,7 @@ class Workload:
     Attributes:
         accumulate: Training: steps whose gradients are added up for one update of the weights.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1; the others are frozen.
+        checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
@@ -58,6 +59,7 @@ class Workload:
     alone: Alone = Alone()
     accumulate: int = 1
     trainable: float = 1.0
+    checkpointing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

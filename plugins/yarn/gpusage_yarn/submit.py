@@ -50,6 +50,7 @@ RUN_OPTIONS = (
     "shape",
     "accumulate",
     "trainable",
+    "checkpointing",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

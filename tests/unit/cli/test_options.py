@@ -72,6 +72,9 @@ def test_what_is_known_of_a_share_is_a_wish_of_each_model_that_says_nothing_else
 
 
 def test_how_a_model_is_trained_is_an_option_of_each_model_that_says_nothing_else() -> None:
-    first, second = read_requests(["r.onnx", "s.onnx,accumulate=4"], {"accumulate": 8, "trainable": "0.02"})
+    first, second = read_requests(
+        ["r.onnx", "s.onnx,accumulate=4"], {"accumulate": 8, "trainable": "0.02", "checkpointing": "on"}
+    )
     assert (first.workload.accumulate, second.workload.accumulate) == (8, 4)
     assert (first.workload.trainable, second.workload.trainable) == (0.02, 0.02)
+    assert first.workload.checkpointing is True

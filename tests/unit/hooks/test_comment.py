@@ -143,6 +143,8 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=64'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("trainable=2", "must be a share of the parameters, above 0 and at most 1; got '2'. Write 'trainable=0.02'."),
+        ("checkpointing=yes", "Key 'checkpointing' must be one of on, off; got 'yes'. Write 'checkpointing=on'."),
+        ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
         ("slowdown=nan", "must be a number from 1 to 100"),

@@ -13,23 +13,12 @@ from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import MIB
-from graphs import chain, convolution_graph, node
+from graphs import convolution_graph, stack
 
 A100 = builtin_catalogue().find("a100")
 PLAIN = Workload(batch_size=2, optimizer="adam")
 LORA = Workload(batch_size=2, optimizer="adam", trainable=0.02)
 ACCUMULATING = Workload(batch_size=2, optimizer="adam", accumulate=8)
-
-
-def stack(width: int, inner: int, depth: int, length: int) -> ModelGraph:
-    """Return *depth* blocks of products from *width* to *inner* and back, a GELU between: half a transformer."""
-    narrow, wide = (-1, length, width), (-1, length, inner)
-    block = [
-        node("MatMul", [narrow], wide, (width, inner)),
-        node("Gelu", [wide], wide),
-        node("MatMul", [wide], narrow, (inner, width)),
-    ]
-    return chain("stack", block * depth, narrow)
 
 
 LLAMA_7B = stack(4096, 11008, depth=4, length=128)

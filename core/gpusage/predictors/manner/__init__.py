@@ -1,0 +1,1 @@
+"""What a model's manner of running changes: activation checkpoints, generated tokens."""
