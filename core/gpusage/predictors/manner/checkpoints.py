@@ -36,8 +36,8 @@ class Checkpoints:
 
     def more_counts(self, structure: Structure) -> FloatArray:
         """Return how often nodes of each kind run once more."""
-        twice = self.twice.astype(np.float64)
-        return np.bincount(structure.kind_of_node, weights=twice, minlength=len(structure.counts))
+        kinds = structure.kind_of_node[self.twice]
+        return np.bincount(kinds, minlength=len(structure.counts)).astype(np.float64)
 
     def saved(self, structure: Structure, stored: FloatArray, kept: FloatArray) -> FloatArray:
         """Return what the forward pass leaves of each node's bytes: in a block, what is read behind it.
