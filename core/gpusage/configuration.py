@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 from gpusage_hooks.managers import ManagerSettings
-from gpusage_hooks.types import GenerationRules, Range, Rules, SharingRules, SloRules
+from gpusage_hooks.types import GenerationRules, MoneyRules, Range, Rules, SharingRules, SloRules
 
 SiteMode = Literal["observe", "advise", "enforce"]
 _Settings = TypeVar("_Settings", bound=ManagerSettings)
@@ -65,17 +65,6 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoneySettings:
-    """What GPUs cost the site.
-
-    Attributes:
-        price_per_hour: Of one GPU, by the catalogue's name or an alias of it: ``{ v100 = 3.06 }``.
-    """
-
-    price_per_hour: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that a site can set.
 
@@ -94,14 +83,14 @@ class Configuration:
     daemon: DaemonSettings = DaemonSettings()
     store: StoreSettings = StoreSettings()
     learning: LearningSettings = LearningSettings()
-    money: MoneySettings = MoneySettings()
+    money: MoneyRules = MoneyRules()
     managers: Mapping[str, ManagerSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rules(self) -> Rules:
         """Return what policies act on."""
-        return Rules(sharing=self.sharing, generation=self.generation, slo=self.slo)
+        return Rules(sharing=self.sharing, generation=self.generation, slo=self.slo, money=self.money)
 
     def mode_or(self, unset: SiteMode) -> SiteMode:
         """Return the mode that the site has set, or *unset* where it has set none."""

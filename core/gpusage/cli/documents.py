@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.learning.identity import training_settings
 from gpusage.predictors import speedups
-from gpusage.predictors.intervals import inverse, other_factor, product
+from gpusage.predictors.intervals import inverse, other_factor, product, scaled
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -168,11 +168,6 @@ def _whole(predicted: GpuNeed) -> GpuNeed:
     if predicted.share_percent == WHOLE_PERCENT:
         return predicted
     return replace(predicted, step_time_s=other_factor(predicted.step_time_s, predicted.slowdown))
-
-
-def scaled(figure: Interval, factor: float) -> Interval:
-    """Return *figure*, *factor* times as large."""
-    return Interval(value=figure.value * factor, low=figure.low * factor, high=figure.high * factor)
 
 
 def sample_shape(shape: Shape) -> tuple[int, ...]:

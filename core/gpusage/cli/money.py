@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusage.cli import documents, figures, tables
+from gpusage.policies.deadline import Run, run_of
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import GpuNeed, Interval
 
 if TYPE_CHECKING:
     from gpusage.devices.catalogue import Catalogue
-
-HOUR_S = 3600.0
 
 
 class Bill(NamedTuple):
@@ -44,12 +43,9 @@ def bill_of(needs: Sequence[GpuNeed], steps: int | None, deadline_s: float | Non
             raise RequestError(message)
         return Bill((), (), (), None, None)
     prices = site_prices(catalogue)
-    times_s = tuple(documents.scaled(need.step_time_s, steps) for need in needs)
-    costs = tuple(
-        documents.scaled(time_s, prices[need.gpu] * need.share_percent / 100.0 / HOUR_S) if need.gpu in prices else None
-        for need, time_s in zip(needs, times_s, strict=True)
-    )
-    cheapest = None if deadline_s is None else _cheapest(needs, times_s, costs, deadline_s)
+    runs = [run_of(need, steps, prices.get(need.gpu)) for need in needs]
+    cheapest = None if deadline_s is None else _cheapest(runs, deadline_s)
+    times_s, costs = tuple(run.time_s for run in runs), tuple(run.cost for run in runs)
     return Bill(tuple(need.gpu for need in needs), times_s, costs, deadline_s, cheapest)
 
 
@@ -83,19 +79,13 @@ def _verdict(bill: Bill, *, is_priced: bool) -> str:
     return f"The {kind} GPU on which the run ends {within}, by the upper end: {bill.cheapest}.{prices}"
 
 
-def _cheapest(
-    needs: Sequence[GpuNeed], times_s: Sequence[Interval], costs: Sequence[Interval | None], deadline_s: float
-) -> str | None:
-    """Return the GPU that meets the deadline for least; one without a price counts only where none has a price.
-
-    Without prices, the slowest that is in time is taken to be the cheapest.
-    """
-    rows = zip(needs, times_s, costs, strict=True)
-    in_time = [row for row in rows if row[0].fits and row[1].high <= deadline_s]
-    priced = [(cost.value, need.gpu) for need, _, cost in in_time if cost is not None]
-    if priced or any(cost is not None for cost in costs):
-        return min(priced, default=(0.0, None))[1]
-    return max(((time_s.value, need.gpu) for need, time_s, _ in in_time), default=(0.0, None))[1]
+def _cheapest(runs: Sequence[Run], deadline_s: float) -> str | None:
+    """Return the GPU that meets the deadline for least; one without a price counts only where none has a price."""
+    in_time = (run for run in runs if run.ends_within(deadline_s))
+    first = min(in_time, key=lambda run: run.dearness, default=None)
+    if first is None or (first.cost is None and any(run.cost for run in runs)):
+        return None
+    return first.need.gpu
 
 
 def site_prices(catalogue: Catalogue) -> Mapping[str, float]:

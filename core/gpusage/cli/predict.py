@@ -16,6 +16,7 @@ from gpusage.learning.identity import training_settings
 from gpusage.pages import curves
 from gpusage.policies.place import LIMITING
 from gpusage.predictors.explanation import Explanation, explanation_of
+from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
 
 SCHEMA = "gpusage.predict/1"
@@ -206,7 +207,7 @@ def _figures(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
     yield figures.plain(need.throughput_samples_per_s)
     yield figures.plain(documents.speedup(need, first), "x")
     if steps:
-        yield figures.time(documents.scaled(need.step_time_s, steps))
+        yield figures.time(scaled(need.step_time_s, steps))
 
 
 def describe_model(graph: ModelGraph) -> str:

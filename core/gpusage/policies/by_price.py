@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from gpusage.policies import landing
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
+from gpusage.policies.deadline import latest_step_s
 from gpusage.policies.landing import NO_GPU, shared_places, unshared
 from gpusage.policies.place import admitted, names, not_understood
 from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
@@ -50,7 +51,8 @@ def offered_shares(case: Case) -> tuple[Offer, ...]:
 def limits_of(case: Case) -> Limits:
     """Return how much slower a share may make the job of *case*."""
     serving = case.workload if case.rules.slo.enabled and case.workload.mode == "infer" else None
-    return replace(limits(case.rules.sharing, case.workload.slowdown), serving=serving)
+    within = limits(case.rules.sharing, case.workload.slowdown)
+    return replace(within, serving=serving, latest_step_s=latest_step_s(case))
 
 
 def whole(draft: Decision, reason: str) -> Decision:

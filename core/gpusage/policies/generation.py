@@ -18,7 +18,7 @@ from gpusage_hooks.types import Case, Decision, Interval, Place
 def decide_generation(case: Case, draft: Decision) -> Decision | None:
     """Prefer the oldest generation that is nearly as fast as the fastest; a type that the user named is kept."""
     rules = case.rules.generation
-    if not rules.enabled or case.request.gpu_type is not None:
+    if not rules.enabled or case.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
     fitting = [place for place in admitted(case) if place.need.fits]
     judged = [place for place in fitting if doubt(place) is None]

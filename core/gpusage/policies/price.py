@@ -33,11 +33,13 @@ class Limits:
 
     Attributes:
         serving: The workload whose promised latency the share has to keep; ``None`` where none is.
+        latest_step_s: How long a step may take at the pessimistic end, by the job's deadline; ``None`` without one.
     """
 
     expected: float
     worst: float
     serving: Workload | None = None
+    latest_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,8 @@ def _is_within(slowdown: Interval, within: Limits) -> bool:
 
 
 def _is_kept(offer: Offer, within: Limits) -> bool:
-    return _is_within(offer.slowdown, within) and keeps_promise(offer, within.serving)
+    in_time = within.latest_step_s is None or offer.step_time_s.high <= within.latest_step_s
+    return _is_within(offer.slowdown, within) and in_time and keeps_promise(offer, within.serving)
 
 
 def trouble(offer: Offer, within: Limits) -> str:
@@ -226,6 +229,8 @@ def trouble(offer: Offer, within: Limits) -> str:
         return f"may cost up to {percent(slowdown.high)}{company}, more than {percent(within.worst)}"
     if not keeps_promise(offer, within.serving):
         return f"might break the promised latency{company}"
+    if within.latest_step_s is not None and offer.step_time_s.high > within.latest_step_s:
+        return f"might end after its deadline{company}"
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpusage.policies import by_activity, by_price, by_utilization
+from gpusage.policies.deadline import UNKNOWN_LENGTH, latest_step_s
+from gpusage.policies.landing import whole
 from gpusage_hooks.types import Case, Decision, SharingRule
 
 RULES: Mapping[SharingRule, Callable[[Case, Decision], Decision]] = MappingProxyType(
@@ -18,4 +20,8 @@ def decide_sharing(case: Case, draft: Decision) -> Decision | None:
     rules = case.rules.sharing
     if not rules.enabled or draft.request.gpu_count != 1:
         return None
+    if case.request.deadline_s is not None and latest_step_s(case) is None:
+        return whole(draft, UNKNOWN_LENGTH, __name__)
+    if case.request.deadline_s is not None and rules.rule != "price":
+        return whole(draft, f"it has a deadline, and the rule {rules.rule} predicts no share's speed", __name__)
     return RULES[rules.rule](case, draft)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from gpusage.policies.deadline import decide_deadline
 from gpusage.policies.eligibility import decide_eligibility
 from gpusage.policies.fit import decide_fit
 from gpusage.policies.generation import decide_generation
@@ -18,6 +19,7 @@ POLICIES: Mapping[Stage, Policy] = MappingProxyType(
     {
         "eligibility": decide_eligibility,
         "fit": decide_fit,
+        "deadline": decide_deadline,
         "generation": decide_generation,
         "sharing": decide_sharing,
         "slo": decide_slo,

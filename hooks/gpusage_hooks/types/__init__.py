@@ -14,7 +14,17 @@ from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
 from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, StarvedJob, Submission, Submitter
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
-from gpusage_hooks.types.rules import Binding, Cap, GenerationRules, Range, Rules, SharingRule, SharingRules, SloRules
+from gpusage_hooks.types.rules import (
+    Binding,
+    Cap,
+    GenerationRules,
+    MoneyRules,
+    Range,
+    Rules,
+    SharingRule,
+    SharingRules,
+    SloRules,
+)
 from gpusage_hooks.types.usage import Division, GpuReading, Granted, Outcome, Usage
 from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
@@ -51,6 +61,7 @@ __all__ = [
     "Mode",
     "ModelGraph",
     "ModelRequest",
+    "MoneyRules",
     "Node",
     "NodeKind",
     "Optimizer",

@@ -27,6 +27,7 @@ class GpuRequest:
         host_memory_bytes: Memory that it asks of its node.
         task_count: How many jobs like it may start at once: the tasks of an array.
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
+        deadline_s: In how many seconds it must have ended; ``None`` where it need not.
     """
 
     gpu_count: int
@@ -44,6 +45,7 @@ class GpuRequest:
     host_memory_bytes: int = 0
     task_count: int = 1
     bindable: bool = True
+    deadline_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

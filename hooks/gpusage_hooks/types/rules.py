@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 SharingRule = Literal["price", "utilization", "activity"]
@@ -69,9 +70,21 @@ class SloRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyRules:
+    """What GPUs cost the site.
+
+    Attributes:
+        price_per_hour: Of one GPU, by the catalogue's name or an alias of it: ``{ v100 = 3.06 }``.
+    """
+
+    price_per_hour: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The site's settings that policies act on."""
 
     sharing: SharingRules = SharingRules()
     generation: GenerationRules = GenerationRules()
     slo: SloRules = SloRules()
+    money: MoneyRules = MoneyRules()

@@ -48,7 +48,7 @@ _COLUMN_OF = {
 }
 """The fields that job_submit sees, and where `squeue` shows them."""
 
-_LINE_OF = {"exc_nodes": "ExcNodeList", "ntasks_per_tres": "NtasksPerTRES"}
+_LINE_OF = {"exc_nodes": "ExcNodeList", "ntasks_per_tres": "NtasksPerTRES", "deadline": "Deadline"}
 """What `squeue` of 22.05 does not show; what a user may write into this line concerns that user's job alone."""
 
 _FIRST = (("JobArrayID", 64), ("UserID", 16), ("StateCompact", 4), ("BatchFlag", 4), ("admin_comment", 1100))

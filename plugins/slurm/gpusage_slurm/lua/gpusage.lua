@@ -37,9 +37,10 @@ local INHERITED = {
   "CUDA_MPS_CLIENT_PRIORITY", "CUDA_MPS_SM_PARTITION", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
 }
 
-local CARD = "SLURM_GPUSAGE_CARD" -- the prefix lets it travel whatever --export says
 local DRY_RUN = "SLURM_GPUSAGE_DRY_RUN" -- our filter sets it where --test-only was typed; Slurm does not tell us
-local OTHER_CARD = "GPUSAGE_CARD" -- of a client without our filter, or whose Lua cannot set a variable
+-- What else our cli_filter sends. The prefix SLURM_ lets it travel whatever --export says; a client without our filter, or whose
+-- Lua cannot set a variable, leaves it out.
+local SENT = { "SLURM_GPUSAGE_CARD", "GPUSAGE_CARD", "SLURM_GPUSAGE_DEADLINE", "GPUSAGE_DEADLINE", DRY_RUN }
 
 -- JSON: only what the protocol needs ------------------------------------------------------------------------------
 
@@ -158,6 +159,23 @@ local function variable(job, name)
   return type(value) == "string" and value or ""
 end
 
+-- Return what our cli_filter sent under `name`.
+local function sent(job, name)
+  local value = variable(job, "SLURM_" .. name)
+  return value ~= "" and value or variable(job, name)
+end
+
+-- Return the variable SLURM_EXPORT_ENV without what our cli_filter added to it.
+local function own_export(job)
+  return (variable(job, "SLURM_EXPORT_ENV"):gsub(",GPUSAGE_CARD=[^,]*", ""):gsub(",GPUSAGE_DEADLINE=[^,]*", ""))
+end
+
+-- Return the job's deadline as Slurm reads it, in seconds since 1970: Slurm 22.05 to 26.05 do not show it to job_submit.
+local function deadline(job)
+  local seconds = sent(job, "GPUSAGE_DEADLINE"):match("^%d+$")
+  return seconds and "uts=" .. seconds or ""
+end
+
 -- Return the option in the job's srun lines that a share cannot carry: --cpus-per-gpu, which cli_filter cannot remove.
 function M.script_options(job, script)
   if variable(job, "SLURM_CPUS_PER_GPU") ~= "" then return "cpus-per-gpu" end
@@ -179,8 +197,7 @@ function M.question(job, more)
   for _, name in ipairs(NUMBERS) do
     add(name, number_text(read(job, name)))
   end
-  local user, script, card = read(job, "user_id"), read(job, "script"), variable(job, CARD)
-  if card == "" then card = variable(job, OTHER_CARD) end
+  local user, script, card = read(job, "user_id"), read(job, "script"), sent(job, "GPUSAGE_CARD")
   add("user_id", type(user) == "number" and string.format("%.0f", user) or "")
   script = type(script) == "string" and script or ""
   add("script", script ~= "" and "1" or "0")
@@ -188,7 +205,8 @@ function M.question(job, more)
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
   add("dry_run", variable(job, DRY_RUN) == "1" and "1" or "0")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
-  add("export", variable(job, "SLURM_EXPORT_ENV"):gsub(",GPUSAGE_CARD=[^,]*", ""):sub(1, MAXIMUM_EXPORT_BYTES))
+  add("deadline", deadline(job))
+  add("export", own_export(job):sub(1, MAXIMUM_EXPORT_BYTES))
   return '{"v":1,"manager":"slurm","fields":{' .. table.concat(parts, ",") .. "}" .. (more or "") .. "}\n"
 end
 
@@ -297,12 +315,11 @@ function M.clean(job)
       if variable(job, name) ~= "" then job.environment[name] = "" end
     end
   end
-  for _, name in ipairs({ CARD, OTHER_CARD, DRY_RUN }) do
+  for _, name in ipairs(SENT) do
     if variable(job, name) ~= "" then job.environment[name] = "" end
   end
-  local exported = variable(job, "SLURM_EXPORT_ENV")
-  local plain = exported:gsub(",GPUSAGE_CARD=[^,]*", "")
-  if plain ~= exported then job.environment["SLURM_EXPORT_ENV"] = plain end
+  local plain = own_export(job)
+  if plain ~= variable(job, "SLURM_EXPORT_ENV") then job.environment["SLURM_EXPORT_ENV"] = plain end
 end
 
 -- If the daemon was silent several times in a row, we pause before we ask again, twice as long each time: slurmctld
@@ -399,7 +416,7 @@ function M.submit(job)
       pcall(M.clean, job)
       return log("LuaSocket is missing, so no job is changed; install lua-socket for slurmctld", true)
     end
-    local named = variable(job, CARD) ~= "" or variable(job, OTHER_CARD) ~= "" -- it names a model and did not opt out
+    local named = sent(job, "GPUSAGE_CARD") ~= "" -- it names a model and did not opt out
     local mark, decided = handled(job)
     if mark and (decided or named) then pcall(leave_mark, job, mark) end
   end)

@@ -60,13 +60,26 @@ local function set_variable(name, value)
   return found and pcall(stdlib.setenv, name, value)
 end
 
--- Put `card` where sbatch reads the job's environment. sbatch always sends variables that begin with SLURM_, whatever
--- --export says. Without luaposix only a job that exports all gets a card, because we do not change the user's --export.
-function M.send(options, card)
-  if set_variable("SLURM_GPUSAGE_CARD", card) then return end
+-- Return the job's deadline in seconds since 1970 as text, or nil; Slurm tells it in local time.
+function M.deadline(options)
+  local words = { read(options, "deadline"):match("^(%d%d%d%d)-(%d%d)-(%d%d)T(%d%d):(%d%d):(%d%d)$") }
+  if #words == 0 then return nil end
+  local time = {}
+  for i, name in ipairs({ "year", "month", "day", "hour", "min", "sec" }) do time[name] = tonumber(words[i]) end
+  return string.format("%.0f", os.time(time))
+end
+
+-- Put `card` and `deadline`, which may be nil, where sbatch reads the job's environment. sbatch always sends variables
+-- that begin with SLURM_, whatever --export says. Without luaposix only a job that exports all gets a card, because we
+-- do not change the user's --export.
+function M.send(options, card, deadline)
+  if set_variable("SLURM_GPUSAGE_CARD", card) then
+    if deadline then set_variable("SLURM_GPUSAGE_DEADLINE", deadline) end
+    return
+  end
   local export = read(options, "export")
   if (export == "" or export == "ALL") and not os.getenv("SBATCH_EXPORT") then
-    options["export"] = "ALL,GPUSAGE_CARD=" .. card
+    options["export"] = "ALL,GPUSAGE_CARD=" .. card .. (deadline and ",GPUSAGE_DEADLINE=" .. deadline or "")
   end
 end
 
@@ -74,7 +87,7 @@ function M.sbatch(options)
   local comment = read(options, "comment")
   if comment == "" or not M.concerns(comment) then return end
   local card = M.card(comment, read(options, "chdir"))
-  if card then M.send(options, card) end
+  if card then M.send(options, card, M.deadline(options)) end
 end
 
 -- Return the list `text` without its GPUs, and how many GPUs it names. If it names none, return `text` itself.

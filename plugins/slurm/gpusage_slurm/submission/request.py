@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from gpusage.graphs.card.trouble import SIGN
 from gpusage_hooks import hookimpl
@@ -19,6 +20,7 @@ from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission, Submi
 from gpusage_hooks.units import MIB
 from gpusage_slurm.settings import SLURM
 from gpusage_slurm.submission.constraint import alternatives
+from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
 from gpusage_slurm.submission.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
@@ -57,7 +59,7 @@ def parse_submission(submission: Submission) -> Job | None:
     """Understand what job_submit saw, or what the `#SBATCH` lines of a script say.
 
     Raises:
-        RequestError: The comment is addressed to us and malformed.
+        RequestError: The comment is addressed to us and malformed, or its deadline is over.
     """
     if submission.manager != MANAGER:
         return None
@@ -102,6 +104,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         host_memory_bytes=_host_memory_bytes(fields),
         task_count=array_task_count(fields.get("array_inx", "")),
         bindable=_is_bindable(fields),
+        deadline_s=_deadline_s(fields.get("deadline", "")),
     )
 
 
@@ -149,6 +152,10 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) 
         "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
     }
     return times[field] * sum(resource.count or 0 for name, resource in gpus if name == field)
+
+
+def _deadline_s(text: str) -> int | None:
+    return seconds_left(text, datetime.now()) if text else None  # noqa: DTZ005 - Slurm's times are of the host's clock
 
 
 def _cpu_count(fields: Mapping[str, str]) -> int:

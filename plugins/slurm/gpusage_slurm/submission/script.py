@@ -62,6 +62,7 @@ _PLAIN = MappingProxyType(
         "cores-per-socket": "cores_per_socket",
         "threads-per-core": "threads_per_core",
         "extra-node-info": "cores_per_socket",
+        "deadline": "deadline",
     }
 )
 _MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu"})

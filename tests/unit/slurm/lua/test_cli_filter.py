@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ def stand_in(tmp_path: Path, body: str) -> Path:
 def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float = 10) -> str:
     stand_in_posix = (
         "local set\n  package.preload['posix.stdlib'] = function()"
-        + (" return { setenv = function(n, v) set = n .. '=' .. v end }" if posix else " error('none here')")
+        + (
+            " return { setenv = function(n, v) set = (set and set .. ' ' or '') .. n .. '=' .. v end }"
+            if posix
+            else " error('none here')"
+        )
         + " end\n"
     )
     block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s))
@@ -183,6 +188,21 @@ def test_without_luaposix_the_users_own_export_stays(drive: Drive, tmp_path: Pat
     command = stand_in(tmp_path, "echo QUJD")
     report = drive(sbatch(command, f"{{ type = 'sbatch', comment = 'r.onnx', {export} }}"))
     assert report["export"] == expected
+
+
+@pytest.mark.parametrize(
+    ("deadline", "sent"),
+    [("2026-12-24T18:00:05", True), ("Unknown", False), ("24 Dec 18:00", False)],  # SLURM_TIME_FORMAT changes it
+)
+def test_the_deadline_travels_beside_the_card_in_seconds_since_1970(
+    drive: Drive, tmp_path: Path, deadline: str, *, sent: bool
+) -> None:
+    options = f"{{ type = 'sbatch', comment = 'r.onnx', deadline = {quoted(deadline)} }}"
+    seconds = f"{datetime(2026, 12, 24, 18, 0, 5).timestamp():.0f}"  # noqa: DTZ001 - Slurm's is of the host's clock
+    with_posix = drive(sbatch(stand_in(tmp_path, "echo QUJD"), options, posix=True))
+    assert with_posix["set"] == "SLURM_GPUSAGE_CARD=QUJD" + f" SLURM_GPUSAGE_DEADLINE={seconds}" * sent
+    without = drive(sbatch(tmp_path / "it's a $folder" / "gpusage", options))
+    assert without["export"] == "ALL,GPUSAGE_CARD=QUJD" + f",GPUSAGE_DEADLINE={seconds}" * sent
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ SUBMIT = """
     per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.SLURM_GPUSAGE_CARD,
     cap = job.environment.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, export = job.environment.SLURM_EXPORT_ENV,
     owner = job.environment.GPUSAGE_JOB, pipe = job.environment.CUDA_MPS_PIPE_DIRECTORY,
+    deadlines = (job.environment.SLURM_GPUSAGE_DEADLINE or "") .. (job.environment.GPUSAGE_DEADLINE or ""),
     preload = job.environment.LD_PRELOAD, priority = job.priority, partition = job.partition,
   }
 """
@@ -147,6 +148,27 @@ def test_a_client_without_our_filter_may_send_a_card_under_its_plain_name(drive:
         drive(submit(tmp_path / "s", job))
     fields = json.loads(questions[0])["fields"]
     assert (fields["card"], fields["export"]) == ("QUJD", "ALL,X=1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "deadline"),
+    [
+        ("SLURM_GPUSAGE_DEADLINE = '1800000000'", "uts=1800000000"),
+        ("GPUSAGE_DEADLINE = '1800000000', SLURM_EXPORT_ENV = 'ALL,GPUSAGE_CARD=QUJD,GPUSAGE_DEADLINE=18,X=1'",
+         "uts=1800000000"),
+        ("SLURM_GPUSAGE_DEADLINE = 'soon'", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_deadline_that_our_filter_sent_is_in_the_question_and_no_longer_in_the_job(
+    drive: Drive, tmp_path: Path, environment: str, deadline: str
+) -> None:
+    with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
+        report = drive(submit(tmp_path / "s", f"{{ environment = {{ {environment} }} }}"))
+    fields = json.loads(questions[0])["fields"]
+    assert fields["deadline"] == deadline
+    assert fields["export"] in ("", "ALL,X=1")
+    assert report["deadlines"] == ""
 
 
 def test_a_direct_srun_and_a_heterogeneous_component_are_told_apart(drive: Drive, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Which GPUs end a job by its deadline, and the cheapest of them.
+
+A run counts from now on, by the pessimistic end of its time: nobody knows how long the job will wait.
+
+Invariants:
+
+1. A deadline only makes a job prefer GPUs, or keeps its GPU whole. It never holds the job to a type.
+2. Where the length of the run is not known, nothing makes the job slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpusage.policies.place import admitted, doubt, names
+from gpusage.predictors.intervals import scaled
+from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
+
+HOUR_S = 3600.0
+WHOLE_PERCENT = 100
+UNKNOWN_LENGTH = "it has a deadline, and how long it runs is not known: say how many steps it has, steps=100000"
+
+
+class Run(NamedTuple):
+    """One run on one GPU, or a share of it.
+
+    Attributes:
+        cost: By the site's price; ``None`` where the GPU has none.
+    """
+
+    need: GpuNeed
+    time_s: Interval
+    cost: Interval | None
+
+    @property
+    def dearness(self) -> tuple[bool, float]:
+        """Return what to sort by: those with a price first, and of those without one the slowest."""
+        return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
+
+    def ends_within(self, deadline_s: float) -> bool:
+        """Tell whether it surely ends within *deadline_s* seconds."""
+        return self.need.fits and self.time_s.high <= deadline_s
+
+
+def run_of(need: GpuNeed, steps: int, price_per_hour: float | None) -> Run:
+    """Return the run of *steps* with *need*; *price_per_hour* is the whole GPU's."""
+    time_s = scaled(need.step_time_s, steps)
+    if price_per_hour is None:
+        return Run(need, time_s, None)
+    return Run(need, time_s, scaled(time_s, price_per_hour * need.share_percent / WHOLE_PERCENT / HOUR_S))
+
+
+def price(gpu: Gpu, price_per_hour: Mapping[str, float]) -> float | None:
+    """Return the site's price of an hour of *gpu*, by its name of the catalogue or an alias; ``None`` for none."""
+    called = {name.casefold() for name in (gpu.name, *gpu.aliases)}
+    return next((cost for name, cost in price_per_hour.items() if name.casefold() in called), None)
+
+
+def latest_step_s(case: Case) -> float | None:
+    """Return how long a step may take for the job of *case* to end by its deadline; ``None`` where that is open."""
+    deadline_s, steps = case.request.deadline_s, case.workload.steps
+    return deadline_s / steps if deadline_s is not None and steps else None
+
+
+def decide_deadline(case: Case, draft: Decision) -> Decision | None:
+    """Prefer the cheapest GPU type with room on which the run ends in time; where none has room, all such types."""
+    if latest_step_s(case) is None or case.request.gpu_type is not None or not case.rules.generation.enabled:
+        return None
+    where = [place for place in admitted(case) if place.need.fits and doubt(place) is None]
+    runs = _runs(case, where)
+    kept = [place for place in where if runs[place.name].ends_within(case.request.deadline_s or 0)]
+    if not where or (len(kept) == len(where) and not any(run.cost for run in runs.values())):
+        return None
+    if not kept:
+        fastest = min(where, key=lambda place: place.need.step_time_s.value)
+        reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest"
+        return _preferring(draft, [fastest], reason)
+    ordered = sorted(kept, key=lambda place: runs[place.name].dearness)
+    roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]
+    if not roomy:
+        return _preferring(draft, ordered, f"ends by its deadline on {names(ordered)}")
+    kind = "slowest" if runs[roomy[0].name].cost is None else "cheapest"
+    return _preferring(draft, roomy, f"{names(roomy)} is the {kind} with room now that ends it by its deadline")
+
+
+def _runs(case: Case, where: Sequence[Place]) -> Mapping[str, Run]:
+    """Return the run of the job at each of *where*, by the place's name."""
+    prices, steps = case.rules.money.price_per_hour, case.workload.steps or 0
+    return {place.name: run_of(place.need, steps, price(place.gpu, prices)) for place in where}
+
+
+def _preferring(draft: Decision, wished: Sequence[Place], reason: str) -> Decision | None:
+    """Return *draft* with the preference for *wished*; ``None`` where none of them can be asked for."""
+    preferred = tuple(dict.fromkeys(place.name for place in wished if place.pool.feature is not None))
+    if not preferred:
+        return None
+    request = replace(draft.request, preferred_gpus=preferred)
+    return replace(draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=wished[0].need)
