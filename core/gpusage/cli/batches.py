@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from gpusage.batch_search import largest_batches
-from gpusage.cli import documents, options, shares
+from gpusage.cli import options, shares
+from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, ModelRequest, Workload
 
 if TYPE_CHECKING:
@@ -124,4 +125,4 @@ def _largest(graph: ModelGraph, run: Workload, needs_of: Callable[[int], tuple[G
 
 def _scaled(need: GpuNeed, factor: float) -> GpuNeed:
     """Return *need* with *factor* times the samples in a step, at the same samples a second."""
-    return replace(need, step_time_s=documents.scaled(need.step_time_s, factor))
+    return replace(need, step_time_s=scaled(need.step_time_s, factor))
