@@ -22,6 +22,7 @@ from gpusage_hooks.types import STAGES, Case, Gpu, GpuNeed, Known, ModelGraph
 
 __all__ = [
     "CHECKS",
+    "check_cluster_reader",
     "check_colocation",
     "check_commands",
     "check_decision",
@@ -29,6 +30,7 @@ __all__ = [
     "check_gpus",
     "check_graph",
     "check_interval",
+    "check_jobs_reader",
     "check_knowledge",
     "check_listener",
     "check_manager",
@@ -193,6 +195,18 @@ def check_observer(function: Hook) -> None:
     require(answer is None, f"observe_cluster must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
+def check_cluster_reader(function: Hook) -> None:
+    """Check a reader of configurations: a file of nobody's is left to others."""
+    answer = sound_answer("read_cluster", function, path=samples.NO_FILE, catalogue=samples.catalogue())
+    require(answer is None, f"read_cluster must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
+
+
+def check_jobs_reader(function: Hook) -> None:
+    """Check a reader of accounting: a file of nobody's is left to others."""
+    answer = sound_answer("read_past_jobs", function, path=samples.NO_FILE)
+    require(answer is None, f"read_past_jobs must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
+
+
 def check_finder(function: Hook) -> None:
     """Check an adapter's finder: another manager is left to others."""
     question = {"manager": samples.MANAGER, "job_id": "sample:1", "user": "", "context": samples.context()}
@@ -293,6 +307,8 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "parse_submission": check_parser,
     "render_decision": check_renderer,
     "observe_cluster": check_observer,
+    "read_cluster": check_cluster_reader,
+    "read_past_jobs": check_jobs_reader,
     "find_jobs": check_finder,
     "shared_jobs": check_sharers,
     "turn_back": check_turning,

@@ -44,6 +44,8 @@ MANAGER = "no-such-manager"
 """No adapter is for it: every adapter must leave it to others."""
 DEVICE = "GPU-00000000-no-such-gpu"
 """No machine has it."""
+NO_FILE = "no/such/file"
+"""Nobody wrote it."""
 
 
 def graph() -> ModelGraph:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pluggy
 
-from gpusage_hooks.managers import Context, Manager
+from gpusage_hooks.managers import Context, GpuCatalogue, Manager
 from gpusage_hooks.types import (
     Case,
     Cluster,
@@ -26,6 +26,7 @@ from gpusage_hooks.types import (
     Known,
     MarkedJob,
     ModelGraph,
+    PastJob,
     Rendered,
     Stage,
     StarvedJob,
@@ -178,6 +179,37 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
     Raises:
         RequestError: The manager does not answer.
+    """
+
+
+@hookspec(firstresult=True)
+def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
+    """Read a workload manager's own configuration, on a machine where it need not run; first answer wins.
+
+    Args:
+        path: Of the file that a user names.
+        catalogue: The GPUs that gpusage knows.
+
+    Returns:
+        What it describes, all of it free; ``None`` where the file is not this manager's.
+
+    Raises:
+        RequestError: The file is this manager's, and cannot be read or understood.
+    """
+
+
+@hookspec(firstresult=True)
+def read_past_jobs(path: str) -> Sequence[PastJob] | None:
+    """Read what a workload manager's accounting printed of jobs that ended; first answer wins.
+
+    Args:
+        path: Of the file that a user names.
+
+    Returns:
+        The jobs that had GPUs, in any order; ``None`` where the file is not this manager's.
+
+    Raises:
+        RequestError: The file is this manager's, and cannot be read or understood.
     """
 
 

@@ -45,6 +45,8 @@ ASKED: Mapping[str, Callable[[Hooks], Any]] = {
         samples.context(),  # type: ignore[arg-type]
     ),
     "observe_cluster": lambda hooks: hooks.observe_cluster("pbs", samples.context()),
+    "read_cluster": lambda hooks: hooks.read_cluster("site/pbs_nodes", samples.catalogue()),
+    "read_past_jobs": lambda hooks: hooks.read_past_jobs("site/pbs_log"),
     "find_jobs": lambda hooks: hooks.find_jobs("pbs", "", "ada", samples.context()),
     "shared_jobs": lambda hooks: hooks.shared_jobs("pbs", ("waiting",), samples.context()),
     "turn_back": lambda hooks: hooks.turn_back(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]

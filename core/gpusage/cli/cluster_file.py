@@ -72,7 +72,7 @@ def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple
         RequestError: The file is not a cluster.
     """
     if path is not None:
-        return read_cluster(path, manager.name, advisor.catalogue), "file"
+        return any_cluster(path, manager.name, advisor), "file"
     try:
         cluster = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
         trouble = f"There is no {manager.title} on this host."
@@ -99,6 +99,16 @@ def example_cluster(manager: str, catalogue: Catalogue) -> Cluster:
         for name, count in EXAMPLE_POOLS
     ]
     return Cluster(manager=manager, version="", pools=tuple(pools))
+
+
+def any_cluster(path: Path, manager: str, advisor: Advisor) -> Cluster:
+    """Return the cluster that the file at *path* describes, in our own form or in a workload manager's.
+
+    Raises:
+        RequestError: As `read_cluster`.
+    """
+    theirs = advisor.hooks.read_cluster(str(path), advisor.catalogue)
+    return read_cluster(path, manager, advisor.catalogue) if theirs is None else theirs
 
 
 def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:

@@ -18,7 +18,7 @@ from gpusage.plugins.implementation import Implementation
 from gpusage.plugins.plugin import Plugin
 from gpusage_hooks import specs
 from gpusage_hooks.errors import PluginError
-from gpusage_hooks.managers import Context, Manager
+from gpusage_hooks.managers import Context, GpuCatalogue, Manager
 from gpusage_hooks.types import (
     Case,
     Cluster,
@@ -34,6 +34,7 @@ from gpusage_hooks.types import (
     Known,
     MarkedJob,
     ModelGraph,
+    PastJob,
     Rendered,
     Stage,
     StarvedJob,
@@ -124,6 +125,14 @@ class Hooks:
     def observe_cluster(self, manager: str, context: Context) -> Cluster | None:
         """Ask a workload manager what it has."""
         return self._first(specs.observe_cluster, manager=manager, context=context)
+
+    def read_cluster(self, path: str, catalogue: GpuCatalogue) -> Cluster | None:
+        """Read a workload manager's own configuration."""
+        return self._first(specs.read_cluster, path=path, catalogue=catalogue)
+
+    def read_past_jobs(self, path: str) -> Sequence[PastJob] | None:
+        """Read what a workload manager's accounting printed of jobs that ended."""
+        return self._first(specs.read_past_jobs, path=path)
 
     def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
         """Find jobs of a workload manager, by id or by user."""

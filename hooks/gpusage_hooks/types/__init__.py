@@ -12,7 +12,7 @@ from gpusage_hooks.types.decisions import STAGES, Case, Code, Decision, Decision
 from gpusage_hooks.types.figures import Interval, MemoryInterval
 from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
-from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, StarvedJob, Submission, Submitter
+from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, PastJob, StarvedJob, Submission, Submitter
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
 from gpusage_hooks.types.rules import (
     Binding,
@@ -66,6 +66,7 @@ __all__ = [
     "NodeKind",
     "Optimizer",
     "Outcome",
+    "PastJob",
     "Place",
     "Precision",
     "Price",

@@ -31,6 +31,29 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """One job that ended, as a workload manager's accounting has it.
+
+    Attributes:
+        submitted_at_s: Seconds since 1970.
+        duration_s: How long it ran.
+        gpu_count: Whole GPUs, at least 1; a job that held a share counts as one for a GPU.
+        gpu_type: The site's name of the type on which it ran, ``None`` where it is not known.
+        model: As its user named it, with options: ``resnet50.onnx,batch=64``.
+        time_limit_s: ``None`` where it had none.
+    """
+
+    job_id: str
+    user: str
+    submitted_at_s: float
+    duration_s: float
+    gpu_count: int
+    gpu_type: str | None = None
+    model: str | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
     """Who submits a job, and under what name: with the model, what tells that a job comes again.
 

@@ -31,6 +31,7 @@ Examples:
   gpusage simulate --generate 5000
   gpusage simulate --jobs trace.csv --cluster cluster.toml --policy slots --policy price -o page.html
   gpusage simulate --jobs trace.csv --cluster cluster.toml --draw-models --json
+  gpusage simulate --from-sacct month.txt --cluster /etc/slurm/slurm.conf --draw-models
 """
 PROFILE_EXAMPLE = """\b
 Examples:
@@ -150,10 +151,16 @@ def profile() -> None:
     help="CSV or Parquet file with Helios's or Philly's columns.  [default: jobs drawn by chance]",
 )
 @click.option(
+    "--from-sacct",
+    "accounting_file",
+    type=click.Path(path_type=Path),
+    help="In place of --jobs: what 'sacct --parsable2' printed (docs/simulator.md has the command).",
+)
+@click.option(
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="JSON or TOML file, as for 'gpusage validate'.  [default: an example]",
+    help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example]",
 )
 @click.option("--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="[default: four of them]")
 @click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")

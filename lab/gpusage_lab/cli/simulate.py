@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,18 @@ from rich.progress import Progress
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import tables
-from gpusage.cli.cluster_file import example_cluster, read_cluster
+from gpusage.cli.cluster_file import any_cluster, example_cluster
 from gpusage.whole_file import write_whole
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.simulator.comparison import COLUMNS, page, row
 from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import Fleet, fleet_of
+from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
 from gpusage_lab.simulator.result import Result
 from gpusage_lab.simulator.scenario import POLICIES, USUAL, Scenario, scenario_of
-from gpusage_lab.simulator.trace import read_trace
+from gpusage_lab.simulator.trace import Trace, past_rows, read_trace, trace_of
 
 SCHEMA = "gpusage.simulation/1"
 MANAGER = "simulated"
@@ -35,6 +35,7 @@ MANAGER = "simulated"
 
 def compare(
     jobs_file: Path | None,
+    accounting_file: Path | None,
     cluster_file: Path | None,
     output: Path | None,
     *,
@@ -42,13 +43,17 @@ def compare(
     **how: Any,  # noqa: ANN401 - click's
 ) -> None:
     """Simulate each policy on the same jobs, and show the figures side by side."""
-    if jobs_file is not None and how["generate"] is not None:
-        message = "Jobs must come from --jobs or from --generate; got both. Leave one out."
+    sources = {"--jobs": jobs_file, "--from-sacct": accounting_file, "--generate": how["generate"]}
+    named = [name for name, value in sources.items() if value is not None]
+    if len(named) > 1:
+        message = f"Jobs must come from one of {', '.join(sources)}; got {' and '.join(named)}. Leave all but one out."
         raise click.UsageError(message)
     advisor = make_advisor()
-    fleet = _fleet(cluster_file, advisor)
-    jobs, notes = _jobs(jobs_file, fleet, how)
-    folder = jobs_file.parent if jobs_file is not None else Path()
+    fleet, undivided = _fleet(cluster_file, advisor)
+    trace = _trace(jobs_file, accounting_file, fleet, advisor)
+    jobs, notes = _drawn(fleet, how) if trace is None else _jobs(trace, how)
+    notes += undivided
+    folder = (jobs_file or accounting_file or Path("-")).parent
     scenario = scenario_of(jobs, fleet, advisor, folder, how["seed"])
     results = _results(scenario, how["policies"] or USUAL, how["workers"])
     notes = [*notes, *_assumptions(scenario)]
@@ -63,30 +68,46 @@ def compare(
     tables.show("", *notes)
 
 
-def _fleet(path: Path | None, advisor: Advisor) -> Fleet:
+def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, list[str]]:
+    """Return the GPUs, with what is to be said of how they are divided."""
     catalogue = advisor.catalogue
-    cluster = example_cluster(MANAGER, catalogue) if path is None else read_cluster(path, MANAGER, catalogue)
-    fleet = fleet_of(cluster, catalogue)
+    cluster = example_cluster(MANAGER, catalogue) if path is None else any_cluster(path, MANAGER, advisor)
+    installed, undivided = as_if_installed(cluster)
+    fleet = fleet_of(installed, catalogue)
     if not fleet.types:
         message = f"Cluster file {str(path)!r} must have a pool with at least one GPU; got none. Add one."
         raise RequestError(message)
-    return fleet
+    if not undivided:
+        return fleet, []
+    return fleet, [f"GPUs of {', '.join(undivided)} are not divided today; here they are, into {SHARES} shares each."]
 
 
-def _jobs(path: Path | None, fleet: Fleet, how: dict[str, Any]) -> tuple[Jobs, list[str]]:
-    """Return the jobs, with what is to be said of where they come from."""
-    if path is None:
-        count = how["generate"] or 1000
-        return generated(count, drawn_kinds(), fleet, how["seed"], how["load"]), [
-            f"The jobs are drawn by chance, seed {how['seed']}; --jobs FILE takes your own."
-        ]
-    trace = read_trace(path, fleet)
+def _trace(jobs_file: Path | None, accounting_file: Path | None, fleet: Fleet, advisor: Advisor) -> Trace | None:
+    """Return the jobs of the file that is named, ``None`` where none is."""
+    if accounting_file is None:
+        return None if jobs_file is None else read_trace(jobs_file, fleet)
+    past = advisor.hooks.read_past_jobs(str(accounting_file))
+    if past is None:
+        rule = "a readable file that a workload manager's accounting printed, such as 'sacct --parsable2'"
+        message = f"File {str(accounting_file)!r} must be {rule}; got another. Other files go with --jobs."
+        raise RequestError(message)
+    return trace_of(past_rows(past), str(accounting_file), fleet)
+
+
+def _drawn(fleet: Fleet, how: dict[str, Any]) -> tuple[Jobs, list[str]]:
+    """Return jobs drawn by chance, and says so."""
+    jobs = generated(how["generate"] or 1000, drawn_kinds(), fleet, how["seed"], how["load"])
+    return jobs, [f"The jobs are drawn by chance, seed {how['seed']}; --jobs FILE takes your own."]
+
+
+def _jobs(trace: Trace, how: dict[str, Any]) -> tuple[Jobs, list[str]]:
+    """Return the jobs of *trace*, with what is to be said of them."""
     jobs, notes = trace.jobs, []
     if trace.left_out:
         notes.append(f"{trace.left_out} jobs of the file asked for no GPU or never ran; they are left out.")
     if how["draw_models"]:
-        jobs = replace(jobs, kinds=with_drawn_models(jobs.kinds, how["seed"]))
-        notes.append("Jobs without a model have one drawn by chance, one for each GPU type that jobs ask for.")
+        jobs = with_drawn_models(jobs, how["seed"])
+        notes.append("Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs.")
     return jobs, notes
 
 

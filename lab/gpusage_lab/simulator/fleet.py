@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.types import Cluster, Gpu, GpuPool
+
+SHARES = 100
+"""Of a GPU, as the documentation for sites has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,27 @@ def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
     """Return the GPUs of *cluster*; its pools without GPUs are left out."""
     types = tuple(_type_of(pool, catalogue) for pool in cluster.pools if pool.gpu_count > 0)
     return Fleet(types=types, cluster=cluster)
+
+
+def as_if_installed(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
+    """Return *cluster* as a site that installs gpusage has it, and the types that it does not divide today.
+
+    Each of its GPUs of a known type counts `SHARES`, and a feature holds a job to the type. Slices stay as they are.
+    Partitions are left out: no job of a trace names one.
+    """
+    undivided = tuple(pool.site_type for pool in cluster.pools if _may_be_divided(pool))
+    pools = (_divided(pool) if _may_be_divided(pool) else pool for pool in cluster.pools)
+    everywhere = (replace(pool, partitions=(), node_kinds=()) for pool in pools)
+    return replace(cluster, pools=tuple(everywhere), default_partition=None), undivided
+
+
+def _may_be_divided(pool: GpuPool) -> bool:
+    return pool.mps_per_gpu is None and pool.gpu is not None and ":" not in pool.gpu
+
+
+def _divided(pool: GpuPool) -> GpuPool:
+    feature = pool.exact_feature or pool.feature or pool.site_type
+    return replace(pool, mps_per_gpu=SHARES, feature=feature, exact_feature=feature)
 
 
 def _type_of(pool: GpuPool, catalogue: Catalogue) -> GpuType:

@@ -15,7 +15,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
-from gpusage_lab.simulator.jobs import Kind
+from gpusage_lab.simulator.jobs import Jobs, Kind
 from gpusage_lab.zoo.cards import load_zoo
 
 WORKLOADS = tuple(Workload(batch_size=batch, precision="fp16") for batch in (16, 64))
@@ -104,10 +104,27 @@ def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workl
     return advisor.read(options.beside(folder, request.model), dict(request.workload.shape)), request.workload
 
 
-def with_drawn_models(kinds: Sequence[Kind], seed: int) -> tuple[Kind, ...]:
-    """Return *kinds*, where one without a model has one that is drawn from those of generated jobs."""
-    generator = np.random.default_rng(seed)
-    return tuple(
-        kind if kind.model is not None else replace(drawn_kinds(kind.gpu_type)[generator.integers(len(drawn_kinds()))])
-        for kind in kinds
-    )
+def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
+    """Return *jobs*, where those without a model have one of those of generated jobs.
+
+    A user's jobs for one GPU type and number of GPUs have the same one: people run what they ran before.
+    """
+    models, generator = drawn_kinds(), np.random.default_rng(seed)
+    numbers: dict[Kind, int] = {}
+    drawn: dict[tuple[int, int, int], int] = {}
+    kind = jobs.kind.copy()
+    for job, group in enumerate(zip(jobs.user.tolist(), jobs.kind.tolist(), jobs.gpu_count.tolist(), strict=True)):
+        before = jobs.kinds[group[1]]
+        if before.model is not None:
+            continue
+        if group not in drawn:
+            new = replace(models[generator.integers(len(models))], gpu_type=before.gpu_type)
+            drawn[group] = numbers.setdefault(new, len(jobs.kinds) + len(numbers))
+        kind[job] = drawn[group]
+    return _of_used_kinds(replace(jobs, kind=kind, kinds=(*jobs.kinds, *numbers)))
+
+
+def _of_used_kinds(jobs: Jobs) -> Jobs:
+    """Return *jobs* without kinds that none of them is of."""
+    used, kind = np.unique(jobs.kind, return_inverse=True)
+    return replace(jobs, kind=kind.astype(np.int32), kinds=tuple(jobs.kinds[place] for place in used))

@@ -19,6 +19,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import PastJob
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Jobs, Kind
 
@@ -84,6 +85,24 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
     except UnicodeDecodeError as error:
         message = f"Jobs file {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
         raise RequestError(message) from error
+
+
+def past_rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
+    """Yield the jobs of a workload manager's accounting as rows, each with its number."""
+    for number, job in enumerate(jobs, start=1):
+        yield (
+            number,
+            {
+                "job_id": job.job_id,
+                "user": job.user,
+                "submit_time": job.submitted_at_s,
+                "duration": job.duration_s,
+                "gpu_num": job.gpu_count,
+                "gpu_type": job.gpu_type,
+                "model": job.model,
+                "time_limit": job.time_limit_s,
+            },
+        )
 
 
 def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet) -> Trace:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from gpusage_hooks import hookimpl
-from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster, JobState, MarkedJob, StarvedJob, Usage
+from gpusage_hooks.managers import Context, GpuCatalogue, Manager
+from gpusage_hooks.types import Cluster, JobState, MarkedJob, PastJob, StarvedJob, Usage
 from gpusage_slurm.settings import SLURM
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import MANAGER, parse_submission
@@ -20,6 +20,8 @@ __all__ = [
     "find_jobs",
     "observe_cluster",
     "parse_submission",
+    "read_cluster",
+    "read_past_jobs",
     "render_decision",
     "rescue",
     "shared_jobs",
@@ -46,6 +48,30 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     from gpusage_slurm.cluster import observing  # noqa: PLC0415 - what lists commands starts faster
 
     return observing.observe_cluster(context.catalogue)
+
+
+@hookimpl(trylast=True)
+def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
+    """Read a slurm.conf.
+
+    Raises:
+        RequestError: It has no GPUs, or cannot be understood.
+    """
+    from gpusage_slurm.cluster import written  # noqa: PLC0415 - what lists commands starts faster
+
+    return written.written_cluster(path, catalogue)
+
+
+@hookimpl(trylast=True)
+def read_past_jobs(path: str) -> Sequence[PastJob] | None:
+    """Read what `sacct` printed.
+
+    Raises:
+        RequestError: It is sacct's, and a column is missing, or a cell is not what sacct writes.
+    """
+    from gpusage_slurm import trace  # noqa: PLC0415 - as above
+
+    return trace.read_past_jobs(path)
 
 
 @hookimpl(trylast=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import click
 
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import PastJob
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 NEEDED = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
@@ -22,32 +24,47 @@ COMMAND = f"sacct --allusers --allocations --parsable2 --format={','.join((*NEED
 COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num", "gpu_type", "model")
 SECONDS = 60
 MODEL = "model="
+LONGEST_HEAD = 4096
 
 
 def print_trace(sacct_file: Path) -> None:
     """Print the jobs of a file that `sacct` wrote, as CSV for `gpusage simulate`."""
+    click.echo(trace_of(_text(sacct_file), str(sacct_file)), nl=False)
+
+
+def read_past_jobs(path: str) -> Sequence[PastJob] | None:
+    """Return the jobs of the file at *path*; ``None`` where its first line is not of ``sacct --parsable2``.
+
+    Raises:
+        RequestError: As `past_jobs`.
+    """
     try:
-        text = sacct_file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        message = f"File {str(sacct_file)!r} must be readable; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    click.echo(trace_of(text, str(sacct_file)), nl=False)
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            head = file.readline(LONGEST_HEAD)
+    except OSError:
+        return None  # whoever reads it next says so
+    return [*past_jobs(_text(Path(path)), path)] if NEEDED[0] in head.rstrip("\n").split("|") else None
 
 
 def trace_of(text: str, origin: str) -> str:
     """Return the jobs of *text*, what ``sacct --parsable2`` printed, as CSV with a line of names.
 
     Raises:
-        RequestError: A column is missing, or a cell is not what sacct writes.
+        RequestError: As `past_jobs`.
     """
     page = io.StringIO(newline="")
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_rows(text, origin))
+    writer.writerows(_row(job) for job in past_jobs(text, origin))
     return page.getvalue()
 
 
-def _rows(text: str, origin: str) -> Iterator[tuple[str, ...]]:
+def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
+    """Yield the jobs of *text*, what ``sacct --parsable2`` printed, that ran on GPUs.
+
+    Raises:
+        RequestError: A column is missing, or a cell is not what sacct writes.
+    """
     lines = text.splitlines()
     names = lines[0].split("|") if lines else []
     missing = [name for name in NEEDED if name not in names]
@@ -62,27 +79,58 @@ def _rows(text: str, origin: str) -> Iterator[tuple[str, ...]]:
             rule = f"Line {number} of {origin!r} must have {len(names)} cells; got {len(cells)}."
             message = f"{rule} Write the file with: {COMMAND}"
             raise RequestError(message)
-        row = _row(cells, f"{origin}, line {number}")
-        if row is not None:
-            yield row
+        job = _past_job(cells, f"{origin}, line {number}")
+        if job is not None:
+            yield job
 
 
-def _row(cells: Mapping[str, str], where: str) -> tuple[str, ...] | None:
-    """Return the job's cells; ``None`` where it had no GPU, never ran, or is a step of a job."""
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        message = f"File {str(path)!r} must be readable; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+
+
+def _row(job: PastJob) -> tuple[str, ...]:
+    limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
+    times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
+    return job.job_id, job.user, *times, str(job.gpu_count), job.gpu_type or "", job.model or ""
+
+
+def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
+    """Return the job; ``None`` where it had no GPU, never ran, or is a step of a job."""
     resources = parse_list(cells["AllocTRES"])
     gpus = [one for one in resources if is_gpu(one)]
     kinds = [one for one in gpus if one.kind is not None]
     count = sum(one.count or 0 for one in kinds or gpus) or int(any(is_share(one) for one in resources))
-    elapsed = cells["ElapsedRaw"]
+    elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
     if not elapsed.isdecimal():
-        rule = f"Column 'ElapsedRaw' of {where} must be whole seconds; got {elapsed[:80]!r}."
-        message = f"{rule} Write the file with: {COMMAND}"
-        raise RequestError(message)
-    if not count or elapsed == "0" or "." in cells["JobID"]:
+        raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
+    if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None
-    limit = cells["TimelimitRaw"]
-    kind = next((one.kind or "" for one in kinds), "")
-    limit_s = str(SECONDS * int(limit)) if limit.isdecimal() and int(limit) else ""
     comment = cells.get("Comment", "").strip()
-    model = comment.removeprefix(MODEL) if comment.startswith(MODEL) else ""
-    return cells["JobID"], cells["User"], cells["Submit"], elapsed, limit_s, str(count), kind, model
+    return PastJob(
+        job_id=cells["JobID"],
+        user=cells["User"],
+        submitted_at_s=_seconds(cells["Submit"], where),
+        duration_s=float(elapsed),
+        gpu_count=count,
+        gpu_type=next((one.kind for one in kinds), None),
+        model=comment.removeprefix(MODEL) if comment.startswith(MODEL) else None,
+        time_limit_s=float(SECONDS * int(limit)) if limit.isdecimal() and int(limit) else None,
+    )
+
+
+def _seconds(text: str, where: str) -> float:
+    """Return seconds since 1970 of a time of this host."""
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError) as error:
+        raise _refusal(where, "a time such as 2026-10-01T10:00:00", Submit=text) from error
+
+
+def _refusal(where: str, rule: str, **cell: str) -> RequestError:
+    ((column, text),) = cell.items()
+    message = f"Column {column!r} of {where} must be {rule}; got {text[:80]!r}. Write the file with: {COMMAND}"
+    return RequestError(message)

@@ -186,6 +186,8 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),
     "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),  # noqa: ARG005
     "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),  # noqa: ARG005
+    "reads every cluster": ("read_cluster", lambda path: samples.case().cluster, "to others"),  # noqa: ARG005
+    "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),  # noqa: ARG005
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
     "collects everyone": ("collect_usage", lambda manager: [], "to others"),  # noqa: ARG005
     "reads every GPU": ("read_gpu", lambda device: GpuReading(name=device), "a GPU that is not there"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.trace import trace_of
+from gpusage_slurm.trace import read_past_jobs, trace_of
 
 HEAD = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
+TEN = int(datetime.fromisoformat("2026-10-01T10:00:00").timestamp())
 GPU = "billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=16G,node=1"
 
 
@@ -20,14 +24,14 @@ def test_jobs_with_gpus_become_lines() -> None:
         + "8_1|bob|2026-10-01T10:01:00|60|UNLIMITED|cpu=4,gres/gpu=1|a|b\n"
     )
     assert trace_of(text, "f").splitlines()[1:] == [
-        '7,ann,2026-10-01T10:00:00,3600,7200,2,v100,"/d/net.onnx,batch=8"',
-        "8_1,bob,2026-10-01T10:01:00,60,,1,,",
+        f'7,ann,{TEN},3600,7200,2,v100,"/d/net.onnx,batch=8"',
+        f"8_1,bob,{TEN + 60},60,,1,,",
     ]
 
 
 def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
     text = HEAD + "7|ann|2026-10-01T10:00:00|3600|120|billing=25,cpu=4,gres/mps=25,node=1|\n"
-    assert trace_of(text, "f").splitlines()[1:] == ["7,ann,2026-10-01T10:00:00,3600,7200,1,,"]
+    assert trace_of(text, "f").splitlines()[1:] == [f"7,ann,{TEN},3600,7200,1,,"]
 
 
 def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
@@ -47,6 +51,7 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
         pytest.param("JobID|User\n", "'Submit'", id="no column"),
         pytest.param(HEAD + "1|a\n", "Line 2.*7 cells; got 2", id="too few cells"),
         pytest.param(HEAD + f"1|a|t|-5|1|{GPU}|\n", "'ElapsedRaw' of f, line 2", id="negative time"),
+        pytest.param(HEAD + f"1|a|Unknown|5|1|{GPU}|\n", "'Submit' of f, line 2", id="no time"),
     ],
 )
 def test_what_sacct_does_not_write_is_refused_in_one_sentence(text: str, words: str) -> None:
@@ -60,3 +65,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert trace_of(HEAD + text, "f").startswith("job_id,")
     except RequestError:
         return
+
+
+def test_only_what_sacct_wrote_is_read_as_its_jobs(tmp_path: Path) -> None:
+    sacct, other = tmp_path / "month.txt", tmp_path / "jobs.csv"
+    sacct.write_text(HEAD + f"7|ann|2026-10-01T10:00:00|3600|120|{GPU}|\n")
+    other.write_text("job_id,submit_time\n")
+    (job,) = read_past_jobs(str(sacct)) or ()
+    assert (job.gpu_count, job.gpu_type, job.model) == (2, "v100", None)
+    assert read_past_jobs(str(other)) is None
+    assert read_past_jobs(str(tmp_path / "none")) is None

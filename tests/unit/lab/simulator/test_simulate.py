@@ -93,3 +93,28 @@ def test_the_longest_wait_is_bounded_by_a_reservation() -> None:
     wait_s = result.start_s - jobs.submit_s
     large = jobs.gpu_count == jobs.gpu_count.max()
     assert wait_s[large].mean() < result.figures.makespan_s / 2
+
+
+def test_a_site_s_own_month_and_its_own_configuration_are_enough(tmp_path: Path) -> None:
+    """GPUs that are not divided today are simulated as if they were, and the notes say so."""
+    sacct, conf = tmp_path / "month.txt", tmp_path / "slurm.conf"
+    head = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
+    rows = (f"{n}|user{n}|2026-10-01T10:00:0{n % 10}|600|60|gres/gpu:h100=1|\n" for n in range(40))
+    sacct.write_text(head + "".join(rows))
+    conf.write_text("NodeName=g[1-2] Gres=gpu:h100:2 Features=h100\nPartitionName=gpu Nodes=ALL Default=YES\n")
+    told = run(
+        "--from-sacct", str(sacct), "--cluster", str(conf), "--draw-models", "--policy", "slots", "--policy", "price"
+    )
+    slots, price = told["policies"]
+    assert slots["gpu_hours"] == pytest.approx(40 * 600 / 3600)
+    assert price["shared_time"] > 0
+    assert "GPUs of h100 are not divided today; here they are, into 100 shares each." in told["notes"]
+
+
+def test_jobs_come_from_one_place(tmp_path: Path) -> None:
+    path = tmp_path / "month.txt"
+    path.write_text("job_id\n")
+    both = CliRunner().invoke(commands.simulate, ["--from-sacct", str(path), "--generate", "5"])
+    assert "got --from-sacct and --generate. Leave all but one out." in both.output
+    other = CliRunner().invoke(commands.simulate, ["--from-sacct", str(path)])
+    assert "a workload manager's accounting printed" in str(other.exception)
