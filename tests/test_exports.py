@@ -142,8 +142,10 @@ def test_the_plugins_load_light() -> None:
 
 
 def test_the_package_shows_what_it_promises() -> None:
-    assert sorted(gpusage.__all__) == ["largest_batch", "predict", "predict_colocation", "read_model"]
-    assert all(callable(getattr(gpusage, name)) for name in gpusage.__all__)
+    functions = ["explain", "largest_batch", "predict", "predict_colocation", "read_model"]
+    values = ["Explained", "GpuUsageError", "Need", "Needs", "__version__"]
+    assert sorted(gpusage.__all__) == sorted([*functions, *values])
+    assert all(callable(getattr(gpusage, name)) for name in functions)
 
 
 def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:

@@ -9,12 +9,35 @@ need.step_time_s.value, need.memory_bytes.high
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpusage.api import largest_batch, predict, predict_colocation, read_model
+    from gpusage.python.functions import explain, largest_batch, predict, predict_colocation, read_model
+    from gpusage.python.results import Explained, Need, Needs
+    from gpusage_hooks.errors import GpuUsageError
 
-__all__ = ["largest_batch", "predict", "predict_colocation", "read_model"]
+    __version__: str
+
+__all__ = [
+    "Explained",
+    "GpuUsageError",
+    "Need",
+    "Needs",
+    "__version__",
+    "explain",
+    "largest_batch",
+    "predict",
+    "predict_colocation",
+    "read_model",
+]
+
+_HOMES = {
+    "Explained": "gpusage.python.results",
+    "GpuUsageError": "gpusage_hooks.errors",
+    "Need": "gpusage.python.results",
+    "Needs": "gpusage.python.results",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds
@@ -22,6 +45,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds
     if name not in __all__:
         message = f"module 'gpusage' has no attribute {name!r}"
         raise AttributeError(message)
-    from gpusage import api  # noqa: PLC0415 - that is the point
+    if name == "__version__":
+        return import_module("importlib.metadata").version("gpusage")
+    return getattr(import_module(_HOMES.get(name, "gpusage.python.functions")), name)
 
-    return getattr(api, name)
+
+def __dir__() -> list[str]:
+    return [*__all__]

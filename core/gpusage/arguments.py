@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from inspect import Parameter
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.comment import TRAINING_KEYS
@@ -19,32 +21,66 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "optimizer": get_args(Optimizer),
 }
 """What the arguments of these names may be."""
-_NAMES = tuple(field.name for field in fields(Workload))
+NOT_ARGUMENTS = ("shape", "steps", "slo", "slowdown", "alone")
+"""Fields of a workload that are said elsewhere, or that change no prediction."""
+_FIELDS = {field.name: field for field in fields(Workload) if field.name not in NOT_ARGUMENTS}
+_MAXIMUM_COUNT = 10**9
 
 
-def read_workload(arguments: Mapping[str, Any]) -> Workload:
+class Run(TypedDict, total=False):
+    """How a model is run: the arguments of `predict` and `explain` that are fields of `gpusage_hooks.types.Workload`.
+
+    Attributes:
+        batch_size: Samples in one step on one GPU; 1 where it is left out.
+        mode: ``train`` or ``infer``.
+        precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
+        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``adafactor``; only training has one.
+        accumulate: Training: steps whose gradients are added up for one update.
+        trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
+        checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
+    """
+
+    batch_size: int
+    mode: Mode
+    precision: Precision
+    optimizer: Optimizer
+    accumulate: int
+    trainable: float
+    checkpointing: bool
+
+
+def parameters() -> Iterator[Parameter]:
+    """Yield the arguments that `read_workload` takes, with their defaults, for help and completion."""
+    for name, field in _FIELDS.items():
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+
+
+def read_workload(arguments: Mapping[str, object]) -> Workload:
     """Return the workload of *arguments*, by the names of its fields.
 
     Raises:
         RequestError: One of them is no field of a workload, or not what that may be.
     """
     for name, value in arguments.items():
-        _require(name in _NAMES, "Arguments of a workload", f"be among {', '.join(_NAMES)}", name)
+        _check_name(name)
         choices = CHOICES.get(name)
         if choices:
-            _require(value in choices, f"Argument {name!r}", f"be one of {', '.join(choices)}", value)
+            right = isinstance(value, str) and value in choices
+            require(f"Argument {name!r}", f"be one of {', '.join(choices)}", value, right=right)
     for name in ("batch_size", "accumulate"):
         count = arguments.get(name, 1)
-        _require(_is_count(count), f"Argument {name!r}", "be a whole number, at least 1", count)
+        rule = f"be a whole number, at least 1 and at most {_MAXIMUM_COUNT}"
+        require(f"Argument {name!r}", rule, count, right=_is_count(count, _MAXIMUM_COUNT))
     share = arguments.get("trainable", 1.0)
-    right = _is_number(share) and 0 < share <= 1
-    _require(right, "Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share)
+    right = _is_number(share) and 0 < _number(share) <= 1
+    require("Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share, right=right)
     choice = arguments.get("checkpointing", False)
-    _require(isinstance(choice, bool), "Argument 'checkpointing'", "be True or False", choice)
-    workload = Workload(**arguments)
+    require("Argument 'checkpointing'", "be True or False", choice, right=isinstance(choice, bool))
+    known: dict[str, Any] = {**arguments}
+    workload = Workload(**known)
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments
-        _require(right, f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name))
+        require(f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name), right=right)
     return workload
 
 
@@ -56,10 +92,10 @@ def read_alone(utilization: float | None, step_time_s: float | None) -> Alone:
     """
     if utilization is not None:
         right = _is_number(utilization) and 0 < utilization <= 1
-        _require(right, "Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", utilization)
+        require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", utilization, right=right)
     if step_time_s is not None:
         right = _is_number(step_time_s) and 0 < step_time_s < math.inf
-        _require(right, "Argument 'step_time_s'", "be a number of seconds above 0", step_time_s)
+        require("Argument 'step_time_s'", "be a number of seconds above 0", step_time_s, right=right)
     return Alone(utilization=utilization, step_time_s=step_time_s)
 
 
@@ -69,20 +105,74 @@ def read_share(share: int) -> int:
     Raises:
         RequestError: It is not a whole number from 1 to 100.
     """
-    right = _is_count(share) and share <= WHOLE_PERCENT
-    _require(right, "Argument 'share'", "be a whole number of percent, 1 to 100", share)
+    right = _is_count(share, WHOLE_PERCENT)
+    require("Argument 'share'", "be a whole number of percent, 1 to 100", share, right=right)
     return share
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+def read_gpus(gpu: str | Sequence[str]) -> list[str]:
+    """Return the names that *gpu* has, one or several.
+
+    Raises:
+        RequestError: It is neither a name nor a list of names.
+    """
+    names = [gpu] if isinstance(gpu, str) else [*gpu] if isinstance(gpu, Sequence) else []
+    right = bool(names) and all(isinstance(name, str) for name in names)
+    require("Argument 'gpu'", "be a name such as 'a100', or a list of names", gpu, right=right)
+    return names
+
+
+def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each free dimension or input; a bare number is one size.
+
+    Raises:
+        RequestError: It has no names, or a size is not a whole number above 0.
+    """
+    require("Argument 'shape'", "map names to sizes, as {'seq': 128}", shape, right=isinstance(shape or {}, Mapping))
+    return dict(_named_sizes(shape or {}))
+
+
+def _named_sizes(shape: Mapping[str, int | Sequence[int]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, given in shape.items():
+        require("Argument 'shape'", "have texts as names, as {'seq': 128}", name, right=isinstance(name, str))
+        sizes = tuple(given) if isinstance(given, Sequence) else (given,)
+        right = bool(sizes) and all(_is_count(size, _MAXIMUM_COUNT) for size in sizes)
+        rule = f"have whole numbers above 0 for {name!r}, as 128 or (3, 224, 224)"
+        require("Argument 'shape'", rule, given, right=right)
+        yield name, tuple(int(size) for size in sizes)
+
+
+def require(subject: str, rule: str, value: object, *, right: bool) -> None:
+    """See that *value*, which *subject* is, keeps to *rule*.
+
+    Raises:
+        RequestError: *right* is false.
+    """
+    if not right:
+        message = f"{subject} must {rule}; got {_shown(value)}. Change it."
+        raise RequestError(message)
+
+
+def _shown(value: object, longest: int = 80) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _check_name(name: str) -> None:
+    near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(_FIELDS)}."
+    if name not in _FIELDS:
+        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {hint}"
+        raise RequestError(message)
+
+
+def _is_count(value: object, maximum: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= maximum
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _require(right: bool, subject: str, rule: str, value: object) -> None:  # noqa: FBT001 - private, read as a sentence
-    if not right:
-        message = f"{subject} must {rule}; got {value!r}. Change it."
-        raise RequestError(message)
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, Real) else math.nan

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.api import read_model
 from gpusage.graphs.card.text import encode
+from gpusage.python.functions import read_model
 from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpusage
-from gpusage_hooks.errors import RequestError
+from gpusage.arguments import NOT_ARGUMENTS, Run
+from gpusage_hooks.errors import GraphError, RequestError
+from gpusage_hooks.types import Workload
 from graphs import convolution_graph
 
 GRAPH = convolution_graph()
@@ -23,22 +29,92 @@ GRAPH = convolution_graph()
         ({"share": 50, "utilization": 0}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got 0"),
         ({"share": 50, "step_time_s": -1}, "'step_time_s' must be a number of seconds above 0; got -1"),
         ({"share": 50, "step_time_s": float("nan")}, "'step_time_s' must be a number of seconds above 0; got nan"),
-        ({"batch_size": 0}, "'batch_size' must be a whole number, at least 1; got 0"),
-        ({"accumulate": 0}, "'accumulate' must be a whole number, at least 1; got 0"),
+        ({"batch_size": 0}, "'batch_size' must be a whole number, at least 1 and at most 1000000000; got 0"),
+        ({"batch_size": -8}, "'batch_size' must be a whole number, .*; got -8"),
+        ({"batch_size": 2.5}, "'batch_size' must be a whole number, .*; got 2.5"),
+        ({"batch_size": "64"}, "'batch_size' must be a whole number, .*; got '64'"),
+        ({"accumulate": 0}, "'accumulate' must be a whole number, .*; got 0"),
         ({"accumulate": 8, "mode": "infer"}, "'accumulate' must be left out where the mode is not train; got 8"),
-        ({"checkpointing": "on"}, "'checkpointing' must be True or False; got 'on'"),
         ({"trainable": 0}, "'trainable' must be above 0 and at most 1, as 0.02 for 2 %; got 0"),
+        ({"checkpointing": "on"}, "'checkpointing' must be True or False; got 'on'"),
         ({"mode": "trian"}, "'mode' must be one of train, infer; got 'trian'"),
-        ({"batch": 8}, "must be among batch_size, mode, .*; got 'batch'"),
+        ({"mode": ["train"]}, "'mode' must be one of train, infer; got \\['train'\\]"),
+        ({"precision": "fp8"}, "'precision' must be one of fp32, tf32, fp16, bf16.*; got 'fp8'"),
+        ({"optimizer": "Adam"}, "'optimizer' must be one of none, sgd, .*; got 'Adam'"),
+        ({"batch": 8}, "'batch' must be one that gpusage knows; got 'batch'. Did you mean 'batch_size'\\?"),
+        ({"gpu": 100}, "'gpu' must be a name such as 'a100', or a list of names; got 100"),
+        ({"gpu": []}, "'gpu' must be a name such as 'a100', or a list of names; got \\[\\]"),
+        ({"graph": 3}, "'graph' must be what gpusage.read_model returns, a path or a name; got 3"),
     ],
 )
 def test_a_wrong_argument_gets_one_sentence(arguments: dict[str, Any], rule: str) -> None:
     with pytest.raises(RequestError, match=rule):
-        gpusage.predict(GRAPH, gpu="a100", **arguments)
+        gpusage.predict(**{"graph": GRAPH, "gpu": "a100", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"gpu": ["a100"]}, "'gpu' must be a name such as 'a100'; got"),
+        ({"shares": 50}, "'shares' must be a list of percents; got 50"),
+        ({"shares": [0]}, "'share' must be a whole number of percent, 1 to 100; got 0"),
+        ({"mode": "banana"}, "'mode' must be one of train, infer; got 'banana'"),
+    ],
+)
+def test_explain_checks_its_arguments_too(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(RequestError, match=rule):
+        gpusage.explain(**{"graph": GRAPH, "gpu": "a100", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"shape": [128]}, "'shape' must map names to sizes, as {'seq': 128}; got \\[128\\]"),
+        ({"shape": {"seq": 0}}, "'shape' must have whole numbers above 0 for 'seq'.*; got 0"),
+        ({"shape": {"seq": "128"}}, "'shape' must have whole numbers above 0 for 'seq'.*; got '128'"),
+        ({"shape": {1: 128}}, "'shape' must have texts as names.*; got 1"),
+        ({"example_inputs": (3,)}, "'example_inputs' must be left out where the model is a path"),
+    ],
+)
+def test_read_model_checks_its_arguments_too(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(RequestError, match=rule):
+        gpusage.read_model("examples/models/resnet18.onnx", **arguments)
+
+
+def test_what_is_no_need_is_not_colocated() -> None:
+    wrong: Any = [GRAPH]
+    with pytest.raises(RequestError, match="'needs' must be a list of what "):
+        gpusage.predict_colocation(wrong)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.dictionaries(st.sampled_from([*Run.__annotations__, "gpu", "share", "utilization", "step_time_s"]), VALUES))
+def test_any_argument_is_taken_or_refused_in_one_sentence(arguments: dict[str, Any]) -> None:
+    try:
+        gpusage.predict(**{"graph": GRAPH, "gpu": "a100", **arguments})
+    except gpusage.GpuUsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - whether it is raised is not asked
+
+
+def test_each_field_of_a_workload_is_an_argument_with_a_type() -> None:
+    names = {field.name for field in fields(Workload)} - set(NOT_ARGUMENTS)
+    assert set(Run.__annotations__) == names
+    assert names <= set(inspect.signature(gpusage.predict).parameters)
+    assert names <= set(inspect.signature(gpusage.explain).parameters)
 
 
 def test_a_share_is_predicted_as_documented_and_numbers_of_numpy_will_do() -> None:
     known = gpusage.predict(GRAPH, gpu="a100", share=50, batch_size=64, utilization=0.6)
-    timed = gpusage.predict(GRAPH, gpu="a100", share=np.int64(50), batch_size=np.int64(64), step_time_s=np.float32(0.5))
+    wide: Any = np.int64(50)
+    timed = gpusage.predict(GRAPH, gpu="a100", share=wide, batch_size=np.int64(64), step_time_s=np.float32(0.5))  # type: ignore[typeddict-item]
     assert (known.share_percent, timed.share_percent) == (50, 50)
     assert 1.0 <= timed.slowdown.value < known.slowdown.value
+
+
+def test_a_model_that_is_no_path_is_said_not_to_be_one() -> None:
+    with pytest.raises(GraphError, match="Model 'nowhere"):
+        gpusage.predict("nowhere.onnx", gpu="a100")

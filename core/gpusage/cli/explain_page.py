@@ -40,7 +40,7 @@ def page(models: Sequence[Model], legend: str) -> str:
     body = "".join(
         f"<h2>{escape(model.title)}</h2><p>{escape(model.words)}</p>{html.table(model.columns, model.rows)}"
         f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}"
-        f"{_prices(model.prices)}{''.join(_section(explanation) for explanation in model.explanations)}"
+        f"{_prices(model.prices)}{''.join(section(explanation) for explanation in model.explanations)}"
         for model in models
     )
     return html.page("gpusage predict", body)
@@ -51,7 +51,8 @@ def _prices(prices: Sequence[Sequence[Price]]) -> str:
     return html.figure(curves.plots(prices), curves.CAPTION) if prices else ""
 
 
-def _section(explanation: Explanation) -> str:
+def section(explanation: Explanation) -> str:
+    """Return where the time and the memory of a step on one GPU go, drawn and as tables."""
     layers = [
         bars.Bar(
             label=f"node {layer.first_node}, {explain.described(layer)}",

@@ -10,6 +10,7 @@ import gpusage
 from gpusage.gate import cuda
 from gpusage.gate.parts import HALF_PERCENT
 from gpusage_hooks.errors import DeviceError, GraphError, RequestError
+from gpusage_hooks.types import Precision
 
 
 def own_gpu() -> str | None:
@@ -48,7 +49,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
     return need.slowdown.value
 
 
-def _precision() -> str:
+def _precision() -> Precision:
     if not torch.is_autocast_enabled("cuda"):
         return "fp32"
     return "bf16" if torch.get_autocast_dtype("cuda") is torch.bfloat16 else "fp16"

@@ -36,7 +36,7 @@ class Node:
     element_type: ElementType = "float"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelGraph:
     """A model's forward computation for any batch size, without its weights.
 
@@ -65,3 +65,8 @@ class ModelGraph:
     unknown_op_types: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     derived: MutableMapping[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs)
+        sizes = f"{len(self.nodes)} nodes, {self.parameter_count} parameters"
+        return f"<ModelGraph {self.name!r} from {self.source!r}: {sizes}, inputs {inputs or 'none'}>"

@@ -1,0 +1,59 @@
+"""A need as cells of a table, for the terminal, pages and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpusage.cli import documents, figures, tables
+from gpusage.devices.shares import WHOLE_PERCENT
+from gpusage_hooks.types import GpuNeed
+
+_GPU = tables.Column("GPU", is_left=True)
+_SHARE = (tables.Column("share"), tables.Column("slowdown"))
+_FIGURES = (
+    tables.Column("step time"),
+    tables.Column("memory"),
+    tables.Column("fits"),
+    tables.Column("GPU busy", is_optional=True),
+    tables.Column("SM activity"),
+    tables.Column("DRAM activity", is_optional=True),
+    tables.Column("samples/s"),
+    tables.Column("speedup"),
+)
+
+
+def columns(needs: Sequence[GpuNeed]) -> tuple[tables.Column, ...]:
+    """Return the columns; those of shares only where one of *needs* is of a share, or of a slice."""
+    return (_GPU, *(_SHARE if are_shared(needs) else ()), *_FIGURES)
+
+
+def cells(need: GpuNeed, *, first: GpuNeed, is_shared: bool) -> Iterator[str]:
+    """Yield the cells of *need*; the speed-up is against *first*."""
+    yield need.gpu + ("" if need.familiar else " *")
+    if is_shared:
+        yield f"{need.share_percent} %"
+        yield figures.plain(need.slowdown, "x")
+    yield figures.time(need.step_time_s)
+    yield figures.memory(need.memory_bytes)
+    yield "yes" if need.fits else "no"
+    yield figures.share(need.gpu_utilization)
+    yield figures.share(need.sm_activity)
+    yield figures.share(need.dram_activity)
+    yield figures.plain(need.throughput_samples_per_s)
+    yield figures.plain(documents.speedup(need, first), "x")
+
+
+def rows(needs: Sequence[GpuNeed]) -> list[list[str]]:
+    """Return one row for each of *needs*, which are at least one; speed-ups are against the first."""
+    shared = are_shared(needs)
+    return [list(cells(need, first=needs[0], is_shared=shared)) for need in needs]
+
+
+def are_shared(needs: Sequence[GpuNeed]) -> bool:
+    """Tell whether one of *needs* is of a share, or of a slice."""
+    return any(need.share_percent != WHOLE_PERCENT or need.slowdown.high > 1.0 for need in needs)
+
+
+def notes(needs: Sequence[GpuNeed]) -> list[str]:
+    """Return what is to be known of the figures, each sentence once."""
+    return list(dict.fromkeys(note for need in needs for note in need.notes))

@@ -1,0 +1,74 @@
+"""What the functions return: values that say in one line what they are, and show themselves as tables in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from gpusage.cli import explain, explain_page, figures, need_cells
+from gpusage.pages import html
+from gpusage.predictors.explanation import Explanation
+from gpusage_hooks.types import GpuNeed
+
+
+class Need(GpuNeed):
+    """What a workload needs on one GPU, with all the fields of `gpusage_hooks.types.GpuNeed`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, need: GpuNeed) -> Need:
+        """Return *need* as one that shows itself."""
+        return cls(**{field.name: getattr(need, field.name) for field in fields(need)})
+
+    def __repr__(self) -> str:
+        parts = [
+            *([f"{self.share_percent} %"] if need_cells.are_shared([self]) else []),
+            figures.time(self.step_time_s),
+            figures.memory(self.memory_bytes),
+            f"GPU busy {figures.share(self.gpu_utilization)}",
+            "fits" if self.fits else "does not fit",
+            *([] if self.familiar else ["unfamiliar"]),
+        ]
+        return f"<Need on {self.gpu}: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        return _table([self])
+
+
+class Needs(tuple[Need, ...]):
+    """What a workload needs on several GPUs, in the order in which they were asked for."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "<no needs>"
+
+    def _repr_html_(self) -> str:
+        return _table(self)
+
+
+class Explained(Explanation):
+    """Where the time and the memory of a step go, with the fields of `gpusage.predictors.explanation.Explanation`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, explanation: Explanation) -> Explained:
+        """Return *explanation* as one that shows itself."""
+        return cls(**{field.name: getattr(explanation, field.name) for field in fields(explanation)})
+
+    def __repr__(self) -> str:
+        longest = self.classes[0].name if self.classes else "nothing"
+        memory = figures.size(explain.memory_bytes(self))
+        return f"<Explained on {self.gpu}: {figures.seconds(self.step_time_s)}, most of it {longest}; {memory}>"
+
+    def _repr_html_(self) -> str:
+        return explain_page.section(self)
+
+
+def _table(needs: Sequence[GpuNeed]) -> str:
+    if not needs:
+        return "<p>no needs</p>"
+    titles = [column.title for column in need_cells.columns(needs)]
+    return html.table(titles, need_cells.rows(needs)) + html.notes(need_cells.notes(needs))
