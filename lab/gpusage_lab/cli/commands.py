@@ -169,7 +169,16 @@ def profile() -> None:
 )
 @click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same one gives the same result.")
+@click.option(
+    "--repetitions", type=click.IntRange(1, 1000), default=1, show_default=True, help="Seeds, from --seed on."
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes side by side.")
+@click.option(
+    "--dask",
+    "dask_address",
+    metavar="ADDRESS",
+    help="Scheduler of a Dask cluster that simulates in place of processes here; it must see the same files.",
+)
 @options.json_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots.")
 @run_by("gpusage_lab.cli.simulate:compare")

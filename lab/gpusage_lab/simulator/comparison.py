@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import numpy as np
 
 from gpusage.cli import tables
 from gpusage.pages import bars, html
 from gpusage_lab.simulator.result import Figures, Result
+from gpusage_lab.simulator.sweep import Repeated
 
 COLOURS = {"value": "#27609c"}
 SLICES = 60
@@ -51,14 +53,33 @@ PLOTTED: Sequence[tuple[str, Callable[[Figures], float], Callable[[float], str]]
 )
 
 
-def row(result: Result) -> list[str]:
+RATIOS = (("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("utilization", "utilization"))
+RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title, _ in RATIOS))
+
+
+def row(repeated: Repeated) -> list[str]:
     """Return a policy's cells, in the order of `COLUMNS`."""
-    return [result.policy, *(show(result.figures) for _, show in FIGURES)]
+    return [repeated.policy, *(show(repeated.figures) for _, show in FIGURES)]
 
 
-def page(results: Sequence[Result], notes: Sequence[str]) -> str:
+def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
+    """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
+    return [f"{repeated.policy} / {base.policy}", *(_spread(repeated.ratios(base, name)) for _, name in RATIOS)]
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    """Return the median, and the smallest and largest where there are several."""
+    text = f"{median(ratios):.2f}"
+    return text if len(ratios) == 1 else f"{text} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def page(results: Sequence[Repeated], notes: Sequence[str]) -> str:
     """Return a page with the table, a plot for each figure, and how many jobs wait over time."""
-    body = html.table([column.title for column in COLUMNS], [row(one) for one in results]) + html.notes(notes)
+    body = html.table([column.title for column in COLUMNS], [row(one) for one in results])
+    if len(results) > 1:
+        ratios = [ratio_row(one, results[0]) for one in results[1:]]
+        body += html.table([column.title for column in RATIO_COLUMNS], ratios)
+    body += html.notes(notes)
     for title, value, show in PLOTTED:
         drawn = [
             bars.Bar(label=one.policy, text=show(value(one.figures)), parts=[("value", value(one.figures))])
@@ -66,7 +87,9 @@ def page(results: Sequence[Result], notes: Sequence[str]) -> str:
         ]
         body += html.figure(bars.lines(drawn, COLOURS), title)
     for one in results:
-        body += html.figure(bars.sequence(_waiting(one), COLOURS), f"{one.policy}: jobs that wait, over time")
+        body += html.figure(
+            bars.sequence(_waiting(one.results[0]), COLOURS), f"{one.policy}: jobs that wait, over time"
+        )
     return html.page("A simulation of gpusage", body)
 
 

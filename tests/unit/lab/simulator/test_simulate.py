@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from distributed import LocalCluster
 
 from gpusage.advisor import make_advisor
 from gpusage.cli.cluster_file import example_cluster
+from gpusage_hooks.errors import RequestError
 from gpusage_lab.cli import commands
 from gpusage_lab.simulator.contract import Ask
 from gpusage_lab.simulator.engine import simulate
@@ -40,6 +42,28 @@ def test_every_policy_ends_every_job_and_says_the_same_twice() -> None:
     assert first == run("--generate", "200", *names)
     assert first == run("--generate", "200", *names, "--workers", "2")
     assert first != run("--generate", "200", *names, "--seed", "1")
+
+
+def test_repetitions_have_other_errors_and_show_the_median() -> None:
+    options = ("--generate", "100", "--policy", "slots", "--policy", "packing")
+    told = run(*options, "--repetitions", "3", "--seed", "4")["policies"]
+    alone = [run(*options, "--seed", str(seed))["policies"] for seed in (4, 5, 6)]
+    for place, one in enumerate(told):
+        assert [each["jct_s"] for each in one["repetitions"]] == [each[place]["jct_s"] for each in alone]
+        assert one["jct_s"] == sorted(each["jct_s"] for each in one["repetitions"])[1]
+    table = CliRunner().invoke(commands.simulate, [*options, "--repetitions", "2"]).stdout
+    assert "packing / slots" in table
+
+
+def test_a_dask_cluster_says_the_same() -> None:
+    options = ("--generate", "100", "--policy", "slots", "--policy", "packing", "--repetitions", "2")
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        assert run(*options, "--dask", cluster.scheduler_address) == run(*options)
+
+
+def test_a_dask_cluster_that_does_not_answer_is_told() -> None:
+    with pytest.raises(RequestError, match="Dask's scheduler must answer at 'nothing://here'"):
+        run("--generate", "10", "--dask", "nothing://here")
 
 
 def test_slots_share_nothing_and_packing_does() -> None:

@@ -1,0 +1,119 @@
+"""Where the jobs and the GPUs of a simulation come from: files that a user names, or chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.cli.cluster_file import any_cluster, example_cluster
+from gpusage_hooks.errors import RequestError
+from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of
+from gpusage_lab.simulator.generated import generated
+from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
+from gpusage_lab.simulator.scenario import Scenario, scenario_of
+from gpusage_lab.simulator.trace import Trace, past_rows, read_trace, trace_of
+
+MANAGER = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a user names; small, so that another process can be told of it.
+
+    Attributes:
+        jobs_file: With the columns of a trace.
+        accounting_file: In its place, what a workload manager's accounting printed.
+        cluster_file: Our own form, or a manager's; ``None`` means an example.
+        count: Jobs to draw where no file is named.
+        load: GPU time that drawn jobs ask for, over what there is.
+        draws_models: Whether jobs without a model have one drawn.
+    """
+
+    jobs_file: Path | None = None
+    accounting_file: Path | None = None
+    cluster_file: Path | None = None
+    count: int = 1000
+    load: float = 1.0
+    draws_models: bool = False
+
+
+@lru_cache(maxsize=1)
+def scenario(source: Source, seed: int) -> Scenario:
+    """Return the jobs of *source* and what happens to them; *seed* draws what is drawn.
+
+    Raises:
+        RequestError: A file cannot be read or understood, or a job fits nowhere.
+    """
+    files = _files(source)
+    folder = (source.jobs_file or source.accounting_file or Path("-")).parent
+    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed)
+
+
+def notes(source: Source, seed: int) -> Iterator[str]:
+    """Yield what the figures rest on."""
+    files, drawn = _files(source), scenario(source, seed)
+    if files.trace is None:
+        yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
+    elif files.trace.left_out:
+        yield f"{files.trace.left_out} jobs of the file asked for no GPU or never ran; they are left out."
+    if files.trace is not None and source.draws_models:
+        yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
+    if files.undivided:
+        yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into {SHARES} shares each."
+    unreadable = [*drawn.models.unreadable.values()]
+    if unreadable:
+        named = len(unreadable) + len(drawn.models.graphs)
+        first = f"The first: {unreadable[0]}"
+        yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
+    if any(kind.model is None for kind in drawn.jobs.kinds):
+        yield "Jobs without a model run alike on all GPU types and get whole GPUs, as in production."
+    yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
+    yield "Energy is not shown: no power was measured for these jobs."
+
+
+class _Files:
+    """What the files of *source* hold."""
+
+    def __init__(self, source: Source) -> None:
+        self.advisor = make_advisor()
+        self._source = source
+        self.fleet, self.undivided = _fleet(source.cluster_file, self.advisor)
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """Return the jobs of the file that is named, ``None`` where none is."""
+        source = self._source
+        if source.accounting_file is None:
+            return None if source.jobs_file is None else read_trace(source.jobs_file, self.fleet)
+        path = str(source.accounting_file)
+        past = self.advisor.hooks.read_past_jobs(path)
+        if past is None:
+            rule = "a readable file that a workload manager's accounting printed, such as 'sacct --parsable2'"
+            message = f"File {path!r} must be {rule}; got another. Other files go with --jobs."
+            raise RequestError(message)
+        return trace_of(past_rows(past), path, self.fleet)
+
+
+_files = lru_cache(maxsize=1)(_Files)
+
+
+def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
+    """Return the GPUs, and the types that the site does not divide today."""
+    catalogue = advisor.catalogue
+    cluster = example_cluster(MANAGER, catalogue) if path is None else any_cluster(path, MANAGER, advisor)
+    installed, undivided = as_if_installed(cluster)
+    fleet = fleet_of(installed, catalogue)
+    if not fleet.types:
+        message = f"Cluster file {str(path)!r} must have a pool with at least one GPU; got none. Add one."
+        raise RequestError(message)
+    return fleet, undivided
+
+
+def _jobs(source: Source, files: _Files, seed: int) -> Jobs:
+    if files.trace is None:
+        return generated(source.count, drawn_kinds(), files.fleet, seed, source.load)
+    return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs

@@ -1,0 +1,93 @@
+"""Many simulations: each policy with each seed, here one after the other, in processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from gpusage_hooks.errors import RequestError
+from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.result import Figures, Result
+from gpusage_lab.simulator.scenario import POLICIES
+from gpusage_lab.simulator.source import Source, scenario
+
+Progress = Callable[[int], None]
+ANSWER_S = "30s"
+
+
+class Task(NamedTuple):
+    """One simulation; any process that sees the files can do it."""
+
+    source: Source
+    policy: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Repeated:
+    """What one policy did, once for each seed."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def policy(self) -> str:
+        """Return its name."""
+        return self.results[0].policy
+
+    @property
+    def figures(self) -> Figures:
+        """Return the median of each figure."""
+        return replace(self.results[0].figures, **{item.name: self._median(item.name) for item in fields(Figures)})
+
+    def _median(self, figure: str) -> Any:  # noqa: ANN401 - as the figure has it
+        values = [getattr(one.figures, figure) for one in self.results]
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    def ratios(self, other: Repeated, figure: str) -> list[float]:
+        """Return *figure* over that of *other*, by seed."""
+        pairs = zip(self.results, other.results, strict=True)
+        return [getattr(own.figures, figure) / getattr(one.figures, figure) for own, one in pairs]
+
+
+def run(task: Task, told: Progress | None = None) -> Result:
+    """Simulate one policy."""
+    drawn = scenario(task.source, task.seed)
+    return simulate(drawn.jobs, drawn.fleet, POLICIES[task.policy](drawn), drawn.truth, told)
+
+
+def repeated(policies: Sequence[str], results: Sequence[Result]) -> list[Repeated]:
+    """Return the *results* of all tasks, seed by seed, policy by policy."""
+    return [Repeated(results=tuple(results[place :: len(policies)])) for place in range(len(policies))]
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """Yield what runs tasks in *count* processes of this machine."""
+    with ProcessPoolExecutor(count) as pool:
+        yield pool
+
+
+@contextmanager
+def dask(address: str) -> Iterator[Executor]:
+    """Yield what runs tasks on the Dask cluster whose scheduler has this address.
+
+    Raises:
+        RequestError: Dask is not installed, or nobody answers there.
+    """
+    try:
+        from distributed import Client  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+    except ImportError as error:
+        message = "Library distributed must be there for --dask; got: not installed. Install gpusage's extra [dask]."
+        raise RequestError(message) from error
+    try:
+        client = Client(address, timeout=ANSWER_S)  # type: ignore[no-untyped-call, unused-ignore]
+    except (OSError, ValueError) as error:
+        message = f"Dask's scheduler must answer at {address!r}; got: {error}. Start it, or name another address."
+        raise RequestError(message) from error
+    with client, client.get_executor() as pool:  # type: ignore[no-untyped-call, unused-ignore]
+        yield pool
