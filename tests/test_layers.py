@@ -191,7 +191,7 @@ def test_each_package_that_we_import_is_one_that_users_get() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
         project["optional-dependencies"][name]
-        for name in ("torch", "slurm", "yarn", "postgresql", "train", "plan", "parquet", "metrics")
+        for name in ("torch", "slurm", "yarn", "postgresql", "train", "plan", "parquet", "metrics", "dask")
     ]
     declared = {re.split(r"[^\w-]", line)[0] for line in sum(extras, project["dependencies"])}
     known = {*sys.stdlib_module_names, *LAYERS, *declared, *NOT_DECLARED}
