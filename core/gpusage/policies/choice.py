@@ -90,7 +90,7 @@ def can_bind(place: Place, reach: Reach) -> bool:
 def could_run_on(place: Place, reach: Reach) -> bool:
     """Tell whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
     kinds = place.pool.node_kinds
-    everywhere = all(any(_could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
+    everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
     return reach.request.bindable and (not kinds or everywhere)
 
 
@@ -132,14 +132,15 @@ def _has_room(offer: Offer, reach: Reach) -> bool:
     rooms = [
         kind.room
         for kind in pool.node_kinds
-        if any(_could_run(kind, request, name) for name in reach.partitions or ("",))
+        if any(could_run(kind, request, name) for name in reach.partitions or ("",))
     ]
     if None in rooms or not rooms:
         return pool.has_room(offer.share_percent)
-    return any(_holds(room, offer.share_percent, request) for room in rooms if room is not None)
+    return any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None)
 
 
-def _holds(room: Room, share_percent: int, request: GpuRequest) -> bool:
+def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
+    """Tell whether a share of *share_percent* of *request* could start now where *room* is."""
     return (
         room.share_percent >= share_percent
         and room.cpu_count >= request.cpu_count
@@ -147,7 +148,7 @@ def _holds(room: Room, share_percent: int, request: GpuRequest) -> bool:
     )
 
 
-def _could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
+def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
     """Tell whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
     reached = not kind.partitions or not partition or partition in kind.partitions
     featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)

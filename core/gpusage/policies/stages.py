@@ -11,6 +11,7 @@ from gpusage.policies.fit import decide_fit
 from gpusage.policies.generation import decide_generation
 from gpusage.policies.sharing import decide_sharing
 from gpusage.policies.slo import decide_slo
+from gpusage.policies.veto import decide_veto
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Case, Decision, Stage
 
@@ -23,6 +24,7 @@ POLICIES: Mapping[Stage, Policy] = MappingProxyType(
         "generation": decide_generation,
         "sharing": decide_sharing,
         "slo": decide_slo,
+        "veto": decide_veto,
     }
 )
 

@@ -5,6 +5,7 @@ Invariants:
 1. A job is turned back only after it has looked stuck at every look for a while, and once.
    After an error it is tried again, each time after it has been stuck for twice as long.
 2. Nothing is asked while no job was rewritten and none waits or runs: a look costs the manager three listings.
+   Who runs where is known from the same listings, so no answer to a job waits for it.
 3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of, for as long as that holds.
 """
 
@@ -14,10 +15,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpusage.error_text import sentence
+from gpusage.service.neighbourhood import Neighbourhood
 from gpusage.service.rescue import Rescue
 from gpusage.service.state import State
 from gpusage.store.decisions import DecisionStore
@@ -46,6 +48,7 @@ class Aftercare:
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
         self._rescue = Rescue(open_store)
+        self._neighbourhood = Neighbourhood(open_store) if open_store else None
         self._since_s: dict[_Key, float] = {}
         self._again_s: dict[_Key, float] = {}
         self._troubles: dict[_Key, str] = {}
@@ -81,6 +84,7 @@ class Aftercare:
                 context = snapshot.advisor.context(manager)
                 jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting", "running"), context)
                 found |= {(manager, job.job_id): job for job in jobs or ()}
+                self._tell_neighbours(manager, jobs or ())
             self._rescue.look(snapshot)
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
@@ -88,6 +92,10 @@ class Aftercare:
         if found or self._error or not snapshot.clusters:
             self.due.set()  # there is something to look at next time
         self._act(found, time.monotonic())
+
+    def _tell_neighbours(self, manager: str, jobs: Sequence[MarkedJob]) -> None:
+        if self._neighbourhood is not None:
+            self._state.take_neighbours(manager, self._neighbourhood.neighbours(jobs))
 
     def _act(self, found: dict[_Key, MarkedJob], now_s: float) -> None:
         stuck = {key: job for key, job in found.items() if job.stuck}

@@ -56,9 +56,10 @@ class Ruling:
 
     @property
     def is_lasting(self) -> bool:
-        """Tell whether it holds for as long as its snapshot: a job is bound by the room of the moment."""
-        bound = self.verdict is not None and bool(self.verdict.decision.request.required_gpus)
-        return not (self.failed or self.spent or bound)
+        """Tell whether it holds as long as its snapshot: the room of the moment binds a job, or keeps it off nodes."""
+        request = self.verdict.decision.request if self.verdict is not None else None
+        is_of_the_moment = request is not None and bool(request.required_gpus or request.avoided_nodes)
+        return not (self.failed or self.spent or is_of_the_moment)
 
 
 class Judge:

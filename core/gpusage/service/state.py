@@ -29,7 +29,7 @@ from gpusage.service.ledger import Ledger
 from gpusage.service.precedents import Precedents
 from gpusage.service.warm_up import warm
 from gpusage.verdict import Premises
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.types import Cluster, Neighbour
 
 TICK_S = 0.5
 SHORTEST_REFRESH_S = 0.1
@@ -99,6 +99,7 @@ class State:
         self._errors: dict[str, str] = {}
         self._killed: str | None = None
         self._learned = NOTHING_LEARNED
+        self._neighbours: dict[str, tuple[Neighbour, ...]] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._snapshot = self._made()
@@ -130,6 +131,12 @@ class State:
         """Decide by *learned* from now on."""
         self._learned = learned
         self._publish()
+
+    def take_neighbours(self, manager: str, neighbours: tuple[Neighbour, ...]) -> None:
+        """Decide from now on by the *neighbours* that a share of *manager*'s GPUs may get."""
+        if neighbours != self._neighbours.get(manager, ()):
+            self._neighbours[manager] = neighbours
+            self._publish()
 
     def status(self) -> dict[str, Any]:
         """Return what is known, for people."""
@@ -189,7 +196,11 @@ class State:
         configuration = self._watched.configuration
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
         sightings = dict(self._sightings)
-        fresh = {manager: sighting.cluster for manager, sighting in sightings.items() if sighting.seen_at_s >= oldest_s}
+        fresh = {
+            manager: replace(sighting.cluster, neighbours=self._neighbours.get(manager, ()))
+            for manager, sighting in sightings.items()
+            if sighting.seen_at_s >= oldest_s
+        }
         return Snapshot(
             configuration=configuration,
             advisor=replace(self._advisor.configured(configuration), learned=self._learned),

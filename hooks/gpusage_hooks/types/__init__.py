@@ -14,6 +14,7 @@ from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
 from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, PastJob, StarvedJob, Submission, Submitter
 from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
+from gpusage_hooks.types.neighbours import Neighbour
 from gpusage_hooks.types.rules import (
     Binding,
     Cap,
@@ -62,6 +63,7 @@ __all__ = [
     "ModelGraph",
     "ModelRequest",
     "MoneyRules",
+    "Neighbour",
     "Node",
     "NodeKind",
     "Optimizer",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gpusage_hooks.types.neighbours import Neighbour
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
@@ -28,6 +30,8 @@ class GpuRequest:
         task_count: How many jobs like it may start at once: the tasks of an array.
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
+        avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
+        steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
     """
 
     gpu_count: int
@@ -46,6 +50,8 @@ class GpuRequest:
     task_count: int = 1
     bindable: bool = True
     deadline_s: int | None = None
+    avoided_nodes: tuple[str, ...] = ()
+    steerable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +60,13 @@ class Room:
 
     Attributes:
         share_percent: The largest part of one of its GPUs.
+        node: Its name; empty where that is not known.
     """
 
     share_percent: int = 0
     cpu_count: int = 0
     host_memory_bytes: int = 0
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,7 @@ class NodeKind:
         partitions: Those that reach them; none means that all do.
         features: Every name that a job may ask of them.
         room: Of the one of them that has most; ``None`` means not known.
+        rooms: Of each of them that has some and a name; none where that is not known.
         free_gpu_count: GPUs of the type that nobody uses now, on all of them that take jobs.
     """
 
@@ -78,6 +87,7 @@ class NodeKind:
     host_memory_bytes: int = 0
     room: Room | None = None
     free_gpu_count: int = 0
+    rooms: tuple[Room, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +137,9 @@ class Cluster:
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
             place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
-        releases: Whether a waiting job that a share binds to GPU types is let go where these have no room any more.
+        releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
+            have no room any more.
+        neighbours: The jobs that run on shares now, as far as they are known.
     """
 
     manager: str
@@ -138,6 +150,7 @@ class Cluster:
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
     releases: bool = True
+    neighbours: tuple[Neighbour, ...] = ()
 
     def within(
         self,

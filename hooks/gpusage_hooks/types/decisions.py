@@ -14,7 +14,7 @@ from gpusage_hooks.types.needs import GpuNeed, Known, Price
 from gpusage_hooks.types.rules import Rules
 from gpusage_hooks.types.workloads import Workload
 
-Stage = Literal["eligibility", "fit", "deadline", "generation", "sharing", "slo"]
+Stage = Literal["eligibility", "fit", "deadline", "generation", "sharing", "slo", "veto"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """What is decided of a job, in this order."""
 

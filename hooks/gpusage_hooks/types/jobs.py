@@ -141,6 +141,7 @@ class MarkedJob:
         mark: The text that the manager keeps for us; others may have written there as well. Empty where there is none.
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
+        nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
     """
 
     job_id: str
@@ -150,6 +151,7 @@ class MarkedJob:
     mark: str = ""
     waits_for: str = ""
     stuck: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ class SharingRules:
         cap: By price: what a job may use of the threads: its share, twice that, or all; what is booked is the share.
         maximum_packed: By utilization: how many jobs one GPU may have.
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
+        keep_apart: Whether a new share is kept off nodes where it or a job there would become slower than accepted.
         rescue: Whether a job whose share's memory was too small runs again, once, with a whole GPU.
     """
 
@@ -50,6 +51,7 @@ class SharingRules:
     headroom: float = 0.10
     maximum_partners: int = 4
     across_users: bool = False
+    keep_apart: bool = True
     rescue: bool = True
 
 

@@ -16,7 +16,7 @@ from gpusage.service.client import find_status
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import MarkedJob
 from gpusage_slurm.jobs.rewritten import shared_jobs
-from gpusage_slurm.jobs.turning_back import turn_back
+from gpusage_slurm.jobs.turning_back import turn_back_whole
 
 REASON = "gpusage leaves this site"
 What = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]
@@ -179,7 +179,7 @@ def _fate(job: MarkedJob, *, act: bool) -> tuple[What, str]:
     if not act:
         return "turn back", ""
     try:
-        done = turn_back(job, REASON)
+        done = turn_back_whole(job, REASON)
     except GpuUsageError as error:
         return _STAYS, str(error)
     if done:

@@ -16,8 +16,9 @@ from gpusage.configuration_file import load_configuration
 from gpusage.plugins.loading import make_hooks
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.state import State
+from gpusage_hooks import samples
 from gpusage_hooks.managers import Manager
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.types import Cluster, Neighbour, Workload
 from sites import announced
 
 SLURM = Manager(name="slurm", title="Slurm")
@@ -53,6 +54,21 @@ def test_each_refresh_makes_a_new_snapshot_even_where_nothing_changed() -> None:
     assert state.snapshot is first
     state._ask("slurm")
     assert state.snapshot is not first
+
+
+def test_who_runs_there_is_part_of_what_is_seen() -> None:
+    """And what was ruled without knowing of them holds no more."""
+    state = seeing(observe_one)
+    state._ask("slurm")
+    first = state.snapshot
+    need = samples.need(samples.gpus()[0])
+    there = Neighbour(nodes=("n1",), share_percent=50, thread_percent=50, need=need, workload=Workload())
+    state.take_neighbours("slurm", (there,))
+    second = state.snapshot
+    assert (second is first, second.clusters["slurm"].neighbours) == (False, (there,))
+    state.take_neighbours("slurm", (replace(there),))
+    state._publish()
+    assert state.snapshot is second
 
 
 def test_a_cluster_not_seen_for_too_long_is_not_used() -> None:

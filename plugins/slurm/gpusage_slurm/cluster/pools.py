@@ -148,11 +148,28 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_kinds=tuple(
-            replace(kind, room=max(found, key=astuple), free_gpu_count=free_by_kind[kind])
+            replace(
+                kind,
+                room=replace(max(found, key=astuple), node=""),
+                free_gpu_count=free_by_kind[kind],
+                rooms=tuple(room for room in found if room.share_percent),
+            )
             for kind, found in rooms.items()
         ),
         free_share_percent=max((_part_free(node, site_type) for node, _ in members if node.usable), default=0),
     )
+
+
+def free_units(node: NodeState) -> int:
+    """Return the largest free part of a GPU of *node*, in the units that its shares are counted in."""
+    kinds = counts(node.gres, "gpu")
+    return max((_units(node, kind) * _room(node, kind).share_percent // 100 for kind in kinds), default=0)
+
+
+def _units(node: NodeState, site_type: str) -> int:
+    """Return the units that one GPU of *site_type* counts on *node*."""
+    count = counts(node.gres, "gpu").get(site_type, 0)
+    return of_type(counts(node.gres, "mps"), site_type) // count if count else 0
 
 
 def _kind(node: NodeState) -> NodeKind:
@@ -176,14 +193,13 @@ def _room(node: NodeState, site_type: str) -> Room:
         share_percent=100 if free_gpus(node.gres, node.gres_used, site_type) else _part_free(node, site_type),
         cpu_count=max(node.cpu_count - node.used_cpu_count, 0),
         host_memory_bytes=max(node.memory_mib - node.used_memory_mib, 0) * MIB,
+        node=node.name,
     )
 
 
 def _part_free(node: NodeState, site_type: str) -> int:
     """Return the largest part that is free of those of *node*'s GPUs that are shared now, in percent."""
-    count = counts(node.gres, "gpu").get(site_type, 0)
-    units = of_type(counts(node.gres, "mps"), site_type) // count if count else 0
-    return free_share_percent(node.gres_used, site_type, units)
+    return free_share_percent(node.gres_used, site_type, _units(node, site_type))
 
 
 def _types_beside(site_type: str, members: list[tuple[NodeState, int]]) -> set[str]:

@@ -10,6 +10,8 @@ import re
 from gpusage.mark import Mark
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus
+from gpusage_slurm.jobs.exclusion import may_run_on
+from gpusage_slurm.submission.avoided import place_of
 from gpusage_slurm.submission.constraint import alternatives, unbound_constraint
 
 WAITS_FOR_NODES = (
@@ -34,7 +36,7 @@ def is_bound(mark: Mark | None) -> bool:
     """Tell whether *mark* is of a job that was bound to GPU types; one whose user named the type is not."""
     if mark is None or not _UNTYPED.fullmatch(mark.before):
         return False
-    return _place(mark).startswith(_CONSTRAINT) or slice_of(mark) is not None
+    return place_of(mark).startswith(_CONSTRAINT) or slice_of(mark) is not None
 
 
 def slice_of(mark: Mark) -> str | None:
@@ -54,18 +56,19 @@ def own_constraint(mark: Mark, features: str) -> str | None:
         return None
     if slice_of(mark):
         return "" if features == "(null)" else features
-    held = _place(mark).removeprefix(_CONSTRAINT)
+    held = place_of(mark).removeprefix(_CONSTRAINT)
     same = features.startswith(held[:-3]) if held.endswith("...") else features == held
     return unbound_constraint(features) if same else None
 
 
-def could_run_whole(node: NodeState, job: scontrol.Line, own: str) -> bool:
+def could_run_whole(node: NodeState, job: scontrol.Line, own: str, mark: Mark | None = None) -> bool:
     """Tell whether *node* has a whole GPU free, and cores and memory for the job; where in doubt, it has not.
 
     Args:
         node: Any.
         job: What `scontrol show job` says of it.
         own: Its user's constraint.
+        mark: Its own, by which nodes that it avoids for its neighbours' sake are known.
     """
     cpu_count = int(job.get("NumCPUs", "1").partition("-")[0])
     of_cpu = mib(job.get("MinMemoryCPU", "0")) * cpu_count
@@ -77,7 +80,7 @@ def could_run_whole(node: NodeState, job: scontrol.Line, own: str) -> bool:
         and node.cpu_count - node.used_cpu_count >= cpu_count
         and node.memory_mib - node.used_memory_mib >= max(mib(job.get("MinMemoryNode", "0")), of_cpu)
         and any({*group} <= {*node.features} for group in groups)
-        and all(job.get(name, "(null)") == "(null)" for name in ("ReqNodeList", "ExcNodeList"))
+        and may_run_on(job, mark, node.name)
     )
 
 
@@ -85,7 +88,3 @@ def mib(text: str) -> float:
     """Return the MiB of ``64G``; 0 for what is no amount."""
     found = _AMOUNT.fullmatch(text)
     return float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
-
-
-def _place(mark: Mark) -> str:
-    return mark.after.partition(", ")[2]

@@ -17,12 +17,14 @@ from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
+from gpusage_slurm.jobs.exclusion import may_run_on
+from gpusage_slurm.jobs.kept_off import avoided_nodes, kept_waiting
 from gpusage_slurm.jobs.rows import STATES, Row, base_id, marked_job, rows, rows_of
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
-    *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64)),
+    *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("admin_comment", 1100)),
 )
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
@@ -69,35 +71,44 @@ def waits_bound(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> Nod
     """
     mark = parse_mark(row["admin_comment"])
     own = own_constraint(mark, job.get("Features", "")) if mark else None
-    return None if own is None else next((node for node in nodes if could_run_whole(node, job, own)), None)
+    return None if own is None else next((node for node in nodes if could_run_whole(node, job, own, mark)), None)
 
 
 class _Nodes:
     """The nodes, asked for only where the judgement of a job depends on them."""
 
     def __init__(self) -> None:
-        self._known: tuple[NodeState, ...] | None = None
+        self._known: dict[str, NodeState] | None = None
+        self._useful: tuple[NodeState, ...] = ()
         self._free: Counter[str] = Counter()
 
     @property
     def idle(self) -> tuple[NodeState, ...]:
         """Those that are idle as a whole, and have shares."""
-        return tuple(node for node in self._all() if node.idle and node.has_shares)
+        self._look()
+        return tuple(node for node in self._useful if node.idle and node.has_shares)
 
     @property
     def free(self) -> tuple[NodeState, ...]:
         """Those with a GPU that nobody uses, and that no job was found for."""
-        return tuple(node for node in self._all() if self._free[node.name] > 0)
+        self._look()
+        return tuple(node for node in self._useful if self._free[node.name] > 0)
+
+    def named(self, names: Iterable[str]) -> tuple[NodeState, ...]:
+        """Return those with these *names*."""
+        known = self._look()
+        return tuple(known[name] for name in names if name in known)
 
     def take(self, node: NodeState) -> None:
         """Count one of the GPUs of *node* as found for a job."""
         self._free[node.name] -= 1
 
-    def _all(self) -> tuple[NodeState, ...]:
+    def _look(self) -> dict[str, NodeState]:
         if self._known is None:
             nodes = tuple(map(parse_node, scontrol.nodes()))
             self._free = Counter({node.name: free_whole_gpus(node) for node in nodes if node.open})
-            self._known = tuple(node for node in nodes if node.idle or self._free[node.name])
+            self._useful = tuple(node for node in nodes if node.idle or self._free[node.name])
+            self._known = {node.name: node for node in nodes}
         return self._known
 
 
@@ -109,7 +120,8 @@ def _judged(job_rows: Sequence[Row]) -> Iterator[MarkedJob]:
         if row["StateCompact"] == "PD":
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
-            reason = _judgement(row, idle or ()) or _released(row, nodes)
+            waits = kept_waiting(row, nodes.named(avoided_nodes(row)))
+            reason = waits or _judgement(row, idle or ()) or _released(row, nodes)
         yield marked_job(row, reason)
 
 
@@ -151,13 +163,12 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
     asked = dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
-    wishes = [job.get(name, "(null)") for name in ("ReqNodeList", "ExcNodeList")]
     features = job.get("Features", "(null)")
     return (
         bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
         and mib(asked.get("mem", "0")) <= node.memory_mib
         and int(asked.get("cpu", "1")) <= node.cpu_count
-        and all(wish == "(null)" for wish in wishes)
+        and may_run_on(job, parse_mark(row["admin_comment"]), node.name)
         and (features == "(null)" or {*features.split("&")} <= {*node.features})
     )

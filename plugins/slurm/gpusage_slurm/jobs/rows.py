@@ -89,12 +89,18 @@ def marked_job(row: Row, stuck: str = "") -> MarkedJob:
         mark=row["admin_comment"],
         waits_for=row["Reason"] if state == "waiting" else "",
         stuck=stuck,
+        nodes=_nodes(row.get("NodeList", "")) if state == "running" else (),
     )
 
 
 def base_id(job_id: str) -> str:
     """Return the number that the tasks of an array, or the parts of a heterogeneous job, have in common."""
     return re.split(r"[_+]", job_id)[0]
+
+
+def _nodes(listed: str) -> tuple[str, ...]:
+    """Return the node of a job that runs on one; a list of several is not taken apart, for no share is on several."""
+    return (listed,) if listed and not re.search(r"[\[,]", listed) else ()
 
 
 def _state(code: str) -> JobState:

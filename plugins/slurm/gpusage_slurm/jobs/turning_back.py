@@ -19,7 +19,9 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.free import counts, of_type
 from gpusage_slurm.cluster.pools import parse_node
 from gpusage_slurm.jobs.bound import own_constraint, slice_of
+from gpusage_slurm.jobs.kept_off import freed_nodes, let_in
 from gpusage_slurm.jobs.rows import Row, base_id, rows
+from gpusage_slurm.submission.avoided import avoided_by, place_of
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
@@ -32,7 +34,20 @@ _CURE = "Slurm of this version cannot do it: cancel the job, and submit it with 
 
 
 def turn_back(job: MarkedJob, reason: str) -> bool:
-    """Give *job* one whole GPU again; see the hook.
+    """Let *job* run on the nodes that it avoids; if it avoids none, give it one whole GPU again; see the hook.
+
+    Raises:
+        RequestError: As `give_back`.
+    """
+    mark = parse_mark(job.mark)
+    if mark is not None and avoided_by(mark):
+        _update(job, *freed_nodes(job, mark), _comment(job, let_in(mark, reason)))
+        return True
+    return turn_back_whole(job, reason)
+
+
+def turn_back_whole(job: MarkedJob, reason: str) -> bool:
+    """Give *job* one whole GPU again, or write into its mark what its user can do.
 
     Raises:
         RequestError: As `give_back`.
@@ -64,7 +79,7 @@ def give_back(job: MarkedJob, reason: str, *more: str, as_share: bool = False) -
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
     row = _waiting(job, mark)
-    freed = (*_freed(mark, row["Feature"]), *more)
+    freed = (*_freed(mark, row["Feature"]), *freed_nodes(job, mark), *more)
     if _changed(job, mark, row, asked[1], freed, reason):
         return True
     units = whole_units() if as_share or any(setting.startswith("Features=") for setting in freed) else None
@@ -97,7 +112,7 @@ def whole_units() -> int | None:
 
 def _freed(mark: Mark, features: str) -> Iterator[str]:
     """Yield the settings that take back where the share was to run; a GPU type that the user named stays held."""
-    if mark.after.partition(", ")[2].startswith("prefer "):
+    if place_of(mark).startswith("prefer "):
         yield "Prefer="
     own = own_constraint(mark, features)
     if own is not None:

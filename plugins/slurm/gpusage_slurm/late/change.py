@@ -21,6 +21,7 @@ _SETTINGS = {
     "set.tres_bind": "TresBind",
     "set.features": "Features",
     "set.prefer": "Prefer",
+    "set.exc_nodes": "ExcNodeList",
 }
 _VARIABLE = re.compile(r"env\.[A-Z_]+=[A-Za-z0-9_=:.]+")
 

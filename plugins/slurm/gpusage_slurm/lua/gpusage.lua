@@ -27,7 +27,7 @@ local NUMBERS = {
   "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres", "min_cpus", "pn_min_cpus",
   "cpus_per_task", "min_mem_per_node", "min_mem_per_cpu", "pn_min_tmp_disk", "cores_per_socket", "threads_per_core",
 }
-local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer" }
+local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer", "exc_nodes" }
 local READ_AS = { gres = "tres_per_node" } -- gres is another name of tres_per_node that adds the version's own prefix
 local VARIABLES = {
   GPUSAGE_DECISION = true, GPUSAGE_THREAD_PERCENT = true, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT = true, CUDA_MPS_CLIENT_PRIORITY = true,

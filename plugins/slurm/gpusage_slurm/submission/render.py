@@ -18,6 +18,7 @@ from types import MappingProxyType
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
 from gpusage_hooks.units import MIB
+from gpusage_slurm.submission.avoided import avoiding
 from gpusage_slurm.submission.constraint import (
     binding_constraint,
     exact_feature,
@@ -90,11 +91,10 @@ def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) ->
     if place.trouble and named:
         return place
     share = f"mps:{units}"
-    after = ", ".join(filter(None, (f"gres/{share}", place.after)))
-    return _Change(
-        fields={**_instead(fields, share), f"env.{DECISION_VARIABLE}": share, **_caps(request), **place.fields},
-        after=after,
-    )
+    kept_off = _kept_off(fields, request)
+    after = ", ".join(filter(None, (f"gres/{share}", kept_off.after, place.after)))
+    variables = {f"env.{DECISION_VARIABLE}": share, **_caps(request)}
+    return _Change(fields={**_instead(fields, share), **variables, **place.fields, **kept_off.fields}, after=after)
 
 
 def _slice(fields: Mapping[str, str], request: GpuRequest) -> _Change:
@@ -141,6 +141,15 @@ def _bound(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Clust
     if held is None:
         return _Change(trouble=f"a share holds on {', '.join(gpu_types)} only, to which this job cannot be bound")
     return _Change(fields={"set.features": held}, after=f"constraint {held}")
+
+
+def _kept_off(fields: Mapping[str, str], request: GpuRequest) -> _Change:
+    """Return the change that keeps a share off nodes, beside those that its user excludes; an empty one for none."""
+    own = fields.get("exc_nodes", "")
+    added = request.avoided_nodes[len(own.split(",")) if own else 0 :]
+    if not added:
+        return _Change()
+    return _Change(fields={"set.exc_nodes": ",".join(request.avoided_nodes)}, after=avoiding(added))
 
 
 def _instead(fields: Mapping[str, str], part: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.settings import SLURM
+from gpusage_slurm.submission.avoided import NAME
 from gpusage_slurm.submission.constraint import alternatives
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
@@ -48,6 +49,8 @@ _TIES = (
     *("sockets_per_node", "cores_per_socket", "threads_per_core"),
 )
 """What a job may ask of its nodes that no description of a cluster has, and a preference, which no constraint joins."""
+_MOST_EXCLUDED = 8
+"""Names that a user may exclude and more be added: slurmctld takes 1024 bytes."""
 _SCRIPT_OPTIONS = {
     "cpus-per-gpu": "its script or environment has --cpus-per-gpu for an srun, which counts whole GPUs",
     "unread": "its script is too long to look for srun lines that need a whole GPU",
@@ -105,6 +108,8 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         task_count=array_task_count(fields.get("array_inx", "")),
         bindable=_is_bindable(fields),
         deadline_s=_deadline_s(fields.get("deadline", "")),
+        avoided_nodes=_excluded(fields),
+        steerable=_is_steerable(fields),
     )
 
 
@@ -194,6 +199,18 @@ def _is_bindable(fields: Mapping[str, str]) -> bool:
         and not any(fields.get(name) for name in _TIES)
         and (not constraint or bool(alternatives(constraint)))
     )
+
+
+def _excluded(fields: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes that the user excludes; none where they are not a plain list of names."""
+    names = tuple(fields.get("exc_nodes", "").split(","))
+    return names if all(map(NAME.fullmatch, names)) and len(names) <= _MOST_EXCLUDED else ()
+
+
+def _is_steerable(fields: Mapping[str, str]) -> bool:
+    """Tell whether the job can be kept off nodes: what is bindable can, also where its user excludes nodes by name."""
+    known = bool(_excluded(fields)) or not fields.get("exc_nodes")
+    return known and _is_bindable({**fields, "exc_nodes": ""})
 
 
 def _scopes(fields: Mapping[str, str]) -> Iterator[str]:

@@ -100,7 +100,9 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
         host_memory_bytes=64 * GIB,
         room=Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB),
         free_gpu_count=2,
+        rooms=(Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB, node="n3"),),
     )
+    assert [room.node for room in small.rooms] == ["n1", "n2"]
     assert small.free_gpu_count == 4
 
 
@@ -114,6 +116,8 @@ def test_the_room_of_a_kind_is_that_of_one_node_on_which_a_job_could_start_now()
     kept = at("n3", "", open=False)
     rooms = [pools_of(nodes, advisor().catalogue)[0].node_kinds[0].room for nodes in ((full, shared, kept), (kept,))]
     assert rooms == [Room(share_percent=60, cpu_count=2, host_memory_bytes=GIB // 2), Room()]
+    (kind,) = pools_of((full, shared, kept), advisor().catalogue)[0].node_kinds
+    assert [(room.node, room.share_percent) for room in kind.rooms] == [("n2", 60)]
 
 
 @pytest.mark.parametrize("state", ["MAINT", "MAINTENANCE", "RESERVED", "PLANNED", "DRAIN", "DOWN", "REBOOT_ISSUED"])

@@ -28,6 +28,10 @@ def test_a_share_its_cap_and_its_mark_are_set_at_once() -> None:
     )
 
 
+def test_nodes_that_a_share_avoids_are_excluded() -> None:
+    assert changes({"mark": MARK, "set.exc_nodes": "n7,n1"}, "")[0] == "ExcNodeList=n7,n1"
+
+
 @pytest.mark.parametrize("value", ["a b", "$(x)", "a;b", "", "a|b"])
 def test_a_variable_with_a_strange_value_is_left_out(value: str) -> None:
     (setting,) = changes({"mark": MARK, "env.GPUSAGE_DECISION": value}, "")

@@ -37,6 +37,7 @@ SUBMIT = """
   local verdict = slurm_job_submit(job, {}, 1000)
   return {
     seconds = socket.gettime() - start, verdict = verdict, gres = job.tres_per_node, prefer = job.prefer,
+    excluded = job.exc_nodes,
     per_job = job.tres_per_job, mark = job.environment.GPUSAGE_DECISION, card = job.environment.SLURM_GPUSAGE_CARD,
     cap = job.environment.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, export = job.environment.SLURM_EXPORT_ENV,
     owner = job.environment.GPUSAGE_JOB, pipe = job.environment.CUDA_MPS_PIPE_DIRECTORY,
@@ -99,6 +100,12 @@ def flooding(connection: socket.socket, _question: bytes) -> None:
 
 def submit(path: Path | str, job: str = "{}", limit_ms: int = 2000) -> str:
     return SUBMIT % (quoted(str(path)), limit_ms, job)
+
+
+def test_nodes_that_a_share_avoids_are_set(drive: Drive, tmp_path: Path) -> None:
+    with server(tmp_path / "s", answering({**REWRITE, "set.exc_nodes": "n9,n1"})):
+        report = drive(submit(tmp_path / "s", "{ tres_per_node = 'gres:gpu:1', exc_nodes = 'n9' }"))
+    assert (report["gres"], report["excluded"]) == ("gres:mps:40", "n9,n1")
 
 
 def test_an_answer_is_applied_and_shown(drive: Drive, tmp_path: Path) -> None:

@@ -247,6 +247,16 @@ def test_there_is_no_preference_where_it_could_become_a_demand(fields: dict[str,
     assert found["set.gres"].startswith("mps:40")
 
 
+@pytest.mark.parametrize(("own", "excluded"), [("", "n1,n2"), ("n7", "n7,n1,n2")])
+def test_nodes_that_a_share_avoids_join_those_that_its_user_excludes(own: str, excluded: str) -> None:
+    job = job_of(tres_per_node="gres:gpu:1", exc_nodes=own)
+    avoided = (*job.request.avoided_nodes, "n1", "n2")
+    found = rendered(job, mps_thread_percent=40, required_gpus=("v100",), avoided_nodes=avoided)
+    assert found.fields["set.exc_nodes"] == excluded
+    assert found.after == "gres/mps:40, avoid n1,n2, constraint v100"
+    assert "set.exc_nodes" not in rendered(job, mps_thread_percent=40).fields
+
+
 def test_another_managers_job_is_not_ours() -> None:
     job = dataclasses.replace(job_of(), submission=Submission(manager="yarn"))
     decision = Decision(code=Code.REWRITE, request=job.request, reasons=(), plugin="test")

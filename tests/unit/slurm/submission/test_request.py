@@ -196,6 +196,24 @@ def test_a_job_that_something_else_ties_to_its_nodes_is_not_bound_to_a_gpu_type(
 
 
 @pytest.mark.parametrize(
+    ("fields", "avoided", "steerable"),
+    [
+        ({}, (), True),
+        ({"exc_nodes": "n1,n-2.site"}, ("n1", "n-2.site"), True),
+        ({"exc_nodes": "n[1-3]"}, (), False),  # which these are is not for us to know
+        ({"exc_nodes": ",".join(f"n{number}" for number in range(9))}, (), False),  # little room is left for more
+        ({"req_nodes": "n1"}, (), False),
+        ({"reservation": "course", "exc_nodes": "n1"}, ("n1",), False),
+    ],
+)
+def test_a_job_can_be_kept_off_nodes_where_all_that_ties_it_to_nodes_is_known(
+    fields: dict[str, str], avoided: tuple[str, ...], *, steerable: bool
+) -> None:
+    request = read_request(ONE_GPU | fields)
+    assert (request.avoided_nodes, request.steerable) == (avoided, steerable)
+
+
+@pytest.mark.parametrize(
     ("indices", "count"),
     [("", 1), ("7", 1), ("0-9", 10), ("0-9:3", 4), ("0-9:3%2", 2), ("1,3,5-7", 5), ("1-4%0", 4), ("x", 1), ("9-1", 1)],
 )

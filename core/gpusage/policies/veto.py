@@ -1,0 +1,111 @@
+"""Keeps a new share off nodes where it, or a job that runs there now, might become slower than was accepted.
+
+Invariants (docs/decisions/0035):
+
+1. No job waits for this: nodes are avoided only where another one has room for the job now, in each of its partitions
+   and of the GPU types that it prefers; and only where a job that waits all the same can be let go.
+2. Without neighbours nothing is avoided.
+3. The names that are avoided have `MOST_BYTES` at most: a manager's field, and the job's mark, hold them whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpusage.policies.choice import could_run, is_enough
+from gpusage.policies.company import trouble
+from gpusage.policies.place import admitted
+from gpusage.policies.price import need_on, offers
+from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Place
+
+MOST_BYTES = 256
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seat:
+    """A node that has room for the job now."""
+
+    node: str
+    kind: NodeKind
+    place: Place
+
+
+def decide_veto(case: Case, draft: Decision) -> Decision | None:
+    """Name the nodes that the job of *draft* is to avoid; ``None`` where there are none, or no others have room."""
+    if not _may_steer(case, draft):
+        return None
+    seats, there = tuple(_seats(case, draft)), _by_node(case.cluster.neighbours)
+    shared = [seat for seat in seats if seat.node in there]
+    newcomers = {place.name: _newcomer(place, case, draft) for place in case.places if shared}
+    troubles = {seat.node: trouble(newcomers[seat.place.name], there[seat.node], case.rules) for seat in shared}
+    avoided = sorted(node for node, why in troubles.items() if why)
+    if not avoided or len(",".join(avoided)) > MOST_BYTES or not _is_served([*_others(seats, avoided)], case, draft):
+        return None
+    why = " or ".join(sorted({troubles[node] for node in avoided}))
+    request = replace(draft.request, avoided_nodes=(*draft.request.avoided_nodes, *avoided))
+    reasons = (*draft.reasons, f"kept off {_names(avoided)}, where {why}")
+    return replace(draft, request=request, reasons=reasons, plugin=__name__)
+
+
+def _may_steer(case: Case, draft: Decision) -> bool:
+    """Tell whether the job has a share, and is held back by nothing if it is kept off nodes."""
+    is_share = draft.request.mps_thread_percent is not None
+    can_be_let_go = draft.request.steerable and case.cluster.releases
+    return is_share and can_be_let_go and case.rules.sharing.keep_apart and bool(case.cluster.neighbours)
+
+
+def _seats(case: Case, draft: Decision) -> Iterator[_Seat]:
+    """Yield the nodes on which the share could start now."""
+    request, share_percent = draft.request, draft.request.mps_thread_percent or 0
+    for place in admitted(case):
+        required = not request.required_gpus or place.name in request.required_gpus
+        for kind in place.pool.node_kinds if required and place.pool.mps_per_gpu else ():
+            if any(could_run(kind, request, name) for name in _partitions(case)):
+                for room in kind.rooms:
+                    if room.node not in request.avoided_nodes and is_enough(room, share_percent, request):
+                        yield _Seat(node=room.node, kind=kind, place=place)
+
+
+def _by_node(neighbours: Sequence[Neighbour]) -> Mapping[str, list[Neighbour]]:
+    there: dict[str, list[Neighbour]] = {}
+    for neighbour in neighbours:
+        for node in neighbour.nodes:
+            there.setdefault(node, []).append(neighbour)
+    return there
+
+
+def _newcomer(place: Place, case: Case, draft: Decision) -> Neighbour:
+    """Return the job of *draft* as a neighbour that it would be at *place*."""
+    share_percent = draft.request.mps_thread_percent or 0
+    shares = offers((place,), case.rules.sharing)
+    on_share = next((need_on(offer) for offer in shares if offer.share_percent == share_percent), place.need)
+    return Neighbour(
+        nodes=(),
+        share_percent=share_percent,
+        thread_percent=draft.request.thread_cap_percent or share_percent,
+        need=on_share,
+        workload=case.workload,
+    )
+
+
+def _others(seats: Sequence[_Seat], avoided: Sequence[str]) -> Iterator[_Seat]:
+    return (seat for seat in seats if seat.node not in avoided)
+
+
+def _is_served(left: Sequence[_Seat], case: Case, draft: Decision) -> bool:
+    """Tell whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
+    wished = draft.request.preferred_gpus
+    liked = [seat for seat in left if not wished or seat.place.name in wished]
+    return all(any(could_run(seat.kind, case.request, name) for seat in liked) for name in _partitions(case))
+
+
+def _partitions(case: Case) -> tuple[str, ...]:
+    """Return the partitions that may run the job; ``""`` is any."""
+    return case.request.partitions or (case.cluster.default_partition or "",)
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _SHOWN
+    return ", ".join(nodes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
