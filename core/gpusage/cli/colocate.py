@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, partners, tables
+from gpusage.policies import partition
+from gpusage.predictors.beside import beside
+from gpusage.predictors.colocation import WORTHWHILE_SUM
+from gpusage.predictors.intervals import inverse
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, ModelRequest
 from gpusage_hooks.units import gib
 
@@ -31,10 +36,14 @@ def colocate(
     gpu: str,
     candidates: Path | None,
     *,
+    is_fair: bool,
     as_json: bool,
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
+    if candidates is not None and is_fair:
+        message = "Options --fair and --among must not be given together; got both. Leave one out."
+        raise click.UsageError(message, context)
     if candidates is not None:
         context.exit(0 if partners.rank(context, models, candidates, gpu, run, as_json=as_json) else 1)
     if len(models) < MINIMUM_JOBS:
@@ -42,6 +51,8 @@ def colocate(
         raise click.UsageError(message, context)
     requests = options.read_requests(models, run)
     needs, colocation = _colocation(requests, gpu)
+    if is_fair:
+        colocation = _fair(requests, colocation)
     names = [request.model for request in requests]
     if as_json:
         tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
@@ -58,6 +69,30 @@ def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNe
         graph = advisor().read(request.model, dict(request.workload.shape))
         needs.append(advisor().predict(graph, request.workload, [gpu])[0])
     return needs, advisor().colocate(needs, gpu)
+
+
+def _fair(requests: Sequence[ModelRequest], together: Colocation) -> Colocation:
+    """Return the same jobs, each limited to its part of the threads by max-min fairness."""
+    gpu, sizes = advisor().catalogue.find(together.gpu), partition.percents(len(requests))
+    prices = []
+    for request in requests:
+        graph = advisor().read(request.model, dict(request.workload.shape))
+        (priced,) = advisor().price(graph, request.workload, [gpu], sizes)
+        prices.append({price.share_percent: beside(price.slowdown, len(requests) - 1) for price in priced})
+    parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
+    throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
+    total = Interval(
+        value=sum(each.value for each in throughputs),
+        low=sum(each.low for each in throughputs),
+        high=sum(each.high for each in throughputs),
+    )
+    return replace(
+        together,
+        normalised_throughput=throughputs,
+        mps_thread_percent=parts,
+        throughput_sum=total,
+        recommended=together.fits and total.value >= WORTHWHILE_SUM,
+    )
 
 
 def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], colocation: Colocation) -> None:

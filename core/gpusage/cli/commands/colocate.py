@@ -14,6 +14,7 @@ Examples:
   cd examples/models
   gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
   gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
+  gpusage colocate resnet18.onnx,batch=16 gpt2.onnx,batch=4 --fair --gpu h100
   gpusage colocate resnet18.onnx,batch=16 --among ../candidates.txt --gpu v100
 """
 
@@ -25,6 +26,12 @@ Examples:
     "candidates",
     type=click.Path(path_type=Path),
     help="Rank the models of this file, one a line, as partners of the one MODEL.",
+)
+@click.option(
+    "--fair",
+    "is_fair",
+    is_flag=True,
+    help="Divide the GPU's threads so that the job that is slowed most is slowed least.",
 )
 @options.gpu_option(multiple=False)
 @options.workload_options

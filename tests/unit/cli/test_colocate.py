@@ -1,0 +1,31 @@
+"""`gpusage colocate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from gpusage.cli import main
+
+MODELS = Path(__file__).parents[3] / "examples" / "models"
+PAIR = [f"{MODELS}/resnet18.onnx,batch=16", f"{MODELS}/dlrm.onnx,batch=8,mode=infer"]
+
+
+def colocate(*words: str) -> list[dict[str, object]]:
+    result = CliRunner().invoke(main, ["colocate", *PAIR, "--gpu", "h100", "--json", *words])
+    return list(json.loads(result.stdout)["jobs"])
+
+
+def test_fair_gives_the_job_that_a_small_part_slows_most_of_the_threads() -> None:
+    training, inference = colocate("--fair")
+    assert training["mps_thread_percent"] > 50 > inference["mps_thread_percent"]  # type: ignore[operator]
+    assert training["mps_thread_percent"] + inference["mps_thread_percent"] <= 100  # type: ignore[operator]
+    assert training["memory_cap_bytes"] == colocate()[0]["memory_cap_bytes"]
+
+
+def test_fair_and_among_do_not_go_together() -> None:
+    result = CliRunner().invoke(main, ["colocate", PAIR[0], "--among", "x", "--fair", "--gpu", "h100"])
+    assert result.exit_code == 2
+    assert "must not be given together" in result.output
