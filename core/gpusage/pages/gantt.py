@@ -23,9 +23,15 @@ class Bar:
     height: int = 1
 
 
-def chart(bars: Sequence[Bar], heights: Mapping[str, int]) -> str:
-    """Return the chart; *heights* has how many lines each band needs, in the order in which they are drawn."""
-    end_s = max((bar.end_s for bar in bars), default=0.0) or 1.0
+def chart(bars: Sequence[Bar], heights: Mapping[str, int], until_s: float = 0.0) -> str:
+    """Return the chart.
+
+    Args:
+        bars: In any order.
+        heights: How many lines each band needs, in the order in which they are drawn.
+        until_s: Where the time ends at the earliest, so that two charts have one scale.
+    """
+    end_s = max((*(bar.end_s for bar in bars), until_s)) or 1.0
     tops, foot = {}, TOP
     for row, height in heights.items():
         tops[row] = foot

@@ -107,18 +107,18 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def drawn_jobs(truth: PairTruth, seed: int) -> Jobs:
-    """Return the jobs of one repetition."""
+def drawn_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+    """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
-    work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(LONGEST_S), JOBS))
+    work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))
     return Jobs(
-        ids=range_ids(JOBS),
-        submit_s=np.zeros(JOBS),
+        ids=range_ids(count),
+        submit_s=np.zeros(count),
         work_s=work_s,
         limit_s=work_s,
-        gpu_count=np.ones(JOBS, dtype=np.int32),
-        kind=generator.integers(len(truth.kinds), size=JOBS).astype(np.int32),
-        user=np.zeros(JOBS, dtype=np.int32),
+        gpu_count=np.ones(count, dtype=np.int32),
+        kind=generator.integers(len(truth.kinds), size=count).astype(np.int32),
+        user=np.zeros(count, dtype=np.int32),
         kinds=truth.kinds,
         users=("someone",),
     )
