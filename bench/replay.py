@@ -44,6 +44,8 @@ GPUS = [(f"{name}-1", device) for name in SITE_TYPES for device in range(GPUS_PE
 PLAN = ClusterPlan(nodes=parse_nodes(",".join(f"{name}:{GPUS_PER_TYPE}" for name in SITE_TYPES)))
 SETTINGS = f'[sharing]\nrule = "{RULE}"\n[slurm]\nlimit_ms = 1000\n'
 """The limit is far above the product's own: a busy machine must not decide who shares."""
+Charts = Mapping[str, Mapping[str, Sequence[Stay]]]
+"""What is drawn, by title and state."""
 CLIENTS = 2
 SLACK_S = 300.0
 
@@ -77,7 +79,9 @@ def main(folder: Path, repetitions: int, seed: int, output: Path | None, *, as_j
         click.echo(f"Folder '{folder}' must have {', '.join(missing)}; got none. Name it with --data.", err=True)
         return
     advisor = make_advisor()
-    done, charts, latest_s = [], {}, 0.0
+    done: list[Repetition] = []
+    charts: Charts = {}
+    latest_s = 0.0
     with start_sandbox(PLAN) as cluster:
         for number in range(seed, seed + repetitions):
             predictor = Predictor(truth=lucid(data, advisor, number), fleet=fleet(advisor), advisor=advisor)
@@ -170,7 +174,7 @@ def _outcomes(results: Mapping[str, Result]) -> Mapping[str, Outcome]:
     return {state: comparison.outcome_simulated(result) for state, result in results.items()}
 
 
-def _charts(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -> dict[str, Mapping[str, Sequence[Stay]]]:
+def _charts(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -> Charts:
     simulated = predictor.predicted(jobs)
     return {
         "Slurm": {state: run.stays for state, run in runs.items()},

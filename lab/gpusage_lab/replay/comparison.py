@@ -148,8 +148,8 @@ def mean(parts: Sequence[Mapping[str, Outcome]]) -> Mapping[str, Outcome]:
 def table(repetitions: Sequence[Repetition], title: str) -> ScoreTable:
     """Return means of all repetitions, real and simulated, and how far their gains are apart."""
     parts = _means(repetitions)
-    rows = [(f"{name}, gpusage {state}", *_cells(of[state])) for name, of in parts.items() for state in STATES]
-    return ScoreTable(title=title, columns=COLUMNS, rows=tuple(rows), notes=tuple(sentences(repetitions)))
+    rows = tuple((f"{name}, gpusage {state}", *_cells(of[state])) for name, of in parts.items() for state in STATES)
+    return ScoreTable(title=title, columns=COLUMNS, rows=rows, notes=tuple(sentences(repetitions)))
 
 
 def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from gpusage.advisor import Advisor
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, SharingRule
 from gpusage_lab.replay.truth import SITE_TYPES, ReplayTruth
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, fleet_of
@@ -19,7 +19,7 @@ from gpusage_lab.simulator.result import Result
 
 GPUS_PER_TYPE = 4
 UNITS = 100
-RULE = "utilization"
+RULE: SharingRule = "utilization"
 """Jobs share a GPU where their known utilizations add up to 100 % at most: Lucid's tables are of such pairs."""
 
 NEVER_LATE: Mapping[str, float] = MappingProxyType({"off": 0.0, "on": 0.0})
