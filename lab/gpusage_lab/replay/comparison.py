@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
 
-from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.replay.virtual_gpus import Stay
 from gpusage_lab.simulator.result import Result
 
@@ -148,7 +148,7 @@ def mean(parts: Sequence[Mapping[str, Outcome]]) -> Mapping[str, Outcome]:
 def table(repetitions: Sequence[Repetition], title: str) -> ScoreTable:
     """Return means of all repetitions, real and simulated, and how far their gains are apart."""
     parts = _means(repetitions)
-    rows = tuple((f"{name}, gpusage {state}", *_cells(of[state])) for name, of in parts.items() for state in STATES)
+    rows = tuple(_row(f"{name}, gpusage {state}", of[state]) for name, of in parts.items() for state in STATES)
     return ScoreTable(title=title, columns=COLUMNS, rows=rows, notes=tuple(sentences(repetitions)))
 
 
@@ -183,8 +183,9 @@ def _means(repetitions: Sequence[Repetition]) -> Mapping[str, Mapping[str, Outco
     }
 
 
-def _cells(one: Outcome) -> tuple[float, ...]:
+def _row(name: str, one: Outcome) -> tuple[Cell, ...]:
     return (
+        name,
         round(one.makespan_s / MINUTE_S, 1),
         round(one.jct_s / MINUTE_S, 1),
         round(100 * one.utilization, 1),
