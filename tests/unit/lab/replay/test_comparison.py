@@ -30,12 +30,13 @@ def test_figures_of_stays() -> None:
     assert one.makespan_s == 7260.0
     assert one.jct_s == pytest.approx((3660 + 1800 + 7260) / 3)
     assert one.utilization == pytest.approx(0.5)
-    assert (one.out_of_memory, one.gpu_hours) == (1, pytest.approx(8670 / 3600))
+    assert one.gpu_hours == pytest.approx(8670 / 3600)
+    assert one.out_of_memory == 1
 
 
 def test_delays_are_of_the_real_clock() -> None:
     """Starts 60 s after the release, 120, 270, and 60 s after job 0 left: median 90; at 60 times the speed."""
-    assert comparison.delays_of(STAYS, 60.0) == Delays(start_s=pytest.approx(1.5), rescue_s=pytest.approx(2.0))
+    assert comparison.delays_of(STAYS, 60.0) == Delays(start_s=1.5, rescue_s=2.0)
     assert comparison.delays_of(STAYS[:1], 60.0).rescue_s is None
 
 
