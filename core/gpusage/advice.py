@@ -42,6 +42,9 @@ def describe_need(need: GpuNeed) -> str:
         part = part_of(need.share_percent, _MEMORY_AND_FORM.sub("", need.gpu))
         booked = replace(need.memory_bytes, high=need.share_memory_bytes)
         return f"{part} costs {cost(need.slowdown)} | {_figure(booked, scale=1 / GIB, digits=1, unit='GiB')}"
+    if need.source == "history":
+        busy = _figure(need.gpu_utilization, scale=100, digits=0, unit="%")
+        return f"on {need.gpu}: busy {busy}, {_figure(need.memory_bytes, scale=1 / GIB, digits=1, unit='GiB')}"
     activity = _figure(need.sm_activity, scale=100, digits=0, unit="%")
     memory = _figure(need.memory_bytes, scale=1 / GIB, digits=1, unit="GiB")
     return f"on {need.gpu}: SM activity {activity}, {memory}"

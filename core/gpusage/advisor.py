@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import Catalogue
+from gpusage.history.deciding import BY_HISTORY, NO_GRAPH, case_of, told_of
+from gpusage.history.deciding import said as said_of
 from gpusage.learning.words import said
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
@@ -28,10 +30,12 @@ from gpusage_hooks.types import (
     Decision,
     GpuRequest,
     Job,
+    Known,
     ModelGraph,
     Place,
     Rendered,
     Rules,
+    Stage,
     Submission,
     Submitter,
     Workload,
@@ -111,6 +115,24 @@ class Advisor(Predictor):
         decision = self._with_what_was_learned(self._through_policies(case), graph, wish.workload)
         return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
 
+    def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, Known]]:
+        """Return what is to become of *job*, which names no model, and what is told of it on each GPU, by its name.
+
+        Raises:
+            PluginError: A plugin breaks the contract.
+        """
+        request = job.request
+        cluster = cluster.within(request.partitions, request.scopes, request.node_features)
+        gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
+        rows = [*gpus.values()]
+        answers = self.hooks.known_figures(NO_GRAPH, Workload(), rows, self.submitter)
+        told = told_of(job, rows, answers, self.learned.history, self.catalogue.find)
+        case = case_of(job, cluster, gpus, told, self.rules)
+        if case is None:
+            return _kept(job, *said_of(told), *request.obstacles), told
+        decision = self._through_policies(case, BY_HISTORY)
+        return replace(decision, reasons=(*said_of(told), *decision.reasons)), told
+
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
         """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.
 
@@ -135,10 +157,10 @@ class Advisor(Predictor):
             decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
         return decision, rendered
 
-    def _through_policies(self, case: Case) -> Decision:
+    def _through_policies(self, case: Case, stages: Sequence[Stage] = STAGES) -> Decision:
         """Ask each policy in its turn; each answers on the draft of those before it."""
         draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
-        for stage in STAGES:
+        for stage in stages:
             draft = self.hooks.decide(stage, case, draft) or draft
             if draft.final:
                 return draft

@@ -18,6 +18,7 @@ from gpusage_hooks.managers import ManagerSettings
 from gpusage_hooks.types import GenerationRules, MoneyRules, Range, Rules, SharingRules, SloRules
 
 SiteMode = Literal["observe", "advise", "enforce"]
+HistoryMode = Literal["off", "observe", "enforce"]
 _Settings = TypeVar("_Settings", bound=ManagerSettings)
 
 
@@ -55,6 +56,9 @@ class LearningSettings:
         least_sampled_s: A run that was looked at for less teaches nothing.
         refresh_s: How often the store is asked for new runs.
         back_off: Whether shares are only advised where predictions for a user and a kind of model miss too often.
+        history: What is done for jobs that name no model: ``observe`` records what their history tells, ``enforce``
+            also acts on it where it has earned that. Such jobs carry a mark then.
+        history_file: Where `gpusage train --history` writes, and gpusaged reads.
     """
 
     enabled: bool = True
@@ -62,6 +66,8 @@ class LearningSettings:
     least_sampled_s: float = 60.0
     refresh_s: Annotated[float, Range(low=0.1, high=86400)] = 30.0
     back_off: bool = True
+    history: HistoryMode = "off"
+    history_file: str = "/var/lib/gpusage/history.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.types import DecisionRecord, Outcome, Usage
 from gpusage_hooks.units import MIB, percent
 
 LEAST_S = 60.0
@@ -12,6 +12,10 @@ HOST_BOUND_BELOW = 0.5
 BUSY_PROCESSORS = 0.85
 LEAST_ALONE = 0.9
 """Of the sampled time: NVML's utilization is the whole device's, so it is a job's own only where it is alone."""
+SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
+"""A training that its time limit ends has run as it always does."""
+LEAST_UTILIZATION = 0.02
+"""Of a job that works at all."""
 UNUSED_BELOW = 0.005
 FASTER = 2.0
 

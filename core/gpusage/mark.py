@@ -24,6 +24,8 @@ its user's request again."""
 REST_LIMIT_BYTES = 1000
 """Of what follows the number; a manager that has less room cuts its end off."""
 
+UNNAMED = "the job names no model"
+"""How the reasons of such a job begin, where its site has its history looked at."""
 START = "gpusage "
 _MARK = re.compile(
     r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?"

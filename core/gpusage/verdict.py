@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from gpusage.advice import explain
 from gpusage.advisor import Advisor
-from gpusage.configuration import SiteMode
+from gpusage.configuration import HistoryMode, SiteMode
+from gpusage.history.features import request_words
 from gpusage.learning.identity import identity_of
 from gpusage.plugins.hooks import NOBODY
 from gpusage_hooks.errors import RequestError
@@ -30,12 +31,14 @@ from gpusage_hooks.types import (
     GpuRequest,
     Job,
     JobIdentity,
+    Known,
     ModelGraph,
     ModelRequest,
     Rendered,
     Submission,
 )
 
+OBSERVED_ONLY = "history is observed only, as [learning] history says"
 ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
 """Returns the graph of a job's model; ``None`` where no description of it came with the job."""
 
@@ -48,11 +51,13 @@ class Premises:
         advisor: Its rules are the site's.
         mode: The site's.
         killed: Why nothing may be rewritten, where the kill switch is on.
+        history: What is done for jobs that name no model.
     """
 
     advisor: Advisor
     mode: SiteMode
     killed: str | None = None
+    history: HistoryMode = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,9 @@ class Verdict:
         predicted_utilization: As in `DecisionRecord`.
         decision: As it would be carried out in the mode ``enforce``.
         rendered: The same in the manager's own words.
-        mode: The site's, or ``advise`` where its predictions miss too often for this job.
+        mode: The site's, or ``advise`` where its predictions miss too often for this job; ``observe`` where a job names
+            no model, and its history has not earned more.
+        told: What history tells of such a job, as in `DecisionRecord`; ``None`` of any other.
     """
 
     submission: Submission
@@ -75,6 +82,12 @@ class Verdict:
     mode: SiteMode
     model: JobIdentity | None = None
     predicted_utilization: float | None = None
+    told: Mapping[str, Known] | None = None
+
+    @property
+    def is_marked(self) -> bool:
+        """Tell whether the job carries a mark: it says something to us, or its site has its history looked at."""
+        return (self.wish is not None or self.told is not None) and self.carried_out is not Code.DECLINE
 
     @property
     def wish(self) -> ModelRequest | None:
@@ -98,7 +111,9 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """The verdict for its user, on one line; empty where the job is not ours."""
+        """The verdict for its user, on one line; empty where it is not ours, or says nothing and is kept."""
+        if self.told is not None and self.decision.code is not Code.REWRITE:
+            return ""
         line = explain(self.decision, self.rendered, self.wish.assumed if self.wish else ())
         return f"advice only in mode {self.mode}: {line}" if self.held_back else line
 
@@ -125,6 +140,7 @@ class Verdict:
             number=number,
             identity=self._identity(fields),
             predicted_utilization=self.predicted_utilization,
+            told=self.told or {},
         )
 
     def _identity(self, fields: Mapping[str, str] | None) -> JobIdentity | None:
@@ -132,7 +148,14 @@ class Verdict:
             return None
         who = self.job.submitter
         who = who if fields is None else replace(who, fields=fields)
-        return replace(self.model, user=who.user, account=who.account, job_name=who.job_name)
+        return replace(
+            self.model,
+            user=who.user,
+            account=who.account,
+            job_name=who.job_name,
+            script_digest=who.script_digest,
+            request=request_words(self.job.request),
+        )
 
 
 def require_job(submission: Submission, advisor: Advisor) -> Job:
@@ -160,6 +183,8 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
     if premises.killed is not None:
         return leave_alone(job.submission, premises, premises.killed, job)
     wish = job.model_request
+    if wish is None and premises.history != "off" and job.request.gpu_count:
+        return _by_history(job, cluster, premises)
     graph = read_model(job, wish) if wish is not None and wish.enabled else None
     advisor = premises.advisor.asked_by(job.submitter)
     decision, rendered = advisor.render(job, advisor.decide(job, graph, cluster), cluster)
@@ -169,6 +194,28 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
     predicted = advisor.told_by_graph(graph, wish.workload, decision.need) if decision.need else None
     verdict = replace(verdict, model=identity_of(graph, NOBODY), predicted_utilization=predicted)
     return _advised(verdict, job.advice_only or advisor.why_not_enforced(graph))
+
+
+def _by_history(job: Job, cluster: Cluster, premises: Premises) -> Verdict:
+    """Return what becomes of *job*, which names no model: observed only, until its history has earned more."""
+    advisor = premises.advisor.asked_by(job.submitter)
+    decision, told = advisor.decide_by_history(job, cluster)
+    decision, rendered = advisor.render(job, decision, cluster)
+    why = ""
+    if decision.code is Code.REWRITE and premises.mode != "observe":
+        may_earn = premises.history == "enforce"
+        why = advisor.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
+    decision = replace(decision, reasons=(*decision.reasons, why)) if why else decision
+    verdict = Verdict(
+        submission=job.submission,
+        job=job,
+        decision=decision,
+        rendered=rendered,
+        mode="observe" if why else premises.mode,
+        model=JobIdentity(),
+        told=told,
+    )
+    return _advised(verdict, job.advice_only)
 
 
 def _advised(verdict: Verdict, why: str) -> Verdict:

@@ -88,10 +88,11 @@ class Daemon:
         (self.folder / "new.toml").write_text(text)
         (self.folder / "new.toml").replace(self.folder / "c.toml")
 
-    def learn_every(self, refresh_s: float, *, enabled: bool = True) -> None:
-        """Add to the configuration how often the store is learned from."""
+    def learn_every(self, refresh_s: float, *, enabled: bool = True, history: str = "off") -> None:
+        """Add to the configuration how often the store is learned from, and what is done by history."""
         with (self.folder / "c.toml").open("a") as file:
             file.write(f"[learning]\nenabled = {str(enabled).lower()}\nrefresh_s = {refresh_s}\n")
+            file.write(f'history = "{history}"\nhistory_file = "{self.folder}/history.json"\n')
 
     def behave(self, **behaviour: object) -> None:
         """Say what the cluster does from now on."""

@@ -89,6 +89,9 @@ def need(predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None 
         "familiar": predicted.familiar,
         "notes": list(predicted.notes),
     }
+    if predicted.source == "history":  # of a job without a model nothing else is known
+        unknown = ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity")
+        document |= {"source": predicted.source, **dict.fromkeys(unknown)}
     if steps is not None:
         document["run_time_s"] = interval(scaled(predicted.step_time_s, steps))
     return document

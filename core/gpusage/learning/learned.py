@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpusage.history.history import History
+from gpusage.history.trust import NO_TRUST, Trust
 from gpusage.learning.findings import NOTHING, Experience, Finding, Habit
 from gpusage.learning.identity import family, fingerprint, manner_of
 from gpusage_hooks.types import ModelGraph, Submitter, Workload
@@ -29,12 +31,16 @@ class Learned:
         experiences: By model; by model and user; by model, user and job name.
         habits: By family and user, by family, by user, and of the whole site; what is left out is empty.
         mistrusted: By family and user, why no share is enforced for now.
+        history: What is known of jobs that name no model; ``None`` where nothing is.
+        trust: What that history has earned.
     """
 
     models: frozenset[Model] = frozenset()
     experiences: Mapping[Key, Experience] = field(default_factory=dict)
     habits: Mapping[Key, Habit] = field(default_factory=dict)
     mistrusted: Mapping[Key, str] = field(default_factory=dict)
+    history: History | None = None
+    trust: Trust = NO_TRUST
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
         """Return what is known of a job of *submitter*; `NOTHING` where nothing is."""

@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpusage.hindsight import own_utilization
+from gpusage.hindsight import LEAST_UTILIZATION, SOUND, own_utilization
 from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.identity import manner_of
 from gpusage.store.usage_rows import Observation
-from gpusage_hooks.types import Code, DecisionRecord, Granted, JobIdentity, Outcome, Usage
-
-SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
-"""A training that its time limit ends has run as it always does."""
-LEAST_UTILIZATION = 0.02
-"""Of a job that works at all."""
+from gpusage_hooks.types import Code, DecisionRecord, Granted, JobIdentity, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

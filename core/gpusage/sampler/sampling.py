@@ -117,6 +117,7 @@ class Sampling:
             sampled_s=totals.sampled_s,
             alone_s=totals.alone_s,
             gpu_utilization=totals.mean("gpu_utilization"),
+            peak_utilization=totals.peak_utilization,
             sm_activity=totals.mean("sm_activity"),
             dram_activity=totals.mean("dram_activity"),
             memory_bytes=totals.memory_bytes,

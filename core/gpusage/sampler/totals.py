@@ -12,6 +12,7 @@ from gpusage_hooks.types import GpuReading
 T = TypeVar("T", int, float)
 SHARES = ("gpu_utilization", "sm_activity", "dram_activity")
 """What is a mean over time."""
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Totals:
     Attributes:
         seconds: For each of `SHARES`, how long it was known.
         share_seconds: For each, the sum of share times seconds.
+        minute: What was known of the utilization since the last whole minute: its seconds, and share times seconds.
+        peak_utilization: The mean over the busiest minute; ``None`` before the first is over.
     """
 
     sampled_s: float = 0.0
@@ -45,6 +48,8 @@ class Totals:
     share_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     memory_bytes: int | None = None
     energy_j: float | None = None
+    minute: tuple[float, float] = (0.0, 0.0)
+    peak_utilization: float | None = None
 
     def mean(self, name: str) -> float | None:
         """Return the mean over the time in which the share *name* was known, 0 to 1; ``None`` where it never was."""
@@ -58,7 +63,7 @@ def added(totals: Totals, before: Look, now: Look) -> Totals:
     shares = {name: _mean([getattr(reading, name) for reading in now.readings]) for name in SHARES}
     known = {name: share for name, share in shares.items() if share is not None}
     return replace(
-        totals,
+        _with_minute(totals, elapsed_s, known.get("gpu_utilization")),
         sampled_s=totals.sampled_s + elapsed_s,
         alone_s=totals.alone_s + elapsed_s * (before.alone and now.alone),
         seconds={name: totals.seconds.get(name, 0.0) + elapsed_s * (name in known) for name in SHARES},
@@ -66,6 +71,17 @@ def added(totals: Totals, before: Look, now: Look) -> Totals:
         memory_bytes=_either(max, totals.memory_bytes, now.memory_bytes),
         energy_j=_either(lambda one, other: one + other, totals.energy_j, _energy_j(before, now)),
     )
+
+
+def _with_minute(totals: Totals, elapsed_s: float, share: float | None) -> Totals:
+    """Return *totals* with *share* counted in the minute that goes on, which may be over by it."""
+    if share is None:
+        return totals
+    seconds, share_seconds = totals.minute[0] + elapsed_s, totals.minute[1] + elapsed_s * share
+    if seconds < MINUTE_S:
+        return replace(totals, minute=(seconds, share_seconds))
+    peak = _either(max, totals.peak_utilization, min(1.0, share_seconds / seconds))
+    return replace(totals, minute=(0.0, 0.0), peak_utilization=peak)
 
 
 def memory_of(readings: Sequence[GpuReading], own: Collection[int]) -> int | None:

@@ -136,7 +136,7 @@ def ruling(verdict: Verdict) -> Ruling:
         code=code,
         message="" if verdict.mode == "observe" else verdict.line,
         settings=verdict.rendered.fields if code is Code.REWRITE else {},
-        mark=_mark(verdict) if verdict.wish and code is not Code.DECLINE else "",
+        mark=_mark(verdict) if verdict.is_marked else "",
     )
     return Ruling(verdict=verdict, answer=answer)
 

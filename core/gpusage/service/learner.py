@@ -15,14 +15,20 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 from gpusage.configuration import Configuration, LearningSettings
 from gpusage.error_text import sentence
+from gpusage.history.file import read_history
+from gpusage.history.history import History
+from gpusage.history.reading import checked_runs
+from gpusage.history.trust import trust_of
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.learning.lessons import learn
 from gpusage.learning.runs import runs_of
 from gpusage.store.decisions import DAY_S, DecisionStore
 from gpusage.store.opening import open_store
+from gpusage_hooks.errors import RequestError
 
 MOST_RUNS = 20_000
 """The newest of them; a site with more learns nothing else from the rest."""
@@ -43,7 +49,27 @@ def learned_from(store: DecisionStore, settings: LearningSettings, now_s: float)
         return NOTHING_LEARNED
     observations = store.usage(since_s=now_s - settings.days * DAY_S, count=MOST_RUNS)
     learned = learn([run for _, run in runs_of(observations, settings.least_sampled_s)])
+    if settings.history != "off":
+        trust = trust_of(checked_runs(observations, settings.least_sampled_s))
+        learned = replace(learned, history=_history(Path(settings.history_file)), trust=trust)
     return learned if settings.back_off else replace(learned, mistrusted={})
+
+
+def _history(path: Path) -> History | None:
+    """Return the history at *path*; ``None`` where there is none that can be read: all else is learned without it."""
+    try:
+        return read_history(path)
+    except RequestError as error:
+        _log.warning("%s", error)
+        return None
+
+
+def _written_ns(settings: LearningSettings) -> int:
+    """Return when the file of history was written; 0 where there is none, or none is wanted."""
+    try:
+        return 0 if settings.history == "off" else Path(settings.history_file).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 class Learner:
@@ -75,7 +101,8 @@ class Learner:
         settings, now_s = configuration.learning, time.time()
         try:
             with closing(open_store(configuration.store.url)) as store:
-                seen = settings, store.usage(count=1), int(now_s / RELEARN_S)
+                written_ns = _written_ns(settings)
+                seen = settings, store.usage(count=1), int(now_s / RELEARN_S), written_ns
                 if seen != self._seen:
                     self._publish(learned_from(store, settings, now_s))
                     self._seen = seen

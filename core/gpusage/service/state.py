@@ -71,7 +71,12 @@ class Snapshot:
     @property
     def premises(self) -> Premises:
         """Everything except the cluster that a verdict rests on."""
-        return Premises(advisor=self.advisor, mode=self.configuration.mode, killed=self.killed)
+        return Premises(
+            advisor=self.advisor,
+            mode=self.configuration.mode,
+            killed=self.killed,
+            history=self.configuration.learning.history,
+        )
 
 
 class State:

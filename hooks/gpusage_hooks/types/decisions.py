@@ -109,9 +109,11 @@ class DecisionRecord:
 
     Attributes:
         number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its mark.
-        identity: By which a later submission is known to be the same job; ``None`` where no model was read.
+        identity: By which a later submission is known to be the same job; ``None`` where neither a model was read
+            nor a history is kept.
         predicted_utilization: The GPU utilization on the need's GPU as the model alone tells it, 0 to 1, without
             anything that was said or learned.
+        told: What history told of a job that names no model, alone on each GPU that it might have, by the GPU's name.
     """
 
     decided_at_s: float
@@ -125,3 +127,4 @@ class DecisionRecord:
     number: str = ""
     identity: JobIdentity | None = None
     predicted_utilization: float | None = None
+    told: Mapping[str, Known] = field(default_factory=dict)

@@ -64,12 +64,14 @@ class Submitter:
         user_field: The name of the field that names the user, by id or by name.
         account_field: The same of the account or queue that pays.
         job_name_field: The same of the job's name.
+        script_digest_field: The same of the digest of its script, as in `JobIdentity`.
     """
 
     fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     user_field: str = "user"
     account_field: str = "account"
     job_name_field: str = "job_name"
+    script_digest_field: str = "script_digest"
 
     @property
     def user(self) -> str:
@@ -86,6 +88,11 @@ class Submitter:
         """Return the job's name; empty where it has none."""
         return self.fields.get(self.job_name_field, "")
 
+    @property
+    def script_digest(self) -> str:
+        """Return the digest of the job's script; empty where it has none, or the adapter makes none."""
+        return self.fields.get(self.script_digest_field, "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIdentity:
@@ -95,6 +102,8 @@ class JobIdentity:
         user: As in `Submitter`.
         fingerprint: Equal for models that do the same work, whatever their files are called.
         family: Of the model, by its name: ``resnet`` for ``resnet50``.
+        script_digest: Equal for scripts that differ in numbers, comments and blanks alone; tells nothing else of them.
+        request: What the job asks for, in a few words that are equal for equal requests.
     """
 
     user: str = ""
@@ -102,6 +111,8 @@ class JobIdentity:
     job_name: str = ""
     fingerprint: str = ""
     family: str = ""
+    script_digest: str = ""
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gpusage_hooks.types.figures import Interval
+
+NeedSource = Literal["model", "history"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,8 @@ class GpuNeed:
         slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself. For a slice
             (MIG), against the GPU that it is cut from.
         share_high_bytes: The memory's second upper end, as `MemoryInterval` has it.
+        source: ``history`` where the job names no model and its earlier runs tell: of memory and utilization alone. Its
+            step time and throughput are 1 then, and its activities anything up to its utilization.
     """
 
     gpu: str
@@ -35,6 +40,7 @@ class GpuNeed:
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
     share_high_bytes: float | None = None
+    source: NeedSource = "model"
 
     @property
     def share_memory_bytes(self) -> float:

@@ -17,8 +17,9 @@ POLICIES = ("slots", "price", "utilization", "activity", "packing", "packing-obs
 """As in `gpusage_lab.simulator.scenario`, which needs numpy."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
-Example:
+Examples:
   gpusage train --data ../shared/data
+  gpusage train --history
 """
 EVALUATE_EXAMPLE = """\b
 Examples:
@@ -42,17 +43,17 @@ Examples:
 """
 
 
-def _common(function: Function) -> Function:
-    """Add ``--data`` and ``--target``."""
+def _common(*, required: bool) -> Callable[[Function], Function]:
+    """Return what adds ``--data`` and ``--target``."""
     data = click.option(
         "--data",
         "folder",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        required=True,
+        required=required,
         help="Folder of the public measurements; its SOURCES.md describes them.",
     )
     chosen = click.option("--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated.")
-    return data(chosen(function))
+    return lambda function: data(chosen(function))
 
 
 def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
@@ -73,23 +74,30 @@ def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence
     return tuple(by_name[name] for name in names)
 
 
-@click.command(epilog=TRAIN_EXAMPLE, short_help="Refit the predictors on public measurements.")
-@_common
+@click.command(epilog=TRAIN_EXAMPLE, short_help="Refit the predictors on public measurements, or on this site's jobs.")
+@_common(required=False)
+@click.option("--history", is_flag=True, help="Fit what this site's own runs tell of jobs that name no model.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the artifacts.  [default: where gpusage reads them]",
+    "--store", "store_url", metavar="URL", help="With --history: the store to fit.  [default: the site's own]"
 )
-@run_by("gpusage_lab.cli.learning:train")
+@options.json_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder for the artifacts, or with --history a file.  [default: where gpusage reads them]",
+)
+@run_by("gpusage_lab.cli.train:train")
 def train() -> None:
     """Fit every artifact that gpusage ships. This takes minutes, and the same folder gives the same bytes.
 
-    It needs the extra [train], but neither torch nor a GPU.
+    It needs --data and the extra [train], but neither torch nor a GPU. With --history, it fits what the store of this
+    host tells of jobs that name no model, says how true that is, and needs no extra.
     """
 
 
 @click.command(epilog=EVALUATE_EXAMPLE, short_help="Score the predictors on splits that do not leak.")
-@_common
+@_common(required=True)
 @options.json_option
 @click.option(
     "--artifact",

@@ -38,6 +38,16 @@ def test_a_share_is_a_mean_over_the_time_in_which_it_was_known() -> None:
     assert totals.sampled_s == 60
 
 
+def test_the_busiest_minute_is_found_once_one_is_over() -> None:
+    """A minute at 20 %, one at 90 %, and half of one at 100 %, which is no minute."""
+    shares = [0.0, *[0.2] * 6, *[0.9] * 6, *[1.0] * 3]
+    looks = [look(10.0 * number, reading(gpu_utilization=share)) for number, share in enumerate(shares)]
+    peaks = [summed(looks[: count + 2]).peak_utilization for count in range(len(looks) - 1)]
+    assert peaks[4] is None
+    assert peaks[5] == pytest.approx(0.2)
+    assert peaks[-1] == pytest.approx(0.9)
+
+
 def test_two_gpus_have_one_mean_and_the_sum_of_their_energy() -> None:
     totals = summed(
         [

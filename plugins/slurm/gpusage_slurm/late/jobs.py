@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpusage.mark import parse_mark
+from gpusage.mark import UNNAMED, parse_mark
 from gpusage.turns import in_turns
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
@@ -95,7 +95,7 @@ def late_job_ids() -> tuple[str, ...]:
     asked = tuple((column, 128) for column in _ASKED.values())
     listed = rows("--states=PENDING,RUNNING", columns=(*_FIRST[:-1], *asked, _FIRST[-1]))
     late = {row["JobArrayID"]: row for row in listed if _is_late(row)}
-    rest = {job_id for job_id, row in late.items() if not row["admin_comment"]}
+    rest = {job_id for job_id, row in late.items() if not row["admin_comment"] or _is_unnamed(row)}
     unmarked = [job_id for job_id in _commented() if job_id in rest] if rest else []
     marked = [job_id for job_id in late if job_id not in rest]
     return tuple(in_turns({job_id: late[job_id]["UserID"] for job_id in (*marked, *unmarked)}))
@@ -146,7 +146,15 @@ def _is_late(row: Row) -> bool:
     if row["BatchFlag"] == "1" and row["StateCompact"] != "PD":
         return False
     mark = parse_mark(row["admin_comment"])
-    return mark is None or (mark.code == "KEEP" and (not mark.number or may_be_read_later(mark.reasons)))
+    return mark is None or (
+        mark.code == "KEEP" and (not mark.number or may_be_read_later(mark.reasons) or _is_unnamed(row))
+    )
+
+
+def _is_unnamed(row: Row) -> bool:
+    """Tell whether the job named no model when its mark was written; its user may have named one since."""
+    mark = parse_mark(row["admin_comment"])
+    return mark is not None and mark.reasons.startswith(UNNAMED)
 
 
 def _commented() -> Iterator[str]:

@@ -14,6 +14,7 @@ local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_ADMIN_COMMENT_BYTES = 1024 -- slurmctld's limit
 local SHORTEST_MARK_BYTES = 32 -- the record's number and the decision
 local MAXIMUM_SCRIPT_BYTES = 262144
+local MAXIMUM_DIGESTED_BYTES = 4096
 local MAXIMUM_EXPORT_BYTES = 200
 local MAXIMUM_LIMIT_MS = 1000
 local MAXIMUM_REST_S = 2
@@ -184,6 +185,21 @@ function M.script_options(job, script)
   return found and "cpus-per-gpu" or ""
 end
 
+-- Return sixteen digits that are equal for scripts that differ only in numbers, comments and blanks; "" if there is none.
+-- It tells which jobs are alike, and is no secret: two polynomials of the text, each modulo a prime, as doubles hold them.
+function M.script_digest(script)
+  if script == "" then return "" end
+  local text = script:sub(1, MAXIMUM_DIGESTED_BYTES)
+  text = text:gsub("\n[ \t]*#[^\n]*", "\n"):gsub("^#[^\n]*", ""):gsub("%d+", "0"):gsub("%s+", " "):gsub(" $", "")
+  local one, other = 7, 11
+  for i = 1, #text, 64 do
+    for _, byte in ipairs({ text:byte(i, i + 63) }) do
+      one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
+    end
+  end
+  return string.format("%08.0f", one):sub(-8) .. string.format("%08.0f", other):sub(-8)
+end
+
 -- Return the daemon's question about `job` as one line, with `more` after its fields.
 function M.question(job, more)
   local parts = {}
@@ -202,6 +218,7 @@ function M.question(job, more)
   script = type(script) == "string" and script or ""
   add("script", script ~= "" and "1" or "0")
   add("script_options", M.script_options(job, script))
+  add("script_digest", M.script_digest(script))
   add("het", number_text(read(job, "het_job_offset")) == "" and "0" or "1")
   add("dry_run", variable(job, DRY_RUN) == "1" and "1" or "0")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")

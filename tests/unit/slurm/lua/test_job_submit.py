@@ -203,6 +203,29 @@ def test_srun_lines_that_a_share_could_not_carry_are_found(drive: Drive, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("#!/bin/sh\npython train.py --lr 0.1", "#!/bin/bash\n# seed 4\n  python  train.py --lr 0.25\n", True),
+        ("#!/bin/sh\npython train.py", "#!/bin/sh\npython eval.py", False),
+        ("#!/bin/sh\necho \u2713", "#!/bin/sh\necho \u2714", False),
+        ("x" * 9_000, "x" * 9_001, True),
+    ],
+    ids=["numbers, comments and blanks", "another program", "other bytes", "only its beginning counts"],
+)
+def test_scripts_are_told_apart_by_a_digest_in_place_of_their_text(
+    drive: Drive, tmp_path: Path, one: str, other: str, *, alike: bool
+) -> None:
+    digests = []
+    for number, script in enumerate((one, other)):
+        with server(tmp_path / f"s{number}", answering({"v": "1", "code": "KEEP"})) as questions:
+            drive(submit(tmp_path / f"s{number}", f"{{ script = {quoted(script)} }}"))
+        assert script.encode()[10:] not in questions[0]
+        digests.append(json.loads(questions[0])["fields"]["script_digest"])
+    assert all(len(digest) == 16 and digest.isdigit() for digest in digests)
+    assert (digests[0] == digests[1]) is alike
+
+
+@pytest.mark.parametrize(
     "comment",
     ['a"b\\c', "tab\tline\nend", "caf\u00e9 \u2713 \U0001f600", "\x01\x1f\x7f", "%s %d"],
 )
