@@ -16,6 +16,7 @@ from gpusage.history.deciding import said as said_of
 from gpusage.learning.words import said
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.by_price import may_share
+from gpusage.policies.place import step_times_s
 from gpusage.policies.price import priced_percents
 from gpusage.policies.price_list import SharePrice, price_list
 from gpusage.prediction import Predictor, answered
@@ -164,8 +165,8 @@ class Advisor(Predictor):
             draft = self.hooks.decide(stage, case, draft) or draft
             if draft.final:
                 return draft
-        changed = draft.request != case.request
-        return replace(draft, code=Code.REWRITE if changed else Code.KEEP)
+        code = Code.REWRITE if draft.request != case.request else Code.KEEP
+        return replace(draft, code=code, step_times_s=step_times_s(case))
 
     def _with_what_was_learned(self, decision: Decision, graph: ModelGraph, workload: Workload) -> Decision:
         """Return *decision* with a reason that tells what earlier runs showed, where it rests on that."""

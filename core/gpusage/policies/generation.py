@@ -1,8 +1,8 @@
 """Which GPU generation to prefer: new GPUs for the jobs that gain from them, older ones for the others.
 
-Takayama et al. give the newest GPUs to the jobs that gain most. Here each job is judged alone, by the site's threshold:
-of the GPU types on which the job runs about as fast as on the fastest, it prefers the oldest generation. So a job that
-gains little leaves the new GPUs free, and one that gains much prefers them.
+Takayama et al. give the newest GPUs to the jobs that gain most. Where the jobs of late are known, a job is compared
+with them (`gpusage.policies.rivals`). Else it is judged alone, by the site's threshold: of the GPU types on which the
+job runs about as fast as on the fastest, it prefers the oldest generation. A GPU is only preferred, never waited for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.policies import rivals
 from gpusage.policies.place import admitted, doubt, names
 from gpusage.predictors import speedups
 from gpusage_hooks.types import Case, Decision, Interval, Place
@@ -22,12 +23,13 @@ def decide_generation(case: Case, draft: Decision) -> Decision | None:
         return None
     fitting = [place for place in admitted(case) if place.need.fits]
     judged = [place for place in fitting if doubt(place) is None]
-    chosen = preferred(judged, rules.minimum_speedup)
+    competed = rivals.preferred(judged, case.cluster.rivals) if rules.by_rivals else []
+    chosen = competed or preferred(judged, rules.minimum_speedup)
     worse = [place for place in admitted(case) if place not in chosen and (place in judged or place not in fitting)]
     if not chosen or not worse:
         return None
     request = replace(draft.request, preferred_gpus=tuple(dict.fromkeys(place.name for place in chosen)))
-    reasons = (*draft.reasons, _reason(chosen, judged))
+    reasons = (*draft.reasons, rivals.reason(chosen, judged) if competed else _reason(chosen, judged))
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
 
 

@@ -71,6 +71,14 @@ def memory_percent(place: Place, booked_bytes: float) -> int:
     return -(-100 * cap_bytes_of(booked_bytes) // place.gpu.memory_bytes)
 
 
+def step_times_s(case: Case) -> dict[str, float]:
+    """Return how long a step takes on each GPU type where the job of *case* fits, of those that it may choose among."""
+    if case.request.gpu_type is not None:
+        return {}
+    judged = [place for place in admitted(case) if place.need.fits and doubt(place) is None]
+    return {place.name: place.need.step_time_s.value for place in judged} if len(judged) > 1 else {}
+
+
 def names(where: Iterable[Place]) -> str:
     """Return the GPU types of *where*, for people."""
     return ", ".join(dict.fromkeys(place.name for place in where))

@@ -92,6 +92,7 @@ class Asks:
         if ruling is not None:
             self.counts.remembered += 1
             snapshot.ledger.add(ruling.claim)
+            snapshot.ledger.remember(ruling.verdict)
             self._settle(ruling, ask, reply)
             return
         exchange = Exchange(ask=ask, snapshot=snapshot, reply=reply)

@@ -1,4 +1,4 @@
-"""The ledger: shares that were given since a cluster was last seen, and so what it has left.
+"""The ledger: shares that were given since a cluster was last seen, and so what it has left; and who asked of late.
 
 Invariants:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,8 @@ START_LIMIT_S = 3.0
 Source: SchedMD's scheduler, parameter ``batch_sched_delay``: up to 3 seconds.
 """
 WHOLE_PERCENT = 100
+REMEMBERED_RIVALS = 64
+"""Jobs of late by which a generation is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,11 @@ class Claim:
 
 
 class Ledger:
-    """Claims, by the second in which they were made."""
+    """Claims, by the second in which they were made, and rivals, by manager."""
 
     def __init__(self) -> None:
         self._claims: dict[int, Counter[Claim]] = {}
+        self._rivals: dict[str, deque[Mapping[str, float]]] = {}
         self._lock = threading.Lock()
 
     def add(self, claim: Claim | None) -> None:
@@ -58,6 +61,15 @@ class Ledger:
             return
         with self._lock:
             self._claims.setdefault(int(time.monotonic()), Counter())[claim] += 1
+
+    def remember(self, verdict: Verdict | None) -> None:
+        """Count the job of *verdict* among those that compete for fast GPUs, where it may choose."""
+        times_s = verdict.decision.step_times_s if verdict else None
+        if verdict is None or verdict.is_dry_run or not times_s:
+            return
+        with self._lock:
+            rivals = self._rivals.setdefault(verdict.submission.manager, deque(maxlen=REMEMBERED_RIVALS))
+            rivals.append(times_s)
 
     def withdraw(self, claim: Claim | None) -> None:
         """Take back one like *claim*: its job did not get the share."""
@@ -79,10 +91,11 @@ class Ledger:
                     del self._claims[second]
 
     def left_of(self, cluster: Cluster) -> Cluster:
-        """Return *cluster* with the room that is left of what was seen."""
+        """Return *cluster* with the room that is left of what was seen, and the jobs of late."""
         with self._lock:
             claims = sum(self._claims.values(), Counter[Claim]())
-        return left_of(cluster, claims)
+            rivals = tuple(self._rivals.get(cluster.manager, ()))
+        return left_of(replace(cluster, rivals=rivals) if rivals else cluster, claims)
 
 
 def left_of(cluster: Cluster, claims: Mapping[Claim, int]) -> Cluster:

@@ -140,6 +140,8 @@ class Cluster:
         releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
             have no room any more.
         neighbours: The jobs that run on shares now, as far as they are known.
+        rivals: Of each job that was decided of late, how long a step takes on GPU types where it fits, in seconds by
+            the site's name of the type: jobs like these compete for the fast ones. None means not known.
     """
 
     manager: str
@@ -151,6 +153,7 @@ class Cluster:
     unshared: Mapping[str, str] = field(default_factory=dict)
     releases: bool = True
     neighbours: tuple[Neighbour, ...] = ()
+    rivals: tuple[Mapping[str, float], ...] = ()
 
     def within(
         self,

@@ -76,6 +76,7 @@ class Decision:
         plugin: Who decided, for example ``gpusage.policies.sharing``.
         need: What was predicted on the GPU that the decision rests on.
         final: No later policy is asked.
+        step_times_s: Of a job that may choose among GPU types, how long a step takes on each, for `Cluster.rivals`.
     """
 
     code: Code
@@ -84,6 +85,7 @@ class Decision:
     plugin: str
     need: GpuNeed | None = None
     final: bool = False
+    step_times_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,9 +57,15 @@ class SharingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRules:
-    """When a generation is preferred."""
+    """When a generation is preferred.
+
+    Attributes:
+        minimum_speedup: From this gain on, a faster GPU is preferred where nothing is known of other jobs.
+        by_rivals: Whether a job is compared with those that were decided of late, where some are known.
+    """
 
     enabled: bool = True
+    by_rivals: bool = True
     minimum_speedup: float = 1.25
 
 

@@ -13,7 +13,9 @@ from gpusage.cli.deferred import run_by
 from gpusage_lab.profiling.items import KINDS, Kind
 from gpusage_lab.profiling.plan import duration_s
 
-POLICIES = ("slots", "price", "utilization", "activity", "packing", "packing-observed", "reactive", "sets")
+POLICIES = (
+    *("slots", "price", "price-online", "utilization", "activity", "packing", "packing-observed", "reactive", "sets"),
+)
 """As in `gpusage_lab.simulator.scenario`, which needs numpy."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b

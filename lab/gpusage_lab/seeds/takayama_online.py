@@ -5,12 +5,15 @@ The nine jobs, equally often, arrive by chance and last as measured. A policy se
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpusage.policies.generation import turn
+from gpusage.policies.rivals import LEAST_RIVALS, gives_way, least_rank
+from gpusage.service.ledger import REMEMBERED_RIVALS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
@@ -63,16 +66,41 @@ class ByGain:
 
     def demand(self, ask: Ask) -> Demand:
         """Return both generations, the one that suits first."""
-        likes_new = float(self.gains[ask.kind]) >= GenerationRules().minimum_speedup
+        likes_new = ask.first == NEW if ask.first >= 0 else self.gain(ask) >= GenerationRules().minimum_speedup
         return Demand(types=(NEW, OLD) if likes_new else (OLD, NEW))
 
     def rank(self, ask: Ask, gpu_type: int) -> float:
         """Return the place in the queue for one generation."""
-        return turn(float(self.gains[ask.kind]), newest=gpu_type == NEW) if self.ordered else 0.0
+        return turn(self.gain(ask), newest=gpu_type == NEW) if self.ordered else 0.0
+
+    def gain(self, ask: Ask) -> float:
+        """Return what the policy believes that the job gains."""
+        return float(self.gains[ask.kind])
 
     def cost(self, _: int, __: Sequence[Ask], ___: Ask, /) -> float | None:
         """Return nothing: any empty GPU will do."""
         return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AmongRivals(ByGain):
+    """GPUs are preferred by the rule of gpusaged: each job is compared with those of late when it comes.
+
+    Attributes:
+        late: What the jobs of late gain, the newest last.
+    """
+
+    ordered: bool = False
+    late: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_RIVALS))
+
+    def arriving(self, ask: Ask, free_counts: Sequence[int]) -> Ask:
+        """Return *ask* with the generation that it prefers."""
+        gain, gains = self.gain(ask), [*self.late]
+        self.late.append(gain)
+        if len(gains) < LEAST_RIVALS or not all(free_counts):
+            return ask
+        is_left = gives_way(gain, gains, least_rank(free_counts[NEW], GPUS, GPUS))
+        return ask._replace(first=OLD if is_left else NEW)
 
 
 def fleet() -> Fleet:
@@ -111,6 +139,9 @@ def policies() -> tuple[ByGain, ...]:
     return (
         ByGain(name="evenly, first come", gains=np.ones(len(JOBS)), ordered=False),
         ByGain(name="preferred by predicted gain, first come", gains=guess, ordered=False),
+        AmongRivals(name="preferred by predicted gain among rivals", gains=guess),
+        AmongRivals(name="preferred by observed utilization among rivals", gains=1.0 + observed),
+        AmongRivals(name="preferred by measured gain among rivals", gains=old / new),
         ByGain(name="in order of predicted gain", gains=guess),
         ByGain(name="in order of observed utilization", gains=1.0 + observed),
         ByGain(name="in order of measured gain", gains=old / new),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 Stage = Literal["first", "profiled", "rescued"]
 """Of a job: new, after its profiling run, or after it ran out of memory."""
@@ -17,12 +17,14 @@ class Ask(NamedTuple):
 
     Attributes:
         above_bytes: Whole GPUs of this memory were too small for it.
+        first: The GPU type that an `Online` policy has it try first; -1 for the order of its demand.
     """
 
     kind: int
     gpu_count: int = 1
     stage: Stage = "first"
     above_bytes: float = 0.0
+    first: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,14 @@ class Policy(Protocol):
 
     def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask, /) -> float | None:
         """Return how dear it is to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
+
+
+@runtime_checkable
+class Online(Protocol):
+    """What a policy has, beside, that looks at the cluster when a job comes."""
+
+    def arriving(self, ask: Ask, free_counts: Sequence[int], /) -> Ask:
+        """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
 
 
 class Truth(Protocol):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from gpusage_lab.simulator.contract import Ask, Policy, Stage, Truth
+from gpusage_lab.simulator.contract import Ask, Online, Policy, Stage, Truth
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import Jobs
@@ -51,6 +51,7 @@ class _Engine:
 
     def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
         self.jobs, self.fleet, self.policy, self.progress = jobs, fleet, policy, progress
+        self.online = policy if isinstance(policy, Online) else None
         self.roles = Roles(fleet, policy, truth)
         self.gpus = Gpus(fleet, self.roles, policy.most_per_gpu)
         self.runs = Runs(self.gpus, self.roles)
@@ -83,7 +84,10 @@ class _Engine:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
         for job in arrivals:
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
-            role = self.roles.number(Ask(int(kind[job]), int(count[job]), stage))
+            ask = Ask(int(kind[job]), int(count[job]), stage)
+            if self.online is not None:
+                ask = self.online.arriving(ask, self.gpus.free_count)
+            role = self.roles.number(ask)
             if role not in self.waiting:
                 fresh.add(role)
             self.waiting.add(role, job)

@@ -99,10 +99,10 @@ def _sets(scenario: Scenario) -> Policy:
     return Sets(fleet=scenario.fleet, foresight=scenario.told, types_of=scenario.types_of)
 
 
-def _production(rule: SharingRule) -> Callable[[Scenario], Policy]:
+def _production(rule: SharingRule, name: str | None = None) -> Callable[[Scenario], Policy]:
     def policy(scenario: Scenario) -> Policy:
         made = production(rule, scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
-        return replace(made, types_of=scenario.types_of)
+        return replace(made, types_of=scenario.types_of, name=name or rule, online=name is not None)
 
     return policy
 
@@ -120,6 +120,7 @@ def _utilization(scenario: Scenario) -> Policy:
 POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
     "slots": _slots,
     "price": _production("price"),
+    "price-online": _production("price", "price-online"),
     "utilization": _utilization,
     "activity": _production("activity"),
     "packing": _packing,

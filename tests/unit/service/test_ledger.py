@@ -7,8 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.service.ledger import START_LIMIT_S, Claim, Ledger
-from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
+from gpusage.service.ledger import REMEMBERED_RIVALS, START_LIMIT_S, Claim, Ledger
+from gpusage.verdict import Verdict
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    Decision,
+    GpuPool,
+    GpuRequest,
+    Job,
+    NodeKind,
+    Rendered,
+    Room,
+    Submission,
+)
 
 NEW = GpuPool(gpu=None, site_type="new", gpu_count=4, free_gpu_count=2)
 OLD = replace(NEW, site_type="old")
@@ -106,3 +118,28 @@ def test_an_array_claims_a_share_for_each_of_its_tasks() -> None:
     assert (new.free_gpu_count, new.free_share_percent) == (0, 75)
     (new, _) = left(replace(QUARTER, count=1000)).pools
     assert (new.free_gpu_count, new.free_share_percent) == (0, 0)
+
+
+def verdict(step_s: float, *, manager: str = "slurm", dry_run: bool = False) -> Verdict:
+    """Return one on a job that may choose between two types, or on none where *step_s* is 0."""
+    submission, request = Submission(manager=manager), GpuRequest(gpu_count=1)
+    times_s = {"new": step_s, "old": 2 * step_s} if step_s else {}
+    return Verdict(
+        submission=submission,
+        job=Job(submission=submission, request=request, request_text="", dry_run=dry_run),
+        decision=Decision(code=Code.KEEP, request=request, reasons=(), plugin="test", step_times_s=times_s),
+        rendered=Rendered(before="", after="", fields={}),
+        mode="enforce",
+    )
+
+
+def test_the_jobs_of_late_that_may_choose_are_remembered_by_manager() -> None:
+    ledger = Ledger()
+    for each in (None, verdict(0), verdict(1, manager="other"), verdict(2, dry_run=True)):
+        ledger.remember(each)
+    assert ledger.left_of(CLUSTER) is CLUSTER
+    for second in range(1, REMEMBERED_RIVALS + 3):
+        ledger.remember(verdict(second))
+    rivals = ledger.left_of(CLUSTER).rivals
+    assert len(rivals) == REMEMBERED_RIVALS
+    assert (rivals[0], rivals[-1]) == ({"new": 3, "old": 6}, {"new": 66, "old": 132})
