@@ -15,11 +15,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpusage.hindsight import LEAST_S
 from gpusage_hooks.types import Usage
 
 LIMIT_BYTES = 4096
 LIMIT_JOBS = 64
-"""Of a letter; the oldest usage goes first."""
+"""Of a letter; runs that tell nothing go first, then the oldest."""
 KEPT_S = 900.0
 """How long usage stays in a letter after the next one is there: gpusaged looks every minute."""
 _LETTER = re.compile(r"(?:^|(?<=[ =]))gpusage:([A-Za-z0-9_-]+=*)(?= |$)", re.MULTILINE)
@@ -33,11 +34,11 @@ def with_letter(comment: str, usages: Iterable[Usage], now_s: float) -> str:
     known = {(usage.job_id, usage.started_at_s): usage for usage in letter_in(comment)}
     fresh = {key: usage for key, usage in known.items() if now_s - usage.ended_at_s < KEPT_S}
     letters = fresh | {(usage.job_id, usage.started_at_s): usage for usage in usages}
-    newest = sorted(letters.values(), key=lambda usage: usage.ended_at_s, reverse=True)[:LIMIT_JOBS]
-    word = _word(newest)
+    best = sorted(letters.values(), key=_worth, reverse=True)[:LIMIT_JOBS]
+    word = _word(best)
     while len(word) > LIMIT_BYTES:
-        newest.pop()
-        word = _word(newest)
+        best.pop()
+        word = _word(best)
     return f"{site} {word}".strip()
 
 
@@ -48,6 +49,11 @@ def letter_in(text: str) -> tuple[Usage, ...]:
         for usage in _opened(word):
             usages[usage.job_id, usage.started_at_s] = usage
     return tuple(usages.values())
+
+
+def _worth(usage: Usage) -> tuple[bool, float]:
+    """Rank *usage*: one user's many jobs of a second must not drive out what tells something of others' jobs."""
+    return usage.sampled_s >= LEAST_S or usage.outcome == "out_of_memory", usage.ended_at_s
 
 
 def _word(usages: Iterable[Usage]) -> str:

@@ -28,10 +28,11 @@ from gpusage.learning.lessons import learn
 from gpusage.learning.runs import runs_of
 from gpusage.store.decisions import DAY_S, DecisionStore
 from gpusage.store.opening import open_store
+from gpusage.store.usage_rows import UsageQuestion
 from gpusage_hooks.errors import RequestError
 
-MOST_RUNS = 20_000
-"""The newest of them; a site with more learns nothing else from the rest."""
+MOST_RUNS, MOST_OF_A_USER = 20_000, 2_000
+"""The newest of them; a site with more learns nothing else from the rest, and no user takes all of the room."""
 
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this time."""
@@ -47,7 +48,13 @@ def learned_from(store: DecisionStore, settings: LearningSettings, now_s: float)
     """
     if not settings.enabled:
         return NOTHING_LEARNED
-    observations = store.usage(since_s=now_s - settings.days * DAY_S, count=MOST_RUNS)
+    question = UsageQuestion(
+        since_s=now_s - settings.days * DAY_S,
+        least_run_s=settings.least_sampled_s,
+        count=MOST_RUNS,
+        count_per_user=MOST_OF_A_USER,
+    )
+    observations = store.observations(question)
     learned = learn([run for _, run in runs_of(observations, settings.least_sampled_s)])
     if settings.history != "off":
         trust = trust_of(checked_runs(observations, settings.least_sampled_s))

@@ -25,6 +25,12 @@ _JOINED = (
     "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
     " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
 )
+_LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome = 'out_of_memory')"
+_IN_TURN = (
+    "u.id IN (SELECT id FROM (SELECT u.id, ROW_NUMBER() OVER"
+    " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
+    " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
+)
 Values = dict[str, float | str]
 
 
@@ -49,6 +55,8 @@ class UsageQuestion:
         since_s: Those that ended then or later, seconds since 1970.
         job_id: In the manager's own form.
         number: Of the decision.
+        least_run_s: Those that ran for so long, or died of too little memory.
+        count_per_user: Of each user at most so many, those that ended last.
     """
 
     count: int | None = None
@@ -56,6 +64,8 @@ class UsageQuestion:
     user: str | None = None
     job_id: str | None = None
     number: str | None = None
+    least_run_s: float | None = None
+    count_per_user: int | None = None
 
 
 def usage_indices(schema: str) -> tuple[str, ...]:
@@ -98,9 +108,13 @@ def usage_selection(schema: str, question: UsageQuestion) -> tuple[str, Values]:
         "owner": ("u.owner = :owner", question.user),
         "job_id": ("u.job_id = :job_id", question.job_id),
         "number": ("u.number = :number", question.number),
+        "least_run_s": (_LONG_ENOUGH, question.least_run_s),
     }
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
     where = " AND ".join(["TRUE", *(limits[name][0] for name in values)])
+    if question.count_per_user is not None:
+        where = _IN_TURN.format(schema=schema, where=where)
+        values |= {"count_per_user": question.count_per_user}
     statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
     if question.count is None:
         return statement, values

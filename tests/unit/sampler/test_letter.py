@@ -68,6 +68,13 @@ def test_a_letter_has_room_for_the_newest() -> None:
     assert kept == [usage.job_id for usage in usages[: len(kept)]]
 
 
+def test_many_jobs_of_a_second_drive_out_nobody_s_hour() -> None:
+    """The node does not know whose jobs they are."""
+    hour = replace(ANONYMOUS, job_id="7", sampled_s=3600.0)
+    flood = [replace(ANONYMOUS, job_id=str(100 + i), sampled_s=1.0, ended_at_s=NOW_S + i) for i in range(200)]
+    assert hour in letter_in(with_letter(with_letter("", [hour], NOW_S), flood, NOW_S + 200))
+
+
 def test_letters_of_many_nodes_are_read_from_what_scontrol_says() -> None:
     """One line per node; a word of the site's that only looks like ours is nothing."""
     nodes = "\n".join(

@@ -23,7 +23,7 @@ import pytest
 from gpusage.store.address import address_of, ssl_context
 from gpusage.store.decisions import RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import Observation
+from gpusage.store.usage_rows import Observation, UsageQuestion
 from gpusage_hooks.errors import RequestError
 from records import RECORD, USAGE
 
@@ -149,6 +149,16 @@ def test_usage_comes_back_with_its_decision_and_once_per_run(opened: Callable[[]
     only = (Observation(usage=kept, decision=decided),)
     assert store.usage(user="ada") == store.usage(number=USAGE.number, job_id=USAGE.job_id) == only
     assert store.usage(since_s=USAGE.ended_at_s + 5, count=3)[0].usage == later
+
+
+def test_one_user_s_flood_leaves_room_for_the_others(opened: Callable[[], DecisionStore]) -> None:
+    """As in SQLite."""
+    store = opened()
+    ended = [("ada", 1), ("ada", 2), ("bob", 1), ("bob", 2)]
+    runs = [replace(USAGE, job_id=f"{user}{i}", user=user, ended_at_s=9e9 + i) for user, i in ended]
+    store.record_usage([*runs, replace(USAGE, job_id="short", user="eve", ended_at_s=USAGE.started_at_s + 1)])
+    question = UsageQuestion(since_s=8e9, least_run_s=60.0, count_per_user=1)
+    assert {each.usage.job_id for each in store.observations(question)} == {"ada2", "bob2"}
 
 
 def test_a_store_without_usage_gets_the_table(server: Server, opened: Callable[[], DecisionStore]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import Observation
+from gpusage.store.usage_rows import Observation, UsageQuestion
 from gpusage_hooks.types import JobIdentity
 from records import RECORD, USAGE
 
@@ -78,6 +78,21 @@ def test_usage_is_asked_for_by_time_user_job_and_decision(opened: Opened) -> Non
     assert usage(count=1) == usage(user="bob") == usage(number="69215f4a0c3f") == ["8"]
     assert usage(since_s=USAGE.ended_at_s + 5) == usage(job_id="8") == ["8"]
     assert usage(user="bob", job_id=USAGE.job_id) == []
+
+
+def test_one_user_s_flood_leaves_room_for_the_others(opened: Opened) -> None:
+    """An array of short jobs, or of long ones, must not drive out what others' runs showed."""
+    store = opened()
+    long = [
+        replace(USAGE, job_id=f"{user}{i}", user=user, started_at_s=i, ended_at_s=i + 600.0)
+        for user in ("ada", "bob")
+        for i in range(5 if user == "ada" else 1)
+    ]
+    short = [replace(USAGE, job_id=str(i), user="eve", started_at_s=1e6, ended_at_s=1e6 + 1) for i in range(30)]
+    starved = replace(short[0], job_id="starved", outcome="out_of_memory")
+    store.record_usage([*long, *short, starved])
+    question = UsageQuestion(least_run_s=60.0, count_per_user=2, count=4)
+    assert [each.usage.job_id for each in store.observations(question)] == ["starved", "ada4", "ada3", "bob0"]
 
 
 def test_the_same_run_is_kept_once_with_what_is_known_last_and_a_requeued_job_has_two(opened: Opened) -> None:
