@@ -26,6 +26,8 @@ LEAST_TIMED = 4
 LARGEST_SPREAD = 1.25
 """Between the longest and the shortest of either; beyond it the job does not do the same each time."""
 LARGEST_SLOWDOWN = 4.0
+LEFT_MARGIN = 1.1
+"""How much dearer a share counts that was left for the whole GPU after it was known how long it takes."""
 REMEMBERED_RUNS = 50
 """On one share, or on the whole GPU: bounds what learning takes."""
 FULL, NOT_FULL, LEAST_FULL = 0.95, 0.8, 2
@@ -107,24 +109,30 @@ def _newest(runs: Iterable[Run], figure: Callable[[Run], float | None]) -> Mappi
     return {place: each[-KEPT_RUNS:] for place, each in values.items()}
 
 
-def _slowdowns(runs: Sequence[Run]) -> Mapping[Place, float]:
-    """Return how many times as long each share took, by the worst middle that it ever had: dear once is dear for good.
+def _slowdowns(runs: Iterable[Run]) -> Mapping[Place, float]:
+    """Return how many times as long each share took, by the worst that it ever looked: dear once is dear for good.
 
-    Else a share that is at the site's limit would be taken and left by the chance of a few runs.
+    Else a share that is at the site's limit would be taken and left by the chance of a few runs, on it or on the whole
+    GPU. One that was left counts as a little dearer than it looked, so that it is not taken again by a hair.
     """
     durations: dict[Place, list[float]] = defaultdict(list)
+    worst: dict[Place, float] = {}
+    left: set[Place] = set()
+    last: Place | None = None
     for run in runs:
-        if run.duration_s is not None:
-            durations[run.gpu, run.share_percent].append(run.duration_s)
-    slowdowns = {}
-    for (gpu, percent), values in durations.items():
-        whole_s = durations.get((gpu, WHOLE_PERCENT), [])[-KEPT_RUNS:]
-        windows = [values[max(end - KEPT_RUNS, 0) : end] for end in range(1, len(values) + 1)]
-        worst = [_against(median(window), window, whole_s) for window in windows]
-        told = [slowdown for slowdown in worst if slowdown is not None]
-        if percent < WHOLE_PERCENT and told:
-            slowdowns[gpu, percent] = max(told)
-    return slowdowns
+        if run.duration_s is None:
+            continue
+        here = run.gpu, run.share_percent
+        if last in worst and here == (run.gpu, WHOLE_PERCENT):
+            left.add(last)
+        durations[here].append(run.duration_s)
+        for place in [place for place in durations if place[0] == run.gpu and place[1] < WHOLE_PERCENT]:
+            shared_s, whole_s = (durations[each][-KEPT_RUNS:] for each in (place, (run.gpu, WHOLE_PERCENT)))
+            slowdown = _against(median(shared_s), shared_s, whole_s)
+            if slowdown is not None:
+                worst[place] = max(slowdown, worst.get(place, slowdown))
+        last = here
+    return {place: slowdown * LEFT_MARGIN ** (place in left) for place, slowdown in worst.items()}
 
 
 def _against(duration_s: float, shared_s: Sequence[float], whole_s: Sequence[float]) -> float | None:

@@ -49,6 +49,14 @@ def test_a_share_is_as_slow_as_its_runs_were_against_whole_ones_where_all_agree(
     assert experience([RUN, RUN, shared(1e9), shared(1e9)]).slowdown == {HALF: 4.0}  # bounded
 
 
+def test_a_share_that_was_dear_stays_dear_however_long_whole_runs_take_later() -> None:
+    """And a little dearer than it looked, once it was left: whole runs alone must not bring it back."""
+    slow, later = shared(1.4 * 3600), [replace(RUN, duration_s=1.1 * 3600, ended_at_s=3e9 + i) for i in range(20)]
+    first = [RUN, slow, slow, slow]
+    assert experience(first).slowdown == {HALF: pytest.approx(1.4)}
+    assert experience([*first, *later]).slowdown == {HALF: pytest.approx(1.1 * 1.4)}
+
+
 def test_memory_has_a_margin_that_never_passes_a_cap_that_was_enough() -> None:
     assert experience([RUN]).memory_bytes == Interval(value=4 * GIB, low=4 * GIB, high=5 * GIB)
     capped = replace(RUN, memory_limit_bytes=int(4.2 * GIB))
