@@ -139,12 +139,19 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
 
 def plan_node(folder: Path) -> tuple[Edit, ...]:
-    """Return the edits that put into *folder* all that a compute node runs; it needs no Python there."""
+    """Return the edits that put into *folder* all that a compute node runs.
+
+    It needs no Python there, but to sample what jobs do: for that the node must have this one, with gpusage.
+    """
     scripts = {script.wrapper(folder): script.path for script in node_side.SCRIPTS}
     sources = {**scripts, folder / PROGRAM.name: PROGRAM, folder / PROBE.name: PROBE}
+    texts = {path: read_text(source) or "" for path, source in sources.items()}
+    sampler = (node_side.FOLDER / node_side.SAMPLER).read_text(encoding="utf-8")
+    python = sys.executable if _PLAIN.fullmatch(sys.executable) else ""
+    texts[folder / node_side.SAMPLER] = sampler.replace("{GPUSAGE_PYTHON:-}", f"{{GPUSAGE_PYTHON:-{python}}}")
     return tuple(
-        Edit(path=path, before=read_text(path), after=read_text(source), mode=0o755, summary="what a node runs")
-        for path, source in sources.items()
+        Edit(path=path, before=read_text(path), after=text, mode=0o755, summary="what a node runs")
+        for path, text in texts.items()
     )
 
 

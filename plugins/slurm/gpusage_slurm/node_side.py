@@ -56,6 +56,8 @@ TASK_PROLOG = NodeScript(key="TaskProlog", what="task prolog")
 PROLOG = NodeScript(key="Prolog", what="prolog")
 EPILOG = NodeScript(key="Epilog", what="epilog")
 TASK_EPILOG = NodeScript(key="TaskEpilog", what="task epilog")
+SAMPLER = "usage.sh"
+"""What our prolog and epilog call, where it lies beside them, so that a job's usage is sampled."""
 SCRIPTS = (TASK_PROLOG, PROLOG, EPILOG, TASK_EPILOG)
 NEEDED = (TASK_PROLOG, PROLOG, EPILOG)
 """Without these no job is held to its share; without the task epilog none is rescued."""

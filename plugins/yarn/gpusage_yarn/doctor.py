@@ -10,7 +10,7 @@ from gpusage_yarn.address import SOCKET
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.install import CALCULATOR, CLASSES, OLD_CALCULATORS, PROCESSORS, RULES
 from gpusage_yarn.jmx import JmxReport
-from gpusage_yarn.node_checks import listener, masters, shares, troubles
+from gpusage_yarn.node_checks import listener, masters, sampler, shares, troubles
 from gpusage_yarn.settings import YarnSettings
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
@@ -24,7 +24,7 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
         asked = tuple(skipped(name, "the ResourceManager does not answer") for name, _ in _OF_CLUSTER)
     else:
         asked = tuple(check(evidence) for _, check in _OF_CLUSTER)
-    return (first, *asked, _loading(evidence), *_of_gpusage(evidence))
+    return (first, *asked, _loading(evidence), sampler(evidence), *_of_gpusage(evidence))
 
 
 def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:

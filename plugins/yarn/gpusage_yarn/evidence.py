@@ -21,8 +21,8 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.address import SOCKET, require_addresses, sockets
 from gpusage_yarn.cluster import View, cluster_of, read_view
-from gpusage_yarn.hadoop_xml import conf_folder, read_settings
-from gpusage_yarn.install import CALCULATOR, PROCESSORS, RULES, SCHEDULER
+from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+from gpusage_yarn.install import CALCULATOR, CLASSES, LISTENERS, PROCESSORS, RULES, SAMPLER, SCHEDULER
 from gpusage_yarn.jmx import MOST_NODES, NODES_LIMIT_S, JmxReport, ask_daemon, ask_nodes
 from gpusage_yarn.manager_user import ManagerUser, manager_user
 from gpusage_yarn.preflight import configured_classes, load_classes
@@ -53,6 +53,7 @@ class Evidence:
         nodes: NodeManagers that offer shares, as far as they were asked.
         loaded: For each of our classes that is configured here, why it cannot be made, or ``""``; ``None`` where
             that could not be tried, and *loading_trouble* says why.
+        sampler: What samples containers on this host; ``None`` where it is no node of ours.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class Evidence:
     nodes: tuple[JmxReport, ...] = ()
     loaded: Mapping[str, str] | None = None
     loading_trouble: str = ""
+    sampler: str | None = None
 
 
 def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evidence:
@@ -80,6 +82,7 @@ def gather(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Evide
         own=gather_own(configuration, trouble, sockets(None if trouble else configuration, asked)),
         loaded=loaded,
         loading_trouble=loading_trouble,
+        sampler=sampler_of(chosen),
         **cluster,
     )
 
@@ -106,6 +109,16 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         "user": manager_user(manager.address, configuration.daemon),
         "nodes": nodes,
     }
+
+
+def sampler_of(folder: Path) -> str | None:
+    """Return the command that samples containers by the configuration in *folder*; ``None`` where it is of no node."""
+    try:
+        settings = read_settings(folder / SITE)
+    except GpuUsageError:
+        return None
+    is_node = CLASSES[LISTENERS] in settings.get(LISTENERS, "")
+    return settings.get(SAMPLER, "") if is_node else None
 
 
 def _loaded(folder: Path) -> tuple[Mapping[str, str] | None, str]:

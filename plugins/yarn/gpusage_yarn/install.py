@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ PROCESSORS = "yarn.resourcemanager.application-master-service.processors"
 LISTENERS = "yarn.nodemanager.container-state-transition-listener.classes"
 SERVICES = "yarn.nodemanager.aux-services"
 SERVICE = "gpusage_mps"
+SAMPLER = "gpusage.node.usage-command"
 CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 TYPES = "yarn.resource-types"
 SCHEDULER, RESOURCE_TYPES = "capacity-scheduler.xml", "resource-types.xml"
@@ -149,6 +151,8 @@ def _ours(
 
 def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tuple[str, str]]:
     yield LISTENERS, with_item(theirs.get(LISTENERS, ""), CLASSES[LISTENERS])
+    if SAMPLER not in theirs and " " not in sys.executable:  # the node divides the command at blanks
+        yield SAMPLER, f"{sys.executable} -m gpusage_yarn.usage.node"
     if site.gpus is not None:
         yield f"yarn.nodemanager.resource-type.{share}", str(site.gpus * _WHOLE)
     if site.mps_command:

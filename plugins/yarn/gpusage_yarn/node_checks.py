@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
-from gpusage.cli.findings import Finding, failed, passed, warned
+from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_yarn.cluster import View
 from gpusage_yarn.evidence import Evidence
 from gpusage_yarn.plan import WHOLE_GPU
@@ -73,6 +74,19 @@ def troubles(evidence: Evidence) -> Finding:
         observation = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
         return warned(name, observation, "look for gpusage in their logs")
     return passed(name, "no daemon tells of any")
+
+
+def sampler(evidence: Evidence) -> Finding:
+    """Check what tells what containers really did."""
+    name, command = "sampler", evidence.sampler
+    if command is None:
+        return skipped(name, "this host's configuration is of no node")
+    program = command.partition(" ")[0]
+    if os.access(program, os.X_OK):
+        return passed(name, command)
+    observation = f"gpusage.node.usage-command is {command or '(none)'}: nobody knows what containers here really did"
+    todo = "install gpusage on the node, gpusage yarn install --role node --yes there, then restart the NodeManager"
+    return warned(name, observation, todo)
 
 
 def masters(evidence: Evidence) -> Finding:

@@ -1,6 +1,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -343,6 +344,8 @@ def test_a_node_without_python_has_all_that_it_runs_in_one_folder(tmp_path: Path
     subprocess.run([folder / "gpusage_prolog.sh"], env=environment, check=True)
     assert "-d device=1 ceiling=none" in told(control)
     assert (mps / "granted" / "7.json").exists()
+    python = subprocess.run([folder / "usage.sh", "python"], check=True, capture_output=True, text=True).stdout
+    assert python.strip() == sys.executable  # a node that has it samples; the prolog calls what lies beside it
 
 
 def test_where_the_site_itself_names_those_scripts_they_are_not_wrapped(site: Site) -> None:

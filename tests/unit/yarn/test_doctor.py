@@ -43,6 +43,7 @@ def healthy() -> Evidence:
         nodes=nodes,
         user=ManagerUser(name="yarn", allowed=True),
         loaded=dict.fromkeys(CLASSES.values(), ""),
+        sampler="/bin/sh -m sampler",
     )
 
 
@@ -217,3 +218,10 @@ def test_status_tells_what_is_free(healthy: Evidence) -> None:
     assert lines[0] == "YARN 3.4.2: 3 nodes, queues root.default"
     assert lines[1].endswith("2 of 2 GPUs free, room for a share of 100 at most, by sums over GPUs")
     assert lines[-1] == "gpusaged: not there"
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"), [(None, "skip"), ("", "warn"), ("/nowhere -m x", "warn"), ("/bin/sh -m x", "pass")]
+)
+def test_a_node_that_samples_nothing_is_warned_of(healthy: Evidence, command: str | None, verdict: str) -> None:
+    assert finding(replace(healthy, sampler=command), "sampler").verdict == verdict

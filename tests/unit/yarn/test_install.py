@@ -9,6 +9,7 @@ import pytest
 
 from gpusage.edits import make_edits
 from gpusage_hooks.errors import RequestError
+from gpusage_yarn.evidence import sampler_of
 from gpusage_yarn.hadoop_xml import read_settings
 from gpusage_yarn.install import (
     CALCULATOR,
@@ -16,6 +17,7 @@ from gpusage_yarn.install import (
     LISTENERS,
     PROCESSORS,
     RULES,
+    SAMPLER,
     SERVICES,
     TYPES,
     Site,
@@ -66,9 +68,18 @@ def test_our_classes_join_those_of_the_site(site: Site) -> None:
     assert found[LISTENERS] == CLASSES[LISTENERS]
     assert found[SERVICES] == "mapreduce_shuffle,gpusage_mps"
     assert found["yarn.nodemanager.resource-type.gpusage.io/share"] == "400"
+    assert found[SAMPLER] == f"{sys.executable} -m gpusage_yarn.usage.node"
     assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
     assert settings(site, "resource-types.xml")[TYPES] == "gpusage.io/share"
     assert 'mode = "observe"' in site.gpusage_toml.read_text()
+
+
+def test_the_sampler_of_the_site_stays(site: Site) -> None:
+    path = site.folder / "yarn-site.xml"
+    theirs = f"<property><name>{SAMPLER}</name><value>/site/sampler</value></property></configuration>"
+    path.write_text(path.read_text().replace("</configuration>", theirs))
+    make_edits(plan_installation(site))
+    assert (settings(site, path.name)[SAMPLER], sampler_of(site.folder)) == ("/site/sampler", "/site/sampler")
 
 
 @pytest.mark.parametrize("wanted", ["true", "false"])

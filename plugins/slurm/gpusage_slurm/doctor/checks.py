@@ -11,7 +11,7 @@ from gpusage_slurm.conf import holds
 from gpusage_slurm.doctor.billing import wrong_weights
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.doctor.job_checks import rewritten_jobs
-from gpusage_slurm.doctor.node_checks import node_prolog, task_prolog
+from gpusage_slurm.doctor.node_checks import node_prolog, sampler, task_prolog
 from gpusage_slurm.doctor.releases import dry_run_crashes, is_vulnerable
 from gpusage_slurm.install import accounts, tracked_or_billed
 from gpusage_slurm.lua_block import block_of
@@ -268,6 +268,7 @@ _OF_SLURM = (
     _lua_posix,
     task_prolog,
     node_prolog,
+    sampler,
     _shares,
     _slices,
     _all_sharing,

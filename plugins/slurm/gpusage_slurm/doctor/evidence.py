@@ -26,6 +26,7 @@ from gpusage_slurm.address import sockets
 from gpusage_slurm.cluster.pools import pyslurm_version, read_cluster
 from gpusage_slurm.doctor.releases import dry_run_crashes
 from gpusage_slurm.install import Site, find_site, plan_installation
+from gpusage_slurm.node_side import FOLDER, PROLOG, SAMPLER, named
 
 LONGEST_REST_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""
@@ -43,6 +44,7 @@ class Evidence:
         own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
         partitions: As slurmctld describes them.
+        sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
@@ -60,6 +62,7 @@ class Evidence:
     outdated: tuple[str, ...] | None = ()
     daemon_uid: int | None = None
     partitions: tuple[scontrol.Line, ...] = ()
+    sampler: str = ""
 
 
 def gather(slurm_conf: Path | None = None) -> Evidence:
@@ -84,6 +87,7 @@ def gather(slurm_conf: Path | None = None) -> Evidence:
         outdated=_outdated(site),
         daemon_uid=_owner(own.socket) if own.status else None,
         partitions=_partitions() if settings else (),
+        sampler=sampler_of(named(settings, PROLOG) or ""),
     )
 
 
@@ -138,6 +142,17 @@ def _cluster() -> Cluster | None:
         return read_cluster(scontrol.partitions(), advisor().catalogue)
     except GpuUsageError:
         return None
+
+
+def sampler_of(prolog: str) -> str:
+    """Return the Python that samples jobs where slurm.conf names *prolog* or a wrapper of it; empty for none."""
+    beside = Path(prolog).resolve().parent / SAMPLER
+    script = FOLDER / SAMPLER if str(PROLOG.path) in _text(Path(prolog)) else beside
+    try:
+        done = subprocess.run([script, "python"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip()
 
 
 def _dry_run(socket: str) -> bool:

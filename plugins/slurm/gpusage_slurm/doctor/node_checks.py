@@ -39,6 +39,16 @@ def node_prolog(evidence: Evidence) -> Finding:
     return warned(name, observation, "install gpusage where only root may write, /opt/gpusage for example")
 
 
+def sampler(evidence: Evidence) -> Finding:
+    """Check what tells what jobs really did."""
+    name = "sampler"
+    if evidence.sampler:
+        return passed(name, evidence.sampler)
+    observation = "no Python with gpusage samples jobs here: if this host is a node, nobody knows what they really did"
+    todo = "install gpusage at the same path on every node; where slurm.conf names other copies of our scripts, "
+    return warned(name, observation, f"{todo}write them anew: gpusage slurm install --node")
+
+
 def _executable(name: str, *scripts: str) -> Finding:
     for script in scripts:
         if not os.access(script, os.X_OK):

@@ -1,8 +1,21 @@
 #!/bin/sh
 # Begins and ends the sampling of a job's GPU: "usage.sh begin" from the prolog, "usage.sh end" from the epilog, as root.
-# It waits for nothing and never fails. Where no Python with gpusage is on the node, nothing is sampled.
+# "usage.sh python" prints the Python that samples. Where none has gpusage, nothing is sampled. It waits for nothing and
+# never fails.
 trap 'exit 0' EXIT
 exec 2>/dev/null
+
+# The Python of the installation that this script belongs to, or of a checkout.
+here=$(dirname "$(readlink -f "$0")")
+for python in "${GPUSAGE_PYTHON:-}" "$here/../../../../../bin/python3" "$here/../../../../../bin/python" \
+    "$here/../../../../.venv/bin/python"; do
+    [ ! -x "$python" ] || break
+done
+[ -x "$python" ] || python=
+if [ "${1:-}" = python ]; then
+    echo "$python"
+    exit 0
+fi
 
 [ -n "${CUDA_VISIBLE_DEVICES:-}${SLURM_JOB_GPUS:-}" ] || exit 0
 [ -n "${SLURMD_NODENAME:-}" ] || exit 0
@@ -22,15 +35,9 @@ fi
 
 mkdir -m 700 "$folder"
 [ -d "$folder" ] && [ -O "$folder" ] || exit 0
-here=$(dirname "$(readlink -f "$0")")
 cd / || exit 0 # Python looks for modules where it starts, and slurmd's folder may be somebody else's than root's
-# The Python of the installation that this script belongs to, or of a checkout.
-for python in "${GPUSAGE_PYTHON:-}" "$here/../../../../../bin/python3" "$here/../../../../../bin/python" \
-    "$here/../../../../.venv/bin/python"; do
-    [ -x "$python" ] || continue
-    # slurmd kills what is left of a prolog's own session at the prolog's end, so the program begins in another one.
-    PYTHONDONTWRITEBYTECODE=1 setsid sh -c '"$1" -s -m gpusage_slurm.usage.node & echo $! >"$2"' \
-        sh "$python" "$pid_file" </dev/null >/dev/null 2>&1
-    exit 0
-done
+[ -n "$python" ] || exit 0
+# slurmd kills what is left of a prolog's own session at the prolog's end, so the program begins in another one.
+PYTHONDONTWRITEBYTECODE=1 setsid sh -c '"$1" -s -m gpusage_slurm.usage.node & echo $! >"$2"' \
+    sh "$python" "$pid_file" </dev/null >/dev/null 2>&1
 exit 0

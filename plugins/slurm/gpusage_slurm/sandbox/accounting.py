@@ -29,6 +29,7 @@ AccountingStorageHost=localhost
 AccountingStoragePort={port}
 AccountingStoragePass={munge_socket}
 AccountingStorageTRES=gres/gpu
+AccountingStoreFlags=job_comment
 AccountingStorageEnforce=associations,limits,qos
 """
 _DATABASE_OPTIONS = (

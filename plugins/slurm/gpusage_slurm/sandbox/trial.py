@@ -25,6 +25,9 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     write_gpusage_toml(sandbox.layout, mode, settings)
     sandbox.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
     sandbox.reconfigure()
+    if sandbox.layout.slurmdbd_conf.exists():
+        sandbox.restart_controller()  # before 23.11, only that makes it count what is new in AccountingStorageTRES
+        sandbox.wait_for_nodes()
     start_gpusaged(sandbox)
 
 

@@ -13,10 +13,11 @@ from gpusage.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
 from gpusage_slurm.doctor.checks import examine
-from gpusage_slurm.doctor.evidence import Evidence
+from gpusage_slurm.doctor.evidence import Evidence, sampler_of
 from gpusage_slurm.install import Site
 from gpusage_slurm.lua import LuaSettings, job_submit_block
 from gpusage_slurm.lua_block import with_block
+from gpusage_slurm.node_side import PROLOG
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)
@@ -62,6 +63,7 @@ def healthy(tmp_path: Path) -> Evidence:
         answered=True,
         lua_modules=frozenset({"socket", "posix"}),
         pyslurm=None,
+        sampler="/opt/gpusage/bin/python",
         partitions=({"PartitionName": "p", "TRESBillingWeights": "GRES/gpu=100,GRES/mps=1"},),
     )
 
@@ -237,6 +239,24 @@ def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mod
     )
     assert finding(evidence, "node prolog").verdict == verdict
     assert "gpusage slurm install" in finding(evidence, "node prolog").todo
+
+
+def test_a_node_that_samples_nothing_is_warned_of(healthy: Evidence) -> None:
+    found = finding(replace(healthy, sampler=""), "sampler")
+    assert (found.verdict, "install --node" in found.todo) == ("warn", True)
+
+
+def test_the_script_itself_says_which_python_samples(tmp_path: Path) -> None:
+    """Beside the prolog that slurm.conf names, or where a wrapper's own prolog lies."""
+    prolog = tmp_path / "gpusage_prolog.sh"
+    assert sampler_of(str(prolog)) == ""
+    prolog.write_text(f"#!/bin/sh\nexec {PROLOG.path}\n")
+    assert Path(sampler_of(str(prolog))).is_file()
+    prolog.write_text("#!/bin/sh\n")
+    script = tmp_path / "usage.sh"
+    script.write_text('#!/bin/sh\n[ "$1" = python ] && echo /opt/python\n')
+    script.chmod(0o755)
+    assert sampler_of(str(prolog)) == "/opt/python"
 
 
 def test_the_long_name_of_the_lua_plugin_counts(healthy: Evidence) -> None:
