@@ -93,7 +93,8 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
 
     assert billing(sandbox) == 100
     assert billing(sandbox, LIGHT) == 25  # a quarter of it
-    assert LIGHT.removeprefix("--comment=") in sandbox.run("sacct", "-nXP", "-o", "comment").stdout  # for slurm trace
+    comments = ("sacct", "-nXP", "-o", "comment")  # for slurm trace
+    sandbox.wait_for(lambda: "dlrm.onnx" in sandbox.run(*comments).stdout, "slurmdbd knows the comment")
 
     whole, share = (), (LIGHT,)
     held = ("PD", "AssocGrpBilling")
