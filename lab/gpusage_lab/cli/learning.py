@@ -8,11 +8,15 @@ import click
 
 from gpusage.cli import tables
 from gpusage_lab.cli.scores import show_scores
-from gpusage_lab.learning import artifact_scores, artifacts, report, targets
+from gpusage_lab.learning import artifact_scores, artifacts, report, seal, targets
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, on_one_thread
 
 SCHEMA = "gpusage.evaluation/1"
+SEALED = (
+    "Step time and memory: one family in four is sealed and left out, so that nobody chooses by it. "
+    "With --sealed FILE these are scored too, and the look is counted in FILE."
+)
 
 
 def _targets(names: tuple[str, ...]) -> list[str]:
@@ -39,12 +43,23 @@ def train(folder: Path, names: tuple[str, ...], output: Path | None) -> None:
 
 
 def evaluate(
-    folder: Path, names: tuple[str, ...], artifact: Path | None, output: Path | None, *, as_json: bool
+    folder: Path,
+    names: tuple[str, ...],
+    artifact: Path | None,
+    counter: Path | None,
+    output: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them."""
     if output is not None:
         artifacts.check_writable(output.parent)
-    results = _evaluated(folder, _targets(names), artifact)
+    targets_asked = _targets(names)
+    if counter is None:
+        click.echo(SEALED, err=True)
+    else:
+        seal.count_look(counter, targets_asked)
+    results = _evaluated(DataFolder(folder, is_sealed=counter is None), targets_asked, artifact)
     if output is not None:
         output.write_text(report.page(results), encoding="utf-8")
     if as_json:
@@ -54,8 +69,7 @@ def evaluate(
         show_scores(score_tables)
 
 
-def _evaluated(folder: Path, names: list[str], artifact: Path | None) -> dict[str, list[ScoreTable]]:
-    data = DataFolder(folder)
+def _evaluated(data: DataFolder, names: list[str], artifact: Path | None) -> dict[str, list[ScoreTable]]:
     with on_one_thread():
         if artifact is None:
             return {name: [*targets.target(name).evaluate(data), *artifact_scores.tables(name, data)] for name in names}

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.artifacts import Card, MemoryParameters
 from gpusage.predictors.liveness import TRAINING_TERMS
-from gpusage_hooks.units import GIB
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
-from gpusage_lab.learning.memory_fit import FloatArray, IntArray, MemoryFit, fit_memory
-from gpusage_lab.learning.memory_rows import PEAKS, BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
+from gpusage_lab.learning.memory_fit import IntArray, MemoryFit, fit_memory
+from gpusage_lab.learning.memory_rows import BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
+from gpusage_lab.learning.memory_tables import (
+    HeldOut,
+    families_table,
+    own_peaks_table,
+    peaks_table,
+    share_table,
+    source_of,
+)
 from gpusage_lab.learning.memory_unfitted import unfitted_table
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.splits import Fold, by_group, check_enough, random_rows
-from gpusage_lab.learning.targets import Points, ScoreTable
+from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
 FOLDS = 10
 ENDS = 4
 """Rows of `MemoryFit.predicted`."""
-SMALL_BATCH = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """What `MemoryFit.predicted` says of each row, from fits that have not seen its group; NaN where none was made."""
-
-    name: str
-    predicted: FloatArray
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
@@ -61,7 +58,7 @@ def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
         card=Card(
             purpose="Peak bytes of device memory of a training step: a weighted sum of the terms of the walk.",
             fitted_on=(
-                _source(rows),
+                source_of(rows),
                 *(f"{source}: {count} rows of fp32" for source, count in sorted(Counter(own.source).items())),
             ),
             licences=(
@@ -87,14 +84,6 @@ def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
     )
 
 
-def _source(rows: MemoryRows) -> str:
-    left_out = ", ".join(f"{count} {reason}" for reason, count in rows.skipped)
-    return (
-        f"{PEAKS}: {int(rows.sound.sum())} rows of {len(set(rows.family))} families; left out: {left_out}, "
-        f"{int(rows.flat.sum())} flat, {int((rows.impossible & ~rows.flat).sum())} below what must be there."
-    )
-
-
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on unseen families, with the baselines beside; on perceptrons, which nothing was fitted on."""
     return evaluate_with(data, load_zoo())
@@ -109,9 +98,9 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     others = [
         HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (ENDS, 1))) for name, baseline in BASELINES.items()
     ]
-    tables = [_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
-    share = _share_table(rows, ours)
-    return [*tables, share, _families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
+    tables = [peaks_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
+    share = share_table(rows, ours)
+    return [*tables, share, families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:
@@ -155,90 +144,4 @@ def _own_table(rows: MemoryRows, own: OwnPeaks) -> list[ScoreTable]:
         tested = {own.family[index] for index in fold.test}
         train = np.flatnonzero(rows.sound & ~np.isin(_families(rows), list(tested)))
         predicted[:, fold.test] = _fitted(rows, own, train, tested).predicted(own.terms[fold.test])
-    title = "Memory: measured by gpusage profile"
-    line = _row("gpusage, unseen family", own.measured, predicted)
-    return [
-        ScoreTable(
-            title=title, columns=_COLUMNS, rows=(line,), points=(_points(title, own.measured, predicted, own.label),)
-        )
-    ]
-
-
-_COLUMNS = (
-    *("predictor", "rows", "MAPE %", "median %", "within 10 %", "bias %"),
-    *("above high %", "coverage %", "high/point", "high/low"),
-)
-
-
-def _table(rows: MemoryRows, which: BoolArray, title: str, predictors: Sequence[HeldOut]) -> ScoreTable:
-    measured, ours = rows.measured[which], predictors[0].predicted[:, which]
-    return ScoreTable(
-        title=title,
-        columns=_COLUMNS,
-        rows=tuple(_row(each.name, measured, each.predicted[:, which]) for each in predictors),
-        notes=(_source(rows), "Goals: MAPE <= 5, median <= 3, above high <= 1, coverage 85 to 95."),
-        points=(_points(title, measured, ours, np.array(rows.model)[which].tolist()),),
-    )
-
-
-def _points(title: str, measured: FloatArray, predicted: FloatArray, labels: Sequence[str]) -> Points:
-    low, point, high, _ = predicted / GIB
-    return Points(
-        title=title,
-        unit="GiB",
-        measured=(measured / GIB).tolist(),
-        predicted=point.tolist(),
-        low=low.tolist(),
-        high=high.tolist(),
-        labels=labels,
-    )
-
-
-def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[str | float | None, ...]:
-    low, point, high, _ = predicted
-    figures = score(measured, point, low, high)
-    cells = (figures.mape, figures.median, figures.within_10, figures.bias)
-    if np.array_equal(low, high):
-        return name, len(measured), *(100 * cell for cell in cells), None, None, None, None
-    above = float((measured > high).mean())
-    coverage = float(figures.coverage or 0.0)
-    shares = tuple(100 * cell for cell in (*cells, above, coverage))
-    return name, len(measured), *shares, float(np.median(high / point)), figures.width
-
-
-def _share_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:
-    """Return how many rows are above each upper end that a share could book."""
-    sound, families = rows.sound, _families(rows)[rows.sound]
-    measured, small = rows.measured[sound], rows.batch_size[sound] <= SMALL_BATCH
-    _, point, high, share_high = ours.predicted[:, sound]
-    ends = {"gpusage, a share's end": share_high, "gpusage, the high end": high}
-    lines: list[tuple[str | float | None, ...]] = []
-    for name, end in {**ends, "point x 1.1": 1.1 * point, "point x 1.3": 1.3 * point}.items():
-        above = measured > end
-        by_family = [above[families == family].mean() for family in sorted(set(families))]
-        shares = (100 * float(np.mean(each)) for each in (above, above[small], by_family))
-        widths = (float(np.quantile(end / point, share)) for share in (0.5, 0.9))
-        lines.append((name, len(measured), *shares, *widths))
-    return ScoreTable(
-        title="Memory: what a share books, unseen family",
-        columns=(
-            *("upper end", "rows", "above %", f"above %, batch <= {SMALL_BATCH}", "above %, mean of families"),
-            *("end/point, median", "end/point, 90th percentile"),
-        ),
-        rows=tuple(lines),
-        notes=("Goals: above <= 5, end/point <= 1.35 in the median.",),
-    )
-
-
-def _families_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:
-    """Return the error of each family, the worst first."""
-    families, sound = _families(rows), rows.sound
-    lines: list[tuple[str | float | None, ...]] = []
-    for family in sorted(set(rows.family)):
-        which = sound & (families == family)
-        if which.any():
-            lines.append((family, *_row(family, rows.measured[which], ours.predicted[:, which])[1:]))
-    lines.sort(key=lambda line: -float(line[2] or 0.0))
-    return ScoreTable(
-        title="Memory: unseen families, the worst first", columns=("family", *_COLUMNS[1:]), rows=tuple(lines)
-    )
+    return [own_peaks_table(own, predicted)]

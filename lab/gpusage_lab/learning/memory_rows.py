@@ -18,6 +18,7 @@ from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
+from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
 
@@ -71,15 +72,18 @@ def memory_rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
     usable = table[table["quality"] == "ok"]
     sides = dict(data.read(STATIC)[["model", "img_size_px"]].astype({"img_size_px": int}).itertuples(index=False))
     keys = {name: f"timm:{name}@{side}" for name, side in sides.items()}
-    known = usable[[keys.get(name) in zoo for name in usable["model"]]].reset_index(drop=True)
-    families = dict(data.read(BENCHMARK)[["model", "timm_module"]].dropna().itertuples(index=False))
+    modules = dict(data.read(BENCHMARK)[["model", "timm_module"]].dropna().itertuples(index=False))
+    families = {name: modules.get(name, name.partition("_")[0]) for name in set(table["model"])}
+    sealed = {name for name, family in families.items() if data.is_sealed and is_sealed(family)}
+    is_known = [keys.get(name) in zoo and name not in sealed for name in usable["model"]]
+    known = usable[is_known].reset_index(drop=True)
     values = np.array([_terms(zoo, keys[row.model], int(row.batch_size)) for row in known.itertuples()])
     measured = known["max_gpu_memory_MiB"].to_numpy(dtype=np.float64) * MIB
     values = values.reshape(-1, len(TRAINING_TERMS))
     return MemoryRows(
         key=tuple(keys[name] for name in known["model"]),
         model=tuple(known["model"]),
-        family=tuple(families.get(name, name.partition("_")[0]) for name in known["model"]),
+        family=tuple(families[name] for name in known["model"]),
         batch_size=known["batch_size"].to_numpy(dtype=np.int64),
         measured=measured,
         terms=values,
@@ -88,7 +92,8 @@ def memory_rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
         fake_tensor=known["faketensor_after_backward_MiB"].to_numpy(dtype=np.float64) * MIB,
         skipped=(
             ("falls as the batch grows, or near 40 GB", len(table) - len(usable)),
-            ("no card", len(usable) - len(known)),
+            ("no card", sum(keys.get(name) not in zoo for name in usable["model"])),
+            *([("sealed", int(usable["model"].isin(sealed).sum()))] if sealed else []),
         ),
     )
 

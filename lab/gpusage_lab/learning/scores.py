@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,11 @@ def score(
         coverage=None if low is None or high is None else float(((low <= measured) & (measured <= high)).mean()),
         width=None if low is None or high is None else float(np.median(high / low)),
     )
+
+
+def by_family(values: npt.NDArray[Any], families: npt.NDArray[Any]) -> float:
+    """Return the mean of the families' means of *values*, one entry a row: each family counts alike."""
+    return float(np.mean([values[families == family].mean() for family in np.unique(families)]))
 
 
 def rmsle(measured: FloatArray, predicted: FloatArray) -> float:

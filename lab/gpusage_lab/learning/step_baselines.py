@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,10 @@ import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.timing import timing_with
 from gpusage_lab.learning.splits import Fold, by_group
+from gpusage_lab.learning.step_fit import initial
+from gpusage_lab.learning.step_flat import Sample
 from gpusage_lab.learning.step_samples import Measurements
 
 Array = npt.NDArray[Any]
@@ -78,3 +83,12 @@ def ratio_forest(
         constant[test] = np.median(measured[train])
         offset[test] = np.exp(np.median(np.log(measured[train] / ours[train])))
     return forest, constant, offset
+
+
+def constant_roofline(samples: Sequence[Sample]) -> Array:
+    """Return the seconds at one efficiency a class, of GPUs that no power limit holds back."""
+    efficiency = initial()
+    gpus = {sample.gpu.name: replace(sample.gpu, power_limit_w=inf) for sample in samples}
+    return np.array(
+        [float(timing_with(efficiency, one.kernels, [gpus[one.gpu.name]], one.precision).step_s[0]) for one in samples]
+    )

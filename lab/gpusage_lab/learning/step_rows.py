@@ -14,13 +14,17 @@ What each source's caveats ask for:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import mean
+from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.lowering import FLOAT_BYTES
-from gpusage_hooks.types import Gpu, Workload
+from gpusage_hooks.types import Gpu, Precision, Workload
 from gpusage_lab.learning.profiled import profiled
+from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
@@ -55,6 +59,7 @@ TIMM_DEVICES = {
     "RTX5090": "rtx-5090",
     "RTXPRO6000MaxQ": "rtx-pro-6000-max-q",
 }
+TIMM_PRECISIONS: Mapping[str, Precision] = {"amp": "fp16", "amp_bf16": "bf16", "bf16": "bf16"}
 FIRST_FUSED = 291
 """The release from which on timm's benchmark made models ready for inference, as fewer weights than before show."""
 TORCHVISION_FILES: Mapping[str, str] = {
@@ -86,6 +91,11 @@ def step_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
     return [row for row in _all_rows(data, zoo) if row.key in zoo]
 
 
+def asked_rows(data: DataFolder, zoo: Zoo) -> Counter[str]:
+    """Return how many rows each source has, those of models without a card too."""
+    return Counter(row.source for row in _all_rows(data, zoo))
+
+
 def left_out(data: DataFolder, zoo: Zoo) -> str:
     """Return, for people, how many rows are not looked at, and why."""
     count = sum(row.key not in zoo for row in _all_rows(data, zoo))
@@ -97,7 +107,8 @@ def left_out(data: DataFolder, zoo: Zoo) -> str:
 
 
 def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
-    return [*_timm(data, zoo), *_torchvision(data), *_neusight(data), *_profiled(data, zoo)]
+    rows = (*_timm(data, zoo), *_torchvision(data), *_neusight(data), *_profiled(data, zoo))
+    return [row for row in rows if not (data.is_sealed and is_sealed(row.family))]
 
 
 def eager(table: Table) -> Table:
@@ -119,22 +130,29 @@ def eager(table: Table) -> Table:
 
 
 def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
-    table = data.read("timm_benchmark.csv")
-    pairs = zip(table.model, table.timm_module, strict=True)
-    modules = {model: module for model, module in pairs if isinstance(module, str)}
-    for row in eager(table).itertuples():
-        model = f"{row.model}@{row.img_size_px:.0f}"
-        fused = f"timm-fused:{model}"
-        yield StepRow(
-            key=fused if row.torch_version >= FIRST_FUSED and fused in zoo else f"timm:{model}",
-            family=modules.get(row.model) or family_of(row.model),
-            source=f"timm {row.mode}",
-            campaign=f"timm {row.mode} {row.device} {row.torch_version}",
-            workload=Workload(batch_size=int(row.batch_size), mode=row.mode, precision="fp16", optimizer="sgd"),
-            gpu=builtin_catalogue().find(TIMM_DEVICES[row.device]),
-            measured_s=row.batch_size / row.samples_per_s,
-            release=str(row.torch_version),
-        )
+    for row in eager(data.read("timm_benchmark.csv")).to_dict("records"):
+        yield timm_row(row, zoo)
+
+
+def timm_row(row: Mapping[str, Any], zoo: Zoo, setting: str = "") -> StepRow:
+    """Return a row of timm's table; *setting* says what its source is called beside its mode."""
+    model, module = f"{row['model']}@{row['img_size_px']:.0f}", row["timm_module"]
+    fused = f"timm-fused:{model}"
+    return StepRow(
+        key=fused if row["torch_version"] >= FIRST_FUSED and fused in zoo else f"timm:{model}",
+        family=module if isinstance(module, str) else family_of(row["model"]),
+        source=f"timm {row['mode']}{setting}",
+        campaign=f"timm {row['mode']} {row['device']} {row['torch_version']}{setting}",
+        workload=Workload(
+            batch_size=int(row["batch_size"]),
+            mode=row["mode"],
+            precision=TIMM_PRECISIONS[row["precision"]],
+            optimizer="sgd",
+        ),
+        gpu=builtin_catalogue().find(TIMM_DEVICES[row["device"]]),
+        measured_s=row["batch_size"] / row["samples_per_s"],
+        release=str(row["torch_version"]),
+    )
 
 
 def _torchvision(data: DataFolder) -> Iterator[StepRow]:
@@ -157,9 +175,7 @@ def _torchvision(data: DataFolder) -> Iterator[StepRow]:
 
 
 def _neusight(data: DataFolder) -> Iterator[StepRow]:
-    table = data.read("neusight_models.csv")
-    chosen = table[table.option.isna() & table.device.isin(list(NEUSIGHT_DEVICES))]
-    for row in chosen.itertuples():
+    for row in _unfused(data).itertuples():
         yield StepRow(
             key=f"neusight:{row.model}@{row.seq_len}",
             family=row.model,
@@ -169,6 +185,20 @@ def _neusight(data: DataFolder) -> Iterator[StepRow]:
             gpu=builtin_catalogue().find(NEUSIGHT_DEVICES[row.device]),
             measured_s=row.measured_e2e_ms / 1e3,
         )
+
+
+def _unfused(data: DataFolder) -> Table:
+    table = data.read("neusight_models.csv")
+    return table[table.option.isna() & table.device.isin(list(NEUSIGHT_DEVICES))]
+
+
+def neusight_note(data: DataFolder, zoo: Zoo) -> str:
+    """Return, for people, how far NeuSight's own published predictions of the same rows miss."""
+    chosen = [row for row in _unfused(data).itertuples() if f"neusight:{row.model}@{row.seq_len}" in zoo]
+    missed = [abs(row.pred_neusight_ms / row.measured_e2e_ms - 1) for row in chosen]
+    return (
+        f"NeuSight's own predictions of its {len(chosen)} rows, which are of fp32, miss by {100 * mean(missed):.1f} %."
+    )
 
 
 def _profiled(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:

@@ -75,7 +75,7 @@ def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
     """Return everything that the step time is fitted on and scored with."""
     zoo = zoo or load_zoo()
     rows = step_rows(data, zoo)
-    samples = [_sample(row, zoo) for row in rows]
+    samples = [sample_of(row, zoo) for row in rows]
     return Measurements(
         rows=rows,
         samples=samples,
@@ -91,7 +91,8 @@ def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
     return [replace(sample, weight=SOURCE_WEIGHTS[source] / len(samples)) for sample in samples]
 
 
-def _sample(row: StepRow, zoo: Zoo) -> Sample:
+def sample_of(row: StepRow, zoo: Zoo) -> Sample:
+    """Return *row* with the kernels of its step."""
     return Sample(
         kernels=Question(zoo.graph(row.key), row.workload).kernels,
         gpu=row.gpu,

@@ -1,22 +1,18 @@
-"""The tables of the target ``step_time``: ours on what was left out, and the baselines beside."""
+"""The tables of the target ``step_time`` that compare GPUs: ours on what was left out, and the baselines beside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import inf
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.timing import timing_with
 from gpusage_lab.learning.scores import Score, score
-from gpusage_lab.learning.step_baselines import ratio_forest, throughput_forest
-from gpusage_lab.learning.step_fit import initial
+from gpusage_lab.learning.step_baselines import constant_roofline, ratio_forest
 from gpusage_lab.learning.step_rows import StepRow
-from gpusage_lab.learning.step_samples import Measurements, family_folds
-from gpusage_lab.learning.targets import Cell, Points, ScoreTable
+from gpusage_lab.learning.step_samples import Measurements
+from gpusage_lab.learning.targets import Cell, ScoreTable
 
 Array = npt.NDArray[Any]
 NEIGHBOURS = (("rtx-3090", "rtx-4090"), ("rtx-4090", "rtx-5090"), ("rtx-4090", "rtx-pro-6000-max-q"))
@@ -29,55 +25,22 @@ WIDE = (
 )
 
 
-def tables(measurements: Measurements, unseen_family: Array, unseen_gpu: Array, factors: Array) -> list[ScoreTable]:
-    """Return all tables; the arrays are those of `step_time.held_out_families`, `held_out_gpus` and `factors`."""
-    plain = _plain(measurements)
+def tables(measurements: Measurements, unseen_family: Array, unseen_gpu: Array, factor: Array) -> list[ScoreTable]:
+    """Return the tables of GPUs and speed-ups.
+
+    Args:
+        measurements: What was measured.
+        unseen_family: As `step_time.held_out_families` gives it.
+        unseen_gpu: As `step_time.held_out_gpus` gives it.
+        factor: From the point to either end of the interval where the GPU was unseen.
+    """
     return [
-        _absolute(measurements, unseen_family, factors[:, 0], plain),
-        _gpus(measurements, unseen_gpu, factors[:, 1], plain),
+        _gpus(measurements, unseen_gpu, factor, constant_roofline(measurements.samples)),
         _speedups(
             measurements, unseen_family, NEIGHBOURS, "timm infer", "Neighbour generations: speed-up, unseen family"
         ),
         _speedups(measurements, unseen_family, WIDE, "torchvision", "Wide generations: speed-up, unseen family"),
     ]
-
-
-def _absolute(measurements: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
-    measured = measurements.measured_s
-    forest = throughput_forest(measurements, family_folds(measurements))
-    rows: list[tuple[Cell, ...]] = []
-    points = []
-    for source in sorted({row.source for row in measurements.rows}):
-        chosen = np.array([row.source == source for row in measurements.rows])
-        ours = _score(measured, unseen[:, 0], factor, chosen)
-        rows.append(
-            (
-                source,
-                ours.row_count,
-                100 * ours.mape,
-                100 * ours.median,
-                100 * (ours.coverage or 0.0),
-                ours.width,
-                100 * score(measured[chosen], unseen[chosen, 1]).mape,
-                100 * score(measured[chosen], plain[chosen]).mape,
-                100 * score(measured[chosen], forest[chosen]).mape,
-            )
-        )
-        points.append(_points(f"{source}, unseen family", measurements, chosen, unseen[:, 0], factor))
-    return ScoreTable(
-        title="Step time of an unseen family, MAPE %",
-        columns=(
-            *("rows of", "n", "ours", "ours, median", "coverage %", "high/low"),
-            *("ours, host known", "constant roofline", "random forest"),
-        ),
-        rows=tuple(rows),
-        notes=(
-            "A model of NeuSight is a family of its own. Host known: launches as fast as elsewhere in the campaign.",
-            "Constant roofline: one efficiency a class, none fitted. Random forest: sums over the graph, GPU figures.",
-            f"Left out: {measurements.left_out}.",
-        ),
-        points=tuple(points),
-    )
 
 
 def _gpus(measurements: Measurements, unseen: Array, factor: Array, plain: Array) -> ScoreTable:
@@ -105,18 +68,6 @@ def _gpus(measurements: Measurements, unseen: Array, factor: Array, plain: Array
 def _score(measured: Array, predicted: Array, factor: Array, chosen: Array) -> Score:
     point = predicted[chosen]
     return score(measured[chosen], point, point / factor[chosen], point * factor[chosen])
-
-
-def _plain(measurements: Measurements) -> Array:
-    """Return the seconds at one efficiency a class, of GPUs that no power limit holds back."""
-    efficiency = initial()
-    gpus = {sample.gpu.name: replace(sample.gpu, power_limit_w=inf) for sample in measurements.samples}
-    return np.array(
-        [
-            float(timing_with(efficiency, s.kernels, [gpus[s.gpu.name]], s.precision).step_s[0])
-            for s in measurements.samples
-        ]
-    )
 
 
 def _speedups(
@@ -169,19 +120,3 @@ def _matched(rows: Sequence[StepRow], pair: tuple[str, str], source: str) -> Ite
         both = [[by_gpu[name] for name in pair] for by_gpu in models.values() if len(by_gpu) == len(pair)]
         if both:
             yield cell, np.array(both)
-
-
-def _points(title: str, measurements: Measurements, chosen: Array, predicted: Array, factor: Array) -> Points:
-    indices = np.flatnonzero(chosen)
-    names: Mapping[int, str] = {
-        int(i): f"{measurements.rows[i].key} on {measurements.rows[i].gpu.name}" for i in indices
-    }
-    return Points(
-        title=title,
-        unit="s",
-        measured=measurements.measured_s[indices].tolist(),
-        predicted=predicted[indices].tolist(),
-        low=(predicted / factor)[indices].tolist(),
-        high=(predicted * factor)[indices].tolist(),
-        labels=[names[int(i)] for i in indices],
-    )

@@ -15,15 +15,22 @@ from gpusage.predictors.efficiency import Efficiency
 from gpusage_lab.learning import step_ranges, step_tables
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile
+from gpusage_lab.learning.splits import Fold
+from gpusage_lab.learning.step_absolute import Side, absolute_table, precision_table, side
+from gpusage_lab.learning.step_baselines import throughput_forest
 from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_left_out import LeftOut, left_out_rows
 from gpusage_lab.learning.step_ratio import pairs_of, ratio_table, shared_shares
+from gpusage_lab.learning.step_rows import asked_rows, neusight_note
 from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
+from gpusage_lab.zoo.cards import load_zoo
 
 Array = npt.NDArray[Any]
+FamilyFits = Sequence[tuple[Fold, Fitted]]
 NAME = "step_time"
 SHORT_SHARE = 0.25
 """From this share on a step is taken for one of short kernels."""
@@ -37,7 +44,7 @@ COVERED = 0.90
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the efficiencies on all rows, and the intervals on families and GPUs that were left out."""
     measured = measurements(data)
-    unseen_family = held_out_families(measured)
+    unseen_family = held_out_families(measured, family_fits(measured))
     unseen_gpu = held_out_gpus(measured)
     fitted = refit(measured, np.arange(len(measured.rows)))
     known = deviations(measured, unseen_family, unseen_gpu)
@@ -49,19 +56,57 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on families and on GPUs that were left out, with the baselines beside."""
     measured = measurements(data)
-    unseen_family, unseen_gpu = held_out_families(measured), held_out_gpus(measured)
+    fits = family_fits(measured)
+    unseen_family, unseen_gpu = held_out_families(measured, fits), held_out_gpus(measured)
     pairs = pairs_of(measured, unseen_family, unseen_gpu, deviations(measured, unseen_family, unseen_gpu))
+    widths = factors(measured, unseen_family, unseen_gpu)
     return [
-        *step_tables.tables(measured, unseen_family, unseen_gpu, factors(measured, unseen_family, unseen_gpu)),
+        *_absolute(data, measured, fits, unseen_family, widths[:, 0]),
+        *step_tables.tables(measured, unseen_family, unseen_gpu, widths[:, 1]),
         ratio_table(measured, pairs),
     ]
 
 
-def held_out_families(measured: Measurements) -> Array:
+def _absolute(
+    data: DataFolder, measured: Measurements, fits: FamilyFits, unseen_family: Array, factor: Array
+) -> list[ScoreTable]:
+    """Return the tables of seconds."""
+    zoo = load_zoo()
+    forest_s = throughput_forest(measured, family_folds(measured))
+    used = side(measured.rows, measured.samples, unseen_family, factor, forest_s)
+    left_out = _left_out_side(left_out_rows(data, zoo), measured, fits, unseen_family)
+    return [
+        absolute_table(used, left_out, asked_rows(data, zoo), measured.left_out),
+        precision_table(used, neusight_note(data, zoo)),
+    ]
+
+
+def _left_out_side(others: LeftOut, measured: Measurements, fits: FamilyFits, unseen_family: Array) -> Side:
+    """Return what the fit that has not seen a row's family says of it, the first where none has seen it."""
+    fold_of = {measured.rows[index].family: number for number, (fold, _) in enumerate(fits) for index in fold.test}
+    numbers = np.array([fold_of.get(row.family, 0) for row in others.rows], dtype=int)
+    ours, factor = np.zeros((len(numbers), 3)), np.ones(len(numbers))
+    no_gpu = np.full_like(unseen_family, np.nan)
+    for number, (fold, fitted) in enumerate(fits):
+        chosen = np.flatnonzero(numbers == number)
+        ours[chosen, 0], ours[chosen, 2] = predicted(fitted, [others.samples[index] for index in chosen])
+        known = deviations(measured, unseen_family, no_gpu, fold.train)
+        factor[chosen] = np.exp(np.hypot(known.known, known.short * ours[chosen, 2]))
+    ours[:, 1] = np.nan
+    return side(others.rows, others.samples, ours, factor, np.full(len(numbers), np.nan))
+
+
+def family_fits(measured: Measurements) -> FamilyFits:
+    """Return each fold by family with the fit that has not seen it."""
+    folds = track(family_folds(measured), description="step time, families")
+    return [(fold, refit(measured, fold.train)) for fold in folds]
+
+
+def held_out_families(measured: Measurements, fits: FamilyFits) -> Array:
     """Return for each row the seconds as shipped, with the campaign's host, and `Timing.short_share`; family unseen."""
     result = np.zeros((len(measured.rows), 3))
-    for fold in track(family_folds(measured), description="step time, families"):
-        _fill(result, refit(measured, fold.train), measured, fold.test)
+    for fold, fitted in fits:
+        _fill(result, fitted, measured, fold.test)
     return result
 
 

@@ -21,10 +21,15 @@ Table: TypeAlias = Any
 
 
 class DataFolder:
-    """A folder with the files that ``SOURCES.md`` beside them describes."""
+    """A folder with the files that ``SOURCES.md`` beside them describes.
 
-    def __init__(self, folder: str | Path) -> None:
+    Attributes:
+        is_sealed: Whoever makes rows of the files leaves out the families of `gpusage_lab.learning.seal`.
+    """
+
+    def __init__(self, folder: str | Path, *, is_sealed: bool = False) -> None:
         self.folder = Path(folder)
+        self.is_sealed = is_sealed
 
     def __contains__(self, file: object) -> bool:
         return (self.folder / str(file)).is_file()

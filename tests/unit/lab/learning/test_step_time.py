@@ -13,11 +13,11 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report
 from gpusage_lab.learning.deepbench_products import DEVICES, product_samples
+from gpusage_lab.learning.step_baselines import constant_roofline
 from gpusage_lab.learning.step_fit import Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage_lab.learning.step_flat import Sample, flattened
 from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
-from gpusage_lab.learning.step_samples import GPU_FOLDS, Measurements, predicted
-from gpusage_lab.learning.step_tables import _plain
+from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -108,10 +108,7 @@ def test_gpus_of_one_chip_are_left_out_together() -> None:
 def test_the_constant_roofline_knows_no_power_limit() -> None:
     weak = SAMPLES[1]
     strong = replace(weak, gpu=replace(T4, power_limit_w=10 * T4.power_limit_w))
-    low, high = (
-        _plain(Measurements(rows=[], samples=samples, operators=[], products=[], fitted=np.ones(1, dtype=bool)))
-        for samples in ([weak], [strong])
-    )
+    low, high = (constant_roofline(samples) for samples in ([weak], [strong]))
     assert weak.gpu is T4
     assert low == high
 
