@@ -1,7 +1,8 @@
 """How good the predictions are, as Markdown: the goals, what a plainer method does better, and every table.
 
 Run: ``python bench/accuracy.py --update docs/accuracy.md --update README.md`` after each change of a predictor, so that
-no number there was typed by hand. Without the public measurements it says so and ends well.
+no number there was typed by hand. A run looks at the sealed families, and adds a line to bench/looks.txt. Without the
+public measurements it says so and ends well.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from typing import Any, NamedTuple
 import click
 
 from gpusage_lab.learning.report import cell
+from gpusage_lab.learning.seal import look_count
 
 ROOT = Path(__file__).resolve().parents[1]
 ALL_TABLES, GOALS_ONLY = (
     "<!-- made by bench/accuracy.py: do not edit -->",
     "<!-- goals by bench/accuracy.py: do not edit -->",
 )
+LOOKS = ROOT / "bench" / "looks.txt"
+SEALED = "Looks at the sealed families since 2026-11-22: {count} (bench/looks.txt has one line a look)."
 END = "<!-- end of what bench/accuracy.py made -->"
 LONG = 12
 """Tables of more rows are folded."""
@@ -48,7 +52,7 @@ class Goal(NamedTuple):
     Attributes:
         table: How its title begins.
         row: How the first cell of the row begins.
-        bounds: Least and greatest value that meets it.
+        bounds: Least and greatest value that meets it; None where it is to be better than what is held beside it.
         against: What is held beside it: ``columns`` of the same row, ``rows`` of the same column, or nothing.
     """
 
@@ -56,27 +60,53 @@ class Goal(NamedTuple):
     table: str
     row: str
     column: str
-    bounds: tuple[float, float]
+    bounds: tuple[float, float] | None
     against: str
 
 
 ACTIVITY_COVERAGE = "Activity: coverage"
 COLOCATION_COVERAGE = "Co-location: coverage"
 COVERED = (85, 95)
+OF_FAMILIES, COVERED_BY_FAMILY = "ours, mean of families", "coverage %, mean of families"
 STEP, INSIDE = "step time, ", "inside the 90 % interval, %"
 SLOWDOWN, ON_A_PART, KNOWN = "slowdown on a share, ", "Slowdown on a part of a GPU: ", "step time known"
 UNSEEN = f"family unseen, {INSIDE}"
+REAL = "Utilization of real models"
+LUCID_RUNS, MLPERF = "Lucid, training", "Takayama, MLPerf"
+RMSLE, RANK, RANKED, RANKED_WELL = "RMSLE", "rank correlation", (0.6, 1.0), (0.9, 1.0)
+OF_REAL, GRAPH, OTHER_BATCH = "utilization of real models, ", "from the graph", "utilization at another batch known"
 GOALS = (
+    Goal(f"{OF_REAL}Lucid, {GRAPH}: {RMSLE}", REAL, f"{LUCID_RUNS}, {GRAPH}", "ours", None, "columns"),
+    Goal(f"{OF_REAL}Lucid without PointNet, {GRAPH}: {RMSLE}", REAL, f"{LUCID_RUNS}, without", "ours", None, "columns"),
+    Goal(f"{OF_REAL}MLPerf, {GRAPH}: {RMSLE}", REAL, MLPERF, "ours", None, "columns"),
+    Goal(f"{OF_REAL}Lucid, {GRAPH}: {RANK}", REAL, f"{LUCID_RUNS}, {GRAPH}", RANK, RANKED, ""),
+    Goal(f"{OF_REAL}MLPerf, {GRAPH}: {RANK}", REAL, MLPERF, RANK, RANKED, ""),
+    Goal(f"{OF_REAL}Lucid, step time known: {RANK}", REAL, f"{LUCID_RUNS}, step time", RANK, RANKED_WELL, ""),
+    Goal(f"{OF_REAL}Lucid, {OTHER_BATCH}: {RANK}", REAL, f"{LUCID_RUNS}, {OTHER_BATCH}", RANK, RANKED_WELL, ""),
     Goal(f"{STEP}NeuSight's models, model unseen: MAPE %", UNSEEN_FAMILY, "neusight", "ours", (0, 7), "columns"),
     Goal(f"{STEP}NeuSight's models, GPU unseen: MAPE %", UNSEEN_GPU, "neusight: all", "ours", (0, 9), "columns"),
     Goal(f"{STEP}timm inference, family unseen: MAPE %", UNSEEN_FAMILY, "timm infer", "ours", (0, 12), "columns"),
     Goal(f"{STEP}timm inference, {UNSEEN}", UNSEEN_FAMILY, "timm infer", "coverage %", COVERED, ""),
+    Goal(
+        f"{STEP}timm inference, sealed families: MAPE %",
+        UNSEEN_FAMILY,
+        "timm infer, sealed",
+        "ours",
+        (0, 12),
+        "columns",
+    ),
+    Goal(f"{STEP}timm inference, mean of families: MAPE %", UNSEEN_FAMILY, "timm infer", OF_FAMILIES, (0, 12), ""),
+    Goal(
+        f"{STEP}timm inference, mean of families, {INSIDE}", UNSEEN_FAMILY, "timm infer", COVERED_BY_FAMILY, COVERED, ""
+    ),
     Goal(f"{STEP}torchvision inference, {UNSEEN}", UNSEEN_FAMILY, "torchvision infer", "coverage %", COVERED, ""),
     Goal(f"{STEP}torchvision training, {UNSEEN}", UNSEEN_FAMILY, "torchvision train", "coverage %", COVERED, ""),
     Goal("speed-up, neighbour generations: MAPE %", NEIGHBOURS, "mean", "ours", (0, 3.5), "columns"),
     Goal("speed-up, generations far apart: MAPE %", WIDE, "mean", "ours", (0, 12), "columns"),
     Goal("memory, family unseen: MAPE %", MEMORY, "gpusage, unseen", "MAPE %", (0, 5), "rows"),
     Goal("memory, family unseen: median %", MEMORY, "gpusage, unseen", "median %", (0, 3), "rows"),
+    Goal("memory, sealed families: MAPE %", MEMORY, "gpusage, sealed", "MAPE %", (0, 5), ""),
+    Goal("memory, mean of families: MAPE %", MEMORY, "gpusage, unseen", "MAPE %, mean of families", (0, 5), "rows"),
     Goal("memory, more than the high end: % of rows", MEMORY, "gpusage, unseen", "above high %", (0, 1), ""),
     Goal(f"memory, {INSIDE}", MEMORY, "gpusage, unseen", "coverage %", COVERED, ""),
     Goal(
@@ -131,7 +161,7 @@ def _update(page: Path, targets: Targets) -> None:
 
 
 def _evaluated(data: Path) -> str:
-    command = [sys.executable, "-m", "gpusage.cli", "evaluate", "--data", str(data), "--json"]
+    command = [sys.executable, "-m", "gpusage.cli", "evaluate", "--data", str(data), "--sealed", str(LOOKS), "--json"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -147,6 +177,7 @@ def markdown(targets: Targets) -> Iterator[str]:
     """Yield the lines of the page."""
     tables = [table for found in targets.values() for table in found]
     yield from ("## Against the goals", "", *goals(targets))
+    yield from ("", SEALED.format(count=look_count(LOOKS)))
     yield from ("", "## Where a plainer method is better", "")
     yield from (_better(tables) or ("Nowhere in these tables.",))
     for name, found in targets.items():
@@ -165,27 +196,40 @@ def _find(goal: Goal, tables: Sequence[Table]) -> tuple[Table, list[Any]] | None
 
 
 def _goal_line(goal: Goal, tables: Sequence[Table]) -> str:
-    least, most = goal.bounds
-    is_share = goal.column.startswith("%")
-    wanted = f"≥ {least:g}" if is_share else f"≤ {most:g}" if not least else f"{least:g} to {most:g}"
+    is_share = goal.column.startswith(("%", RANK))
     found = _find(goal, tables)
     if found is None:
-        return f"| {goal.text} | {wanted} | no table | | |"
+        return f"| {goal.text} | {_wanted(goal.bounds, is_share=is_share)} | no table | | |"
     table, row = found
     value = row[table["columns"].index(goal.column)]
     name, figure = _best(_rivals(goal, table, row), is_share=is_share)
     beside = f"{cell(figure)} ({name})" if name else ""
+    least, most = goal.bounds or (0.0, figure or 0.0)
     verdict = "met" if least <= value <= most else "**missed**"
-    return f"| {goal.text} | {wanted} | {cell(value)} | {beside} | {verdict} |"
+    return f"| {goal.text} | {_wanted(goal.bounds, is_share=is_share)} | {cell(value)} | {beside} | {verdict} |"
+
+
+def _wanted(bounds: tuple[float, float] | None, *, is_share: bool) -> str:
+    if bounds is None:
+        return "< plainer"
+    least, most = bounds
+    return f"≥ {least:g}" if is_share else f"≤ {most:g}" if not least else f"{least:g} to {most:g}"
 
 
 def _rivals(goal: Goal, table: Table, row: Sequence[Any]) -> dict[str, float]:
     columns = table["columns"]
     if goal.against == "columns":
-        return {name: row[place] for place, name in enumerate(columns) if name in BASELINE_COLUMNS}
+        return _plainer(columns, row)
     if goal.against == "rows":
         return _other_rows(table, row, columns.index(goal.column))
     return {}
+
+
+def _plainer(columns: Sequence[str], row: Sequence[Any]) -> dict[str, float]:
+    """Return what plainer methods have in the same row, those that were asked."""
+    return {
+        name: each for name, each in zip(columns, row, strict=True) if name in BASELINE_COLUMNS and each is not None
+    }
 
 
 def _other_rows(table: Table, row: Sequence[Any], place: int) -> dict[str, float]:
@@ -209,7 +253,7 @@ def _better(tables: Sequence[Table]) -> list[str]:
         columns = table["columns"]
         ours = next((name for name in ("ours", "shipped") if name in columns), None)
         for row in table["rows"] if ours else ():
-            rivals = {name: row[place] for place, name in enumerate(columns) if name in BASELINE_COLUMNS}
+            rivals = _plainer(columns, row)
             lines += _ahead(f"{table['title']}, {row[0]}", row[columns.index(ours)], rivals, is_share=False)
         for row in table["rows"] if columns[0] in ("predictor", "method", "policy") else ():
             if row[0].startswith(OUR_ROWS) and not row[0].startswith(NOT_COMPARED):

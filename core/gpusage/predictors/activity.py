@@ -3,7 +3,8 @@
 No measurements of the memory's activity may be learned from. It is the share of the step that the traffic would take at
 the memory's peak. Intervals are narrow near the networks that the trees learned from, and wide far from them. Those
 networks sometimes wait for their data. A job that never waits keeps the GPU as busy as its node times say, so the
-utilization's interval reaches up to there.
+utilization's interval reaches up to there. Far from those networks a training job is taken to be no busier than a host
+lets it that takes as long for each kernel as hosts do (`gpusage.predictors.host`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class LearnedActivity(NamedTuple):
     far: FloatArray
 
 
-def activities(parameters: ActivityParameters, graph: ModelGraph, work: Work, timing: Timing) -> list[Activity]:
+def activities(
+    parameters: ActivityParameters, graph: ModelGraph, work: Work, timing: Timing, fed: FloatArray | None = None
+) -> list[Activity]:
     """Return how busy a workload keeps each GPU when alone.
 
     Args:
@@ -78,6 +81,7 @@ def activities(parameters: ActivityParameters, graph: ModelGraph, work: Work, ti
         graph: The model.
         work: Of the workload.
         timing: Of the workload, one entry per GPU.
+        fed: The most that a host's launches allow of each GPU, 0 to 1; None where that is not judged.
     """
     learned = _learned(parameters)
     rows = features_of(work, timing)
@@ -87,10 +91,26 @@ def activities(parameters: ActivityParameters, graph: ModelGraph, work: Work, ti
     deviations[:, :_FIGURES] = deviations_of(learned.regions, learned.far, rows)
     intervals = shares_around(values, np.exp(NINETY_PERCENT * np.hypot(deviations, unknown_deviation(graph))))
     never_waiting = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
+    parts = _held_up(learned.regions, rows, values[:, 0], fed)
     return [
-        Activity(gpu_utilization=_up_to(busy, ceiling), sm_activity=sm, dram_activity=dram)
-        for (busy, sm, dram), ceiling in zip(intervals, never_waiting, strict=True)
+        Activity(
+            gpu_utilization=_lowered(_up_to(busy, ceiling), part), sm_activity=_lowered(sm, part), dram_activity=dram
+        )
+        for (busy, sm, dram), ceiling, part in zip(intervals, never_waiting, parts, strict=True)
     ]
+
+
+def _held_up(regions: Regions, rows: FloatArray, busy: FloatArray, fed: FloatArray | None) -> list[float]:
+    """Return what part of its learned utilization a host leaves each row: all of it near the networks learned from."""
+    if fed is None:
+        return [1.0] * len(rows)
+    parts: list[float] = (np.minimum(fed / np.maximum(busy, LEAST_SHARE), 1.0) ** far_share(regions, rows)).tolist()
+    return parts
+
+
+def _lowered(share: Interval, part: float) -> Interval:
+    """Return *share* with its point and low end lowered; a faster host leaves the GPU as busy as before."""
+    return Interval(value=share.value * part, low=share.low * part, high=share.high) if part < 1 else share
 
 
 def _up_to(share: Interval, ceiling: float) -> Interval:
@@ -118,16 +138,23 @@ def shares_around(values: FloatArray, factors: FloatArray) -> list[list[Interval
 
 
 def deviations_of(regions: Regions, far: FloatArray, rows: FloatArray) -> FloatArray:
-    """Return a row's deviations: those of the nearest region, growing to *far* at twice its reach.
-
-    A distance is Mahalanobis' squared one over the region's reach.
-    """
-    away = rows - regions.means[:, np.newaxis]
-    distances = (np.matmul(away, regions.precisions) * away).sum(axis=2) / regions.reaches[:, np.newaxis]
-    share = np.maximum(np.minimum(distances.min(axis=0) - 1.0, 1.0), 0.0)[:, np.newaxis]
-    near = regions.deviations[distances.argmin(axis=0)]
-    deviations: FloatArray = near + share * np.maximum(far - near, 0.0)
+    """Return a row's deviations: those of the nearest region, growing to *far* at twice its reach."""
+    near = regions.deviations[_distances(regions, rows).argmin(axis=0)]
+    deviations: FloatArray = near + far_share(regions, rows)[:, np.newaxis] * np.maximum(far - near, 0.0)
     return deviations
+
+
+def far_share(regions: Regions, rows: FloatArray) -> FloatArray:
+    """Return 0 for a row within the reach of a region, 1 at twice its reach and beyond."""
+    nearest: FloatArray = _distances(regions, rows).min(axis=0)
+    return np.maximum(np.minimum(nearest - 1.0, 1.0), 0.0)
+
+
+def _distances(regions: Regions, rows: FloatArray) -> FloatArray:
+    """Return Mahalanobis' squared distance of each row over each region's reach, shape (regions, rows)."""
+    away = rows - regions.means[:, np.newaxis]
+    distances: FloatArray = (np.matmul(away, regions.precisions) * away).sum(axis=2) / regions.reaches[:, np.newaxis]
+    return distances
 
 
 def shares(trees: Trees, rows: FloatArray) -> FloatArray:

@@ -2,7 +2,8 @@
 
 Invariants:
 
-1. What the GPU does in a step is as predicted; a known step time says how long that takes.
+1. What the GPU does in a step is as predicted; a known step time says how long that takes, and what part of it the
+   GPU works is weighed as for the price of a share (`gpusage.predictors.host`).
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
 4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
@@ -66,14 +67,22 @@ def first_known(answers: Sequence[Sequence[Known]], gpus: Sequence[Gpu]) -> tupl
     )
 
 
-def refined(need: GpuNeed, known: Known, workload: Workload, gpu: Gpu) -> GpuNeed:
-    """Return *need*, as predicted for *gpu*, with what is *known* in its place and what follows from that."""
+def refined(need: GpuNeed, known: Known, working: Interval | None, workload: Workload, gpu: Gpu) -> GpuNeed:
+    """Return *need*, as predicted for *gpu*, with what is *known* in its place and what follows from that.
+
+    Args:
+        need: As predicted.
+        known: Takes the place of what is predicted.
+        working: What a known step time tells of the part of the step in which the GPU works; None without one.
+        workload: How the model is run.
+        gpu: Where it is run.
+    """
     if known == NOTHING_KNOWN:
         return need
     step_time_s = known.step_time_s.interval if known.step_time_s else need.step_time_s
     memory_bytes = known.memory_bytes.interval if known.memory_bytes else need.memory_bytes
     shorter = need.step_time_s.value / step_time_s.value
-    utilization = known.gpu_utilization.interval if known.gpu_utilization else _times(need.gpu_utilization, shorter)
+    utilization = known.gpu_utilization.interval if known.gpu_utilization else working or need.gpu_utilization
     busier = utilization.value / need.gpu_utilization.value
     return replace(
         need,
@@ -82,7 +91,7 @@ def refined(need: GpuNeed, known: Known, workload: Workload, gpu: Gpu) -> GpuNee
         share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
         gpu_utilization=utilization,
         sm_activity=_times(need.sm_activity, busier),
-        dram_activity=_times(need.dram_activity, busier),
+        dram_activity=_times(need.dram_activity, busier if known.gpu_utilization else shorter),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=memory_bytes.high <= gpu.memory_bytes,
         notes=(*need.notes, *_sources(known)),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpusage.predictors.familiarity import workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import question_of
+from gpusage.predictors.slowdown import working_shares
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
 
@@ -18,8 +19,12 @@ def predict_needs(
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
     needs = predicted(graph, workload, gpus)
-    rows = zip(needs, known, gpus, strict=True)
-    return [_noted(refined(need, of_gpu, workload, gpu), disbelief(graph, workload, gpu)) for need, of_gpu, gpu in rows]
+    shares = working_shares(graph, workload, gpus, known)
+    rows = zip(needs, known, shares, gpus, strict=True)
+    return [
+        _noted(refined(need, of_gpu, share, workload, gpu), disbelief(graph, workload, gpu))
+        for need, of_gpu, share, gpu in rows
+    ]
 
 
 def _noted(need: GpuNeed, note: str) -> GpuNeed:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from gpusage.predictors.activity import Activity, activities
 from gpusage.predictors.activity_features import Work, work_of
 from gpusage.predictors.arrays import FloatArray
@@ -23,12 +25,14 @@ from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.autocast import widened
 from gpusage.predictors.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
+from gpusage.predictors.host import fed_share
 from gpusage.predictors.identity import Newest
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
 from gpusage.predictors.manner.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.memory import tensor_bytes, with_context
+from gpusage.predictors.residual import COUNT
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
 from gpusage.predictors.timing import Timing, kernels_on, timing_with
@@ -80,7 +84,14 @@ class OnGpus:
     @lazy
     def activity(self) -> list[Activity]:
         """How busy the workload keeps each GPU when alone there."""
-        return activities(self.pretrained.activity, self.graph, self.work, self.timing)
+        return activities(self.pretrained.activity, self.graph, self.work, self.timing, self._fed())
+
+    def _fed(self) -> FloatArray | None:
+        """Return the most that a host's launches allow in training; an inference server's host is not known."""
+        if self.workload.mode != "train":
+            return None
+        launch_s = self.pretrained.slowdown.host["launch_s"]
+        return fed_share(self.timing.busy_s, np.exp(self.timing.features[:, COUNT]), launch_s)
 
     @lazy
     def doubts(self) -> list[tuple[str, ...]]:

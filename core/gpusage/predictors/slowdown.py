@@ -114,6 +114,25 @@ def _working(timing: Timing, known: Sequence[Known], deviations: SlowdownDeviati
     return working
 
 
+def working_shares(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+) -> list[Interval | None]:
+    """Return for each of *gpus* what a known step time tells of the GPU's part of the step; None without one."""
+    if not any(of_gpu.step_time_s for of_gpu in known):
+        return [None] * len(gpus)
+    timing, deviations = question_of(graph, workload).timing(gpus), _deviations(pretrained().slowdown)
+    return [
+        _working_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
+        for index, of_gpu in enumerate(known)
+    ]
+
+
+def _working_share(step_time_s: Figure, timing: Timing, index: int, deviations: SlowdownDeviations) -> Interval:
+    told = around(_told_by(step_time_s, timing, index, deviations.host), "step_time", deviations)
+    low, value, high = np.minimum(told[:, 0], 1.0).tolist()
+    return Interval(value=value, low=low, high=high)
+
+
 def _told_by(step_time_s: Figure, timing: Timing, index: int, host: HostDoubt) -> FloatArray:
     """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
     count = np.exp(timing.features[[index], COUNT])

@@ -19,7 +19,7 @@ from gpusage.predictors.activity_features import NAMES
 from gpusage.predictors.artifacts import ActivityParameters, Card, RegionParameters
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.trees import read_trees
-from gpusage_lab.learning import activity_tests, boosting, random_networks
+from gpusage_lab.learning import activity_known, boosting, random_networks
 from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import rmsle
@@ -96,7 +96,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             points=_points(rows, held_out, *ends),
         ),
         _coverage(rows, groups, *ends),
-        *activity_tests.tables(data),
+        *activity_known.tables(data),
     )
 
 

@@ -39,8 +39,16 @@ STEADY_SAMPLES = 20
 """With fewer, a mean says little."""
 
 
+NO_STEPS = ("PPO", "TD3")
+"""Lucid counts steps of their games, not samples of a training step."""
+
+
 class Test(NamedTuple):
-    """One measured run of a real model, in percent; what was not measured is None."""
+    """One measured run of a real model, in percent; what was not measured is None.
+
+    Attributes:
+        step_s: How long a step took.
+    """
 
     source: str
     model: str
@@ -50,6 +58,7 @@ class Test(NamedTuple):
     utilization: float | None
     sm_activity: float | None
     memory: float | None
+    step_s: float | None = None
 
 
 def yeung_features(graph: ModelGraph, batch_size: int) -> FloatArray:
@@ -68,7 +77,7 @@ def yeung_features(graph: ModelGraph, batch_size: int) -> FloatArray:
 def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
     """Return the shipped predictor's errors on real models, source by source."""
     lines: list[tuple[str | float | None, ...]] = []
-    tests = list(_tests(data))
+    tests = list(real_tests(data))
     for source in sorted({test.source for test in tests}):
         lines += _lines(source, [test for test in tests if test.source == source])
     fed = [test for test in tests if test.source == LUCID_SOURCE and test.model != "PointNet"]
@@ -125,7 +134,8 @@ _FIELDS = {"utilization": "gpu_utilization", "sm_activity": "sm_activity", "memo
 _TIMES = {"utilization": "busy_s", "sm_activity": "sm_s", "memory": "dram_s"}
 
 
-def _tests(data: DataFolder) -> Iterator[Test]:
+def real_tests(data: DataFolder) -> Iterator[Test]:
+    """Yield every measured run of a real model."""
     if "lucid_solo.csv" in data:
         yield from _lucid(data)
     if "glet_util.csv" in data:
@@ -143,7 +153,8 @@ def _lucid(data: DataFolder) -> Iterator[Test]:
         job = LUCID[row["model"]]
         asked = workload(job, row["batch_size"], half=bool(row["amp"]))
         measured = float(row["gpu_util_pct"]), None, float(row["gmem_util_pct"])
-        yield Test(LUCID_SOURCE, row["model"], load_zoo().graph(job.key), asked, gpu, *measured)
+        step_s = None if row["model"] in NO_STEPS else asked.batch_size / row["speed_samples_per_s"]
+        yield Test(LUCID_SOURCE, row["model"], load_zoo().graph(job.key), asked, gpu, *measured, step_s)
 
 
 def _glet(data: DataFolder) -> Iterator[Test]:
@@ -165,7 +176,8 @@ def _miso(data: DataFolder) -> Iterator[Test]:
         if job is not None:
             measured = float(row["sm_util_pct_a100_solo"]), None, float(row["mem_util_pct_a100_solo"])
             asked = workload(job, row["batch_size"])
-            yield Test("MISO, training", row["model"], load_zoo().graph(job.key), asked, gpu, *measured)
+            graph, step_s = load_zoo().graph(job.key), float(row["iter_time_median_s"])
+            yield Test("MISO, training", row["model"], graph, asked, gpu, *measured, step_s)
 
 
 def _lambda(data: DataFolder) -> Iterator[Test]:

@@ -24,7 +24,7 @@ from gpusage.predictors.speedups import speedup
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Figure, Interval, Known, Workload
 from gpusage_hooks.units import GIB
-from gpusage_lab.learning import activity_rows, activity_tests, memory_unfitted, pairs, random_networks
+from gpusage_lab.learning import activity_known, activity_rows, memory_unfitted, pairs, random_networks
 from gpusage_lab.learning.artifacts import reading
 from gpusage_lab.learning.memory_rows import GPU as MEMORY_GPU
 from gpusage_lab.learning.memory_rows import PEAKS, is_described, memory_rows
@@ -114,7 +114,7 @@ def never_fitted(name: str, data: DataFolder) -> list[ScoreTable]:
     """Return the tables of `evaluate` that ask the predictors as well, on sources that nothing is fitted on."""
     if name == "memory":
         return [memory_unfitted.unfitted_table(data, load_zoo())]
-    return list(activity_tests.tables(data)) if name == "activity" else []
+    return list(activity_known.tables(data)) if name == "activity" else []
 
 
 def _line(answer: Comparison) -> tuple[str, str]:

@@ -195,6 +195,8 @@ def _unfused(data: DataFolder) -> Table:
 def neusight_note(data: DataFolder, zoo: Zoo) -> str:
     """Return, for people, how far NeuSight's own published predictions of the same rows miss."""
     chosen = [row for row in _unfused(data).itertuples() if f"neusight:{row.model}@{row.seq_len}" in zoo]
+    if not all(hasattr(row, "pred_neusight_ms") for row in chosen):
+        return "NeuSight's own predictions of its rows are not in the folder."
     missed = [abs(row.pred_neusight_ms / row.measured_e2e_ms - 1) for row in chosen]
     return (
         f"NeuSight's own predictions of its {len(chosen)} rows, which are of fp32, miss by {100 * mean(missed):.1f} %."

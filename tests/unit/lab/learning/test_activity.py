@@ -9,7 +9,7 @@ from gpusage.predictors.activity_features import NAMES, features_of
 from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.trees import read_trees
-from gpusage_hooks.types import Workload
+from gpusage_hooks.types import Mode, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity_tests import yeung_features
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
@@ -18,6 +18,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 from graphs import convolution_graph, perceptron_graph
 
+MODES: tuple[Mode, Mode] = ("train", "infer")
 A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 
 
@@ -137,3 +138,11 @@ def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
 def test_jobs_of_lucid_are_what_its_code_trains() -> None:
     assert load_zoo().graph(LUCID["MobileNetV3"].key).parameter_count == 2_542_856
     assert load_zoo().graph(LUCID["VGG"].key).parameter_count == 9_231_114
+
+
+def test_a_small_network_in_training_is_no_busier_than_its_host_lets_it_while_the_high_end_stays() -> None:
+    """MobileNetV3 of 224 pixels at a batch of 1 has 331 kernels of some 10 us, and the trees never saw its like."""
+    graph = load_zoo().graph(LUCID["MobileNetV3"].key)
+    trained, served = (question_of(graph, Workload(batch_size=1, mode=mode)).activity([A100])[0] for mode in MODES)
+    assert trained.gpu_utilization.value < 0.25 < served.gpu_utilization.value
+    assert trained.gpu_utilization.high > 2 * trained.gpu_utilization.value

@@ -1,0 +1,118 @@
+"""Utilization of real models: from the graph alone, and with one figure of an earlier run known.
+
+Nothing is fitted on these rows. What a graph can tell at most is scored as well: a job that waits for its data looks
+like one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpusage.advisor import Advisor
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.plugins.loading import make_hooks
+from gpusage_hooks.types import Alone, Interval
+from gpusage_lab.learning import activity_tests
+from gpusage_lab.learning.activity_tests import Test, real_tests
+from gpusage_lab.learning.scores import rank_correlation, rmsle
+from gpusage_lab.learning.targets import Cell, ScoreTable
+from gpusage_lab.measurements.tables import DataFolder
+
+FloatArray = npt.NDArray[np.float64]
+TITLE = "Utilization of real models, none of them fitted on: RMSLE on percent"
+WAITS = ("PointNet",)
+"""Their steps last 7 to 14 times as long as their kernels, for a parser of text files; no graph shows it."""
+GREATEST, LEAST = 1.0, 1e-3
+
+
+def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
+    """Return the shipped predictor's errors on real models: utilization first, then every figure by source."""
+    tests = [test for test in real_tests(data) if test.utilization is not None]
+    return (known_table(tests), *activity_tests.tables(data))
+
+
+def known_table(tests: Sequence[Test]) -> ScoreTable:
+    """Return the errors by source and by what is known; each of *tests* has a utilization."""
+    return ScoreTable(
+        title=TITLE,
+        columns=("source", "rows", "ours", "constant", "coverage %", "rank correlation"),
+        rows=tuple(
+            line
+            for source in sorted({test.source for test in tests})
+            for line in _source_lines(source, [test for test in tests if test.source == source])
+        ),
+        notes=(
+            "'constant' is the best constant for these very rows.",
+            "Step time known: as `step_time=` gives it. At another batch: `utilization=` of the nearest other batch.",
+            "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
+            "which is taken for one that does not. Of PPO and TD3 no step time is known.",
+        ),
+    )
+
+
+def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ...]]:
+    truth = _percents(tests)
+    yield _line(f"{source}, from the graph", truth, [_predicted(test, Alone()) for test in tests])
+    waits = np.array([test.model in WAITS for test in tests], dtype=bool)
+    if waits.any():
+        fed = [test for test in tests if test.model not in WAITS]
+        yield _line(f"{source}, without PointNet", _percents(fed), [_predicted(test, Alone()) for test in fed])
+        most = np.where(waits, 100.0, truth)
+        level = _constant(truth)
+        yield f"{source}, ceiling of graphs", len(truth), rmsle(truth, most), level, None, rank_correlation(truth, most)
+    timed = [test for test in tests if test.step_s is not None]
+    if timed:
+        told = [_predicted(test, Alone(step_time_s=test.step_s)) for test in timed]
+        yield _line(f"{source}, step time known", _percents(timed), told)
+    beside = [(test, other) for test in tests if (other := _other_batch(test, tests)) is not None]
+    if beside:
+        told = [_predicted(test, Alone(utilization=_share(other))) for test, other in beside]
+        yield _line(f"{source}, utilization at another batch known", _percents([test for test, _ in beside]), told)
+
+
+def _predicted(test: Test, alone: Alone) -> Interval:
+    (need,) = _ADVISOR.predict(test.graph, replace(test.workload, alone=alone), [test.gpu])
+    return need.gpu_utilization
+
+
+def _other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
+    """Return the run of the same model at the nearest other batch, the smaller of two that are as near."""
+    others = [
+        one
+        for one in tests
+        if (one.model, one.workload.precision) == (test.model, test.workload.precision)
+        and one.workload.batch_size != test.workload.batch_size
+    ]
+    size = test.workload.batch_size
+    return min(
+        others,
+        key=lambda one: (abs(np.log(one.workload.batch_size / size)), one.workload.batch_size),
+        default=None,
+    )
+
+
+def _share(test: Test) -> float:
+    return float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
+
+
+def _percents(tests: Sequence[Test]) -> FloatArray:
+    return np.array([test.utilization for test in tests], dtype=float)
+
+
+def _line(name: str, truth: FloatArray, told: Sequence[Interval]) -> tuple[Cell, ...]:
+    ours = 100.0 * np.array([one.value for one in told])
+    inside = [100 * one.low <= value <= 100 * one.high for one, value in zip(told, truth, strict=True)]
+    is_known = all(one.low == one.high for one in told)
+    coverage = None if is_known else 100.0 * float(np.mean(inside))
+    return name, len(truth), rmsle(truth, ours), _constant(truth), coverage, rank_correlation(truth, ours)
+
+
+def _constant(truth: FloatArray) -> float:
+    return rmsle(truth, np.full(len(truth), np.expm1(np.log1p(truth).mean())))
+
+
+_ADVISOR = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
