@@ -30,12 +30,12 @@ demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Ja
 	$(BIN)/python examples/demo_yarn.py
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (8 minutes)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release)"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser)"
 	$(BIN)/pytest -m "short and (slurm or yarn)"
 
 test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (15 minutes more)
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slurm and not short"
-	$(BIN)/pytest -m "(yarn or release) and not short"
+	$(BIN)/pytest -m "(yarn or release or browser) and not short"
 
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done

@@ -22,6 +22,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(NOW_S)))
+    monkeypatch.setattr("sys.argv", ["gpusage", "report", "-o", "report.html"])
     with closing(open_store(url)) as store:
         fill(store)
 

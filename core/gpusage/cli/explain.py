@@ -10,6 +10,8 @@ from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation
 from gpusage.predictors.memory_parts import MemoryPart
 
 SHOWN_LAYERS = 12
+SAME_SHARE = 0.05
+"""Two shares of the step that differ by less are not told apart."""
 WAITING = "waiting for launches"
 CLASS_COLUMNS = (
     tables.Column("operator class", is_left=True),
@@ -36,7 +38,8 @@ MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"),
 
 def show(explanation: Explanation) -> None:
     """Print where the time and the memory go."""
-    tables.show(f"On {explanation.gpu} a step takes {figures.seconds(explanation.step_time_s)}:\n")
+    title = f"On {explanation.gpu} a step takes {figures.seconds(explanation.step_time_s)}."
+    tables.show(f"{title} {account(explanation)}\n")
     _show_filled(class_columns(explanation), list(class_rows(explanation)))
     layers = merged(explanation.layers)
     tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
@@ -52,12 +55,28 @@ def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]
     tables.show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
 
 
+def account(explanation: Explanation) -> str:
+    """Return what part of the step kernels, SMs and memory are busy, and why a measured job may differ."""
+    step_s, measured = max(explanation.step_time_s, 1e-30), explanation.gpu_utilization
+    parts_s = (explanation.busy_s, explanation.sm_s, explanation.dram_s)
+    kernels, sms, memory = (f"{100 * part_s / step_s:.0f} %" for part_s in parts_s)
+    text = f"Kernels run for {kernels} of it; SMs have work for {sms}; the memory is at its peak for {memory}."
+    apart = measured.value - explanation.busy_s / step_s
+    if abs(apart) < SAME_SHARE:
+        return text
+    less = f"less busy, {figures.share(measured)}: they also wait for data and their host, which this time leaves out"
+    more = f"more busy, {figures.share(measured)}: their hosts launch kernels faster than this time has it"
+    return f"{text} In nvidia-smi, measured jobs like it are {less if apart < 0 else more}."
+
+
 def document(explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as JSON; shapes are of one sample, figures of one step."""
     return {
         "step_time_s": documents.rounded(explanation.step_time_s),
         "busy_s": documents.rounded(explanation.busy_s),
         "waiting_s": documents.rounded(explanation.waiting_s),
+        "sm_s": documents.rounded(explanation.sm_s),
+        "dram_s": documents.rounded(explanation.dram_s),
         "classes": [
             {
                 "operator_class": part.name,

@@ -1,18 +1,21 @@
-"""The page of `gpusage predict -o`: what shares of each GPU cost, and where time and memory go, drawn."""
+"""The page of `gpusage predict -o`: GPUs side by side, what shares cost, and where time and memory go, drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from gpusage.cli import explain, figures
-from gpusage.pages import bars, curves, html
+from gpusage.pages import bars, curves, html, meters
+from gpusage.pages.definitions import DEFINITIONS
 from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
-from gpusage_hooks.types import Price
+from gpusage_hooks.types import GpuNeed, Price
 
 COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), strict=True))
 MEMORY_COLOUR = {"memory": "#4b8b6f"}
+SPEED_COLOURS = {"samples per second": "#27609c", "up to the upper end": "#c9dcef", "does not fit": "#c2571a"}
+DEFINITIONS_ANCHOR = "definitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class Model:
         words: What it is, and how it is run.
         columns: Of the table of its needs, one row per GPU, with their intervals.
         notes: What a reader should know of the figures, one sentence each.
+        needs: Of the rows, to be drawn side by side.
         prices: What shares cost, for each GPU that can be shared by rising share, as `curves.PERCENTS` has them.
     """
 
@@ -32,26 +36,59 @@ class Model:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     explanations: Sequence[Explanation]
+    needs: Sequence[GpuNeed] = ()
     prices: Sequence[Sequence[Price]] = ()
 
 
-def page(models: Sequence[Model], legend: str) -> str:
+def page(models: Sequence[Model], legend: str, origin: html.Origin | None = None) -> str:
     """Return the page of *models*; *legend* says how to read their tables."""
-    body = "".join(
-        f"<h2>{escape(model.title)}</h2><p>{escape(model.words)}</p>{html.table(model.columns, model.rows)}"
-        f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}"
-        f"{_prices(model.prices)}{''.join(section(explanation) for explanation in model.explanations)}"
-        for model in models
+    contents = html.contents([*_contents(models), (DEFINITIONS_ANCHOR, "What the words mean")])
+    body = "".join(_model(number, model, legend) for number, model in enumerate(models, start=1))
+    words = html.heading(2, DEFINITIONS_ANCHOR, "What the words mean") + html.definitions(DEFINITIONS)
+    return html.page("gpusage predict", f"{contents}{body}{words}", origin)
+
+
+def _contents(models: Sequence[Model]) -> Iterator[tuple[str, str]]:
+    for number, model in enumerate(models, start=1):
+        yield f"model-{number}", model.title
+        for explanation in model.explanations:
+            yield _anchor(number, explanation), f"{model.title} on {explanation.gpu}"
+
+
+def _anchor(number: int, explanation: Explanation) -> str:
+    return f"model-{number}-{explanation.gpu}"
+
+
+def _model(number: int, model: Model, legend: str) -> str:
+    parts = [
+        html.heading(2, f"model-{number}", model.title),
+        f"<p>{escape(model.words)}</p>{_speeds(model.needs)}{html.table(model.columns, model.rows)}",
+        f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}",
+        html.figure(curves.plots(model.prices), curves.CAPTION) if model.prices else "",
+        *(section(explanation, _anchor(number, explanation)) for explanation in model.explanations),
+    ]
+    return "".join(parts)
+
+
+def _speeds(needs: Sequence[GpuNeed]) -> str:
+    """Return the speeds of GPUs side by side, nothing where there is one alone."""
+    if len(needs) < 2:  # noqa: PLR2004 - one has nothing beside it
+        return ""
+    return _meters([_speed(need) for need in needs], SPEED_COLOURS, "Samples per second, and the memory needed")
+
+
+def _speed(need: GpuNeed) -> bars.Bar:
+    rate, memory = need.throughput_samples_per_s, figures.size(need.memory_bytes.value)
+    share = f", {need.share_percent} %" if need.share_percent != curves.WHOLE_PERCENT else ""
+    colour = "samples per second" if need.fits else "does not fit"
+    return bars.Bar(
+        label=f"{need.gpu}{share}",
+        text=f"{figures.plain(rate)}; {memory}{'' if need.fits else ', does not fit'}",
+        parts=[(colour, rate.value), ("up to the upper end", rate.high - rate.value)],
     )
-    return html.page("gpusage predict", body)
 
 
-def _prices(prices: Sequence[Sequence[Price]]) -> str:
-    """Return slowdown against share for each GPU; nothing where none can be shared."""
-    return html.figure(curves.plots(prices), curves.CAPTION) if prices else ""
-
-
-def section(explanation: Explanation) -> str:
+def section(explanation: Explanation, anchor: str = "explanation") -> str:
     """Return where the time and the memory of a step on one GPU go, drawn and as tables."""
     layers = [
         bars.Bar(
@@ -65,18 +102,24 @@ def section(explanation: Explanation) -> str:
     memory = figures.size(explain.memory_bytes(explanation))
     title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}"
     columns = [column.title for column in explain.LAYER_COLUMNS]
+    sequence = html.wide(bars.sequence(layers, COLOURS))
     parts = [
-        f"<h3>{escape(title)}</h3>",
-        bars.legend(COLOURS),
-        html.figure(
-            bars.lines(_classes(explanation), COLOURS), "Time of one step by operator class, and what holds it up"
-        ),
-        html.figure(bars.sequence(layers, COLOURS), "Time by layer, from the first to the last; point at a bar"),
-        html.figure(bars.lines(_memory(explanation), MEMORY_COLOUR), "Device memory at its peak"),
+        html.heading(3, anchor, title),
+        f"<p>{escape(explain.account(explanation))}</p>",
+        _meters(_classes(explanation), COLOURS, "Time of one step by operator class, and what holds it up"),
+        html.figure(sequence, "Time by layer, from the first to the last; point at a bar"),
+        _meters(_memory(explanation), MEMORY_COLOUR, "Device memory at its peak"),
         html.table([column.title for column in explain.class_columns(explanation)], explain.class_rows(explanation)),
         f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
     ]
     return "".join(parts)
+
+
+def _meters(drawn: Sequence[bars.Bar], colours: Mapping[str, str], caption: str) -> str:
+    """Return bars with what their colours stand for."""
+    used = {name for bar in drawn for name, length in bar.parts if length > 0}
+    legend = bars.legend({name: colour for name, colour in colours.items() if name in used})
+    return html.figure(f"{legend}{meters.meters(drawn, colours)}", caption)
 
 
 def _classes(explanation: Explanation) -> list[bars.Bar]:

@@ -11,6 +11,7 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import batches, documents, explain, explain_page, figures, money, shares, tables
 from gpusage.cli.batches import Prediction
+from gpusage.cli.origin import origin
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.learning.identity import training_settings
 from gpusage.pages import curves
@@ -118,12 +119,13 @@ def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> 
             rows=list(_rows([one])),
             notes=_notes([one]),
             explanations=explanations,
+            needs=one.needs,
             prices=_prices(one.graph, one.workload, one.needs, asked),
         )
         for one, explanations, _ in answers
     ]
     try:
-        path.write_text(explain_page.page(models, LEGEND), encoding="utf-8")
+        path.write_text(explain_page.page(models, LEGEND, origin()), encoding="utf-8")
     except OSError as error:
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error

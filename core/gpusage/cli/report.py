@@ -13,6 +13,7 @@ from gpusage.advisor import make_advisor
 from gpusage.cli import tables
 from gpusage.cli.decisions import origins_of, user_name
 from gpusage.cli.money import site_prices
+from gpusage.cli.origin import origin
 from gpusage.configuration_file import load_configuration
 from gpusage.plain_text import visible
 from gpusage.reports import lines, page
@@ -90,7 +91,7 @@ def write_page(made: Report, output: Path) -> None:
         RequestError: *output* cannot be written.
     """
     try:
-        output.write_text(page.page(made), encoding="utf-8")
+        output.write_text(page.page(made, origin()), encoding="utf-8")
     except OSError as error:
         message = f"Page {str(output)!r} must be a file that you may write; got: {error}. Name another one."
         raise RequestError(message) from error

@@ -1,4 +1,4 @@
-"""Bar charts as SVG: parts of one whole a line, and one bar a step of a sequence."""
+"""Bars of stacked parts, and a sequence of them as SVG; `gpusage.pages.meters` draws one per line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-LINE, LABEL, LENGTH, SAYS = 22, 260, 500, 120
 HEIGHT, WIDTH, MARGIN = 200.0, 880.0, 20.0
 
 
@@ -24,25 +23,6 @@ class Bar:
         return sum(max(part, 0.0) for _, part in self.parts)
 
 
-def lines(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
-    """Return one line per bar: label, bar, and its text behind it."""
-    longest = max((bar.length for bar in bars), default=0.0) or 1.0
-    body = "".join(_line(bar, number, longest, colours) for number, bar in enumerate(bars))
-    height, width = LINE * len(bars) + 6, LABEL + LENGTH + SAYS
-    return f"<svg viewBox='0 0 {width} {height}' width='{width}' role='img'>{body}</svg>"
-
-
-def _line(bar: Bar, number: int, longest: float, colours: Mapping[str, str]) -> str:
-    top, left, drawn = LINE * number + 3, float(LABEL), []
-    for name, part in bar.parts:
-        width = max(part, 0.0) / longest * LENGTH
-        drawn.append(f"<rect x='{left:.1f}' y='{top}' width='{width:.1f}' height='16' fill='{colours[name]}'/>")
-        left += width
-    label = f"<text x='{LABEL - 8}' y='{top + 13}' text-anchor='end' font-size='13'>{escape(bar.label)}</text>"
-    says = f"<text x='{left + 6:.1f}' y='{top + 13}' font-size='12'>{escape(bar.text)}</text>"
-    return f"<g>{label}{''.join(drawn)}{says}</g>"
-
-
 def sequence(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
     """Return upright bars side by side, from the first to the last; the highest is named."""
     highest = max((bar.length for bar in bars), default=0.0) or 1.0
@@ -58,14 +38,15 @@ def sequence(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
         drawn.append(f"<g><title>{escape(f'{bar.label}: {bar.text}')}</title>{''.join(parts)}</g>")
     named = max(bars, key=lambda bar: bar.length, default=Bar(label="nothing", text="0", parts=()))
     scale = f"highest: {named.label}: {named.text}"
-    drawn.append(f"<text x='{WIDTH - MARGIN}' y='14' text-anchor='end' font-size='12'>{escape(scale)}</text>")
+    drawn.append(f"<text x='{MARGIN}' y='14' font-size='12'>{escape(scale)}</text>")
     return f"<svg viewBox='0 0 {WIDTH:.0f} {HEIGHT:.0f}' width='{WIDTH:.0f}' role='img'>{''.join(drawn)}</svg>"
 
 
 def legend(colours: Mapping[str, str]) -> str:
     """Return what each colour stands for."""
+    style = "margin-right:1rem;white-space:nowrap;display:inline-block"
     items = "".join(
-        f"<span style='margin-right:1rem'><span style='color:{colour}'>&#9632;</span> {escape(name)}</span>"
+        f"<span style='{style}'><span style='color:{colour}'>&#9632;</span> {escape(name)}</span>"
         for name, colour in colours.items()
     )
     return f"<p><small>{items}</small></p>"

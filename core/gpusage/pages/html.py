@@ -2,32 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:.5rem 0;font-size:14px}td,th{padding:.2rem .4rem;text-align:right;"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222;"
+    "overflow-wrap:anywhere}"
+    "table{border-collapse:collapse;margin:.5rem 0;font-size:14px;overflow-wrap:normal}"
+    "td,th{padding:.2rem .4rem;text-align:right;"
     "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left;min-width:9rem}"
     "svg{background:#fafafa;max-width:100%}small{color:#555}figure{margin:1rem 0}"
     ".table{overflow-x:auto}td+td{white-space:nowrap}.plots{display:flex;flex-wrap:wrap;gap:0 2rem}"
+    ".plot{overflow-x:auto}.plot svg{max-width:none}dt{font-weight:600}dd{margin:0 0 .4rem 1rem}"
+    "nav ul{columns:2 16rem;padding-left:1.2rem}code{overflow-wrap:anywhere}"
+    "@media(max-width:40rem){body{margin:1rem auto}.wide::before{content:'wider than the screen: "
+    "scroll \\2192';display:block;font-size:12px;color:#777}"
+    "td:first-child,th:first-child{min-width:6rem;position:sticky;left:0;background:#fff}}"
 )
 
+NARROW_COLUMNS = 4
+"""A table of so many has room on a telephone's screen."""
 SCREEN = "<meta name='viewport' content='width=device-width'>"
 """A telephone's screen counts as narrow as it is; a table that is wider scrolls by itself."""
 
 
-def page(title: str, body: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a page is from.
+
+    Attributes:
+        version: Of gpusage.
+        date: When it was made, for people.
+        command: What made it, as it was typed.
+    """
+
+    version: str
+    date: str
+    command: str
+
+
+def page(title: str, body: str, origin: Origin | None = None) -> str:
     """Return a whole page; *body* is HTML."""
     head = f"<meta charset='utf-8'>{SCREEN}<title>{escape(title)}</title><style>{STYLE}</style>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
+    top = f"<h1>{escape(title)}</h1>{_origin(origin) if origin else ''}"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{top}{body}</body></html>\n"
+
+
+def _origin(origin: Origin) -> str:
+    words = f"gpusage {escape(origin.version)}, {escape(origin.date)}: <code>{escape(origin.command)}</code>"
+    return f"<p><small>{words}</small></p>"
+
+
+def contents(titles: Iterable[tuple[str, str]]) -> str:
+    """Return links to the headings of a page, each an anchor and its title."""
+    items = "".join(f"<li><a href='#{escape(anchor)}'>{escape(title)}</a></li>" for anchor, title in titles)
+    return f"<nav><ul>{items}</ul></nav>"
+
+
+def heading(level: int, anchor: str, title: str) -> str:
+    """Return a heading that `contents` can link to."""
+    return f"<h{level} id='{escape(anchor)}'>{escape(title)}</h{level}>"
+
+
+def definitions(terms: Mapping[str, str]) -> str:
+    """Return what terms mean."""
+    items = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in terms.items())
+    return f"<dl>{items}</dl>"
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of texts."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<div class='table'><table><tr>{head}</tr>{body}</table></div>"
+    width = " wide" if head.count("<th>") > NARROW_COLUMNS else ""
+    return f"<div class='table{width}'><table><tr>{head}</tr>{body}</table></div>"
 
 
 def notes(sentences: Iterable[str]) -> str:
@@ -36,6 +85,11 @@ def notes(sentences: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def figure(svg: str, caption: str) -> str:
+def figure(plot: str, caption: str) -> str:
     """Return a plot with what it shows below it."""
-    return f"<figure>{svg}<figcaption><small>{escape(caption)}</small></figcaption></figure>"
+    return f"<figure>{plot}<figcaption><small>{escape(caption)}</small></figcaption></figure>"
+
+
+def wide(svg: str) -> str:
+    """Return a plot that keeps its size, and scrolls by itself where the screen is narrower."""
+    return f"<div class='plot wide'>{svg}</div>"

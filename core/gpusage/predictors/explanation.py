@@ -2,7 +2,8 @@
 
 Invariants:
 
-1. The classes' seconds and `Explanation.waiting_s` add up to the predicted step time.
+1. The classes' seconds and `Explanation.waiting_s` add up to the predicted step time: one account of the step, by which
+   kernels, SMs and memory are busy for a part of it each.
 2. Layers hold every node once, in the graph's order; what is no node's (loss, update, casts) is in the classes alone.
 """
 
@@ -25,7 +26,7 @@ from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import question_of
 from gpusage.predictors.structure import Role
 from gpusage.predictors.timing import ideal_times, kernel_times
-from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
+from gpusage_hooks.types import Gpu, Interval, ModelGraph, Shape, Workload
 
 Bound = Literal["compute", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
@@ -134,8 +135,11 @@ class Explanation:
     """One prediction, taken apart.
 
     Attributes:
-        busy_s: What the classes take together.
+        busy_s: What the classes take together: some kernel runs.
         waiting_s: The rest of the step: the GPU waits for the host to launch.
+        sm_s: Of *busy_s*: SMs have work, the mean over all SMs.
+        dram_s: What the step's traffic would take at the memory's peak.
+        gpu_utilization: What is predicted of measured jobs of this kind, which may also wait for data and their host.
         classes: The longest first.
         layers: In the graph's order.
         memory: What the device's memory holds at its peak, context included.
@@ -146,6 +150,9 @@ class Explanation:
     step_time_s: float
     busy_s: float
     waiting_s: float
+    sm_s: float
+    dram_s: float
+    gpu_utilization: Interval
     classes: tuple[ClassPart, ...]
     layers: tuple[Layer, ...]
     memory: tuple[MemoryPart, ...]
@@ -177,6 +184,9 @@ def explanation_of(
         step_time_s=step_s,
         busy_s=busy_s,
         waiting_s=step_s - busy_s,
+        sm_s=float(timing.sm_s[0]),
+        dram_s=float(timing.dram_s[0]),
+        gpu_utilization=question.activity([gpu])[0].gpu_utilization,
         classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
         layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, len(lowering.flop)))),
         memory=tuple(memory_parts(question, gpu)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
 from gpusage.pages import bars, html, meters
 from gpusage.reports.amounts import Amounts
@@ -16,16 +15,18 @@ BOOKED = {"booked": "#27609c"}
 PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "nothing tells": "#aaaaaa"}
 
 
-def page(report: Report) -> str:
-    """Return the page."""
+def page(report: Report, origin: html.Origin | None = None) -> str:
+    """Return the page; *origin* says where it is from."""
     plots = _plots(report)
-    body = "".join(_section(section, plots.get(section.title, "")) for section in sections(report))
-    return html.page(title(report), body)
+    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report), start=1)]
+    contents = html.contents((anchor, section.title) for anchor, section in parts)
+    body = "".join(_section(section, anchor, plots.get(section.title, "")) for anchor, section in parts)
+    return html.page(title(report), f"{contents}{body}", origin)
 
 
-def _section(section: Section, plot: str) -> str:
+def _section(section: Section, anchor: str, plot: str) -> str:
     table = html.table(section.columns, section.rows) if section.rows else ""
-    return f"<h2>{escape(section.title)}</h2>{plot}{table}{html.notes(section.notes)}"
+    return f"{html.heading(2, anchor, section.title)}{plot}{table}{html.notes(section.notes)}"
 
 
 def _plots(report: Report) -> dict[str, str]:

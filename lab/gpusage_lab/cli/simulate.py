@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gpusage.cli import tables
+from gpusage.cli.origin import origin
 from gpusage.whole_file import write_whole
 from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
@@ -42,7 +43,7 @@ def compare(
     rows = sweep.repeated(names, results)
     said = [*notes(source, seed), *_repetitions(how["repetitions"])]
     if output is not None:
-        _write(output, page(rows, said))
+        _write(output, page(rows, said, origin()))
     if as_json:
         tables.print_json({"schema": SCHEMA, "notes": said, "policies": [_document(one) for one in rows]})
         return

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from gpusage.cli import tables
-from gpusage.pages import bars, html
+from gpusage.pages import bars, html, meters
 from gpusage_lab.simulator.result import Figures, Result
 from gpusage_lab.simulator.sweep import Repeated
 
@@ -73,8 +73,8 @@ def _spread(ratios: Sequence[float]) -> str:
     return text if len(ratios) == 1 else f"{text} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
-def page(results: Sequence[Repeated], notes: Sequence[str]) -> str:
-    """Return a page with the table, a plot for each figure, and how many jobs wait over time."""
+def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin | None = None) -> str:
+    """Return a page with the table, a plot for each figure, and how many jobs wait over time; *origin* made it."""
     body = html.table([column.title for column in COLUMNS], [row(one) for one in results])
     if len(results) > 1:
         ratios = [ratio_row(one, results[0]) for one in results[1:]]
@@ -85,12 +85,12 @@ def page(results: Sequence[Repeated], notes: Sequence[str]) -> str:
             bars.Bar(label=one.policy, text=show(value(one.figures)), parts=[("value", value(one.figures))])
             for one in results
         ]
-        body += html.figure(bars.lines(drawn, COLOURS), title)
+        body += html.figure(meters.meters(drawn, COLOURS), title)
     for one in results:
         body += html.figure(
-            bars.sequence(_waiting(one.results[0]), COLOURS), f"{one.policy}: jobs that wait, over time"
+            html.wide(bars.sequence(_waiting(one.results[0]), COLOURS)), f"{one.policy}: jobs that wait, over time"
         )
-    return html.page("A simulation of gpusage", body)
+    return html.page("A simulation of gpusage", body, origin)
 
 
 def _waiting(result: Result) -> list[bars.Bar]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,9 @@ from click.testing import CliRunner
 
 from gpusage.api import advisor
 from gpusage.cli import documents, explain, explain_page, figures, main
-from gpusage.cli.predict import COLUMNS, LEGEND
+from gpusage.cli.predict import COLUMNS, LEGEND, SHARE_COLUMNS
 from gpusage.graphs.card.text import decode, encode
+from gpusage.pages.definitions import DEFINITIONS
 from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph
@@ -132,8 +136,8 @@ class Page(HTMLParser):
             self.open.append(tag)
         if tag == "td":
             self.cells.append("")
-        if tag == "rect" and values.get("height") == "16":
-            self.widths.append(float(values["width"] or 0))
+        if tag == "div" and (values.get("style") or "").startswith("width:"):
+            self.widths.append(float((values["style"] or "").removeprefix("width:").partition("%")[0]))
         self.links += [values[name] or "" for name in ("src", "href") if name in values]
 
     def handle_endtag(self, tag: str) -> None:
@@ -157,14 +161,14 @@ def of(explanation: Explanation, title: str = "resnet18", notes: Sequence[str] =
 def test_the_page_draws_and_lists_the_predictors_figures(resnet: Explanation) -> None:
     page = Page(explain_page.page([of(resnet)], "legend"))
     assert page.open == []
-    assert page.links == []
+    assert page.links == ["#model-1", "#model-1-v100-sxm2-16gb", "#definitions"]  # nothing of the network
     cells = ["v100", "1 ms (1-2)", *(cell for row in explain.class_rows(resnet) for cell in row)]
     assert page.cells[: len(cells)] == cells
-    # three parts a class, the longest class 500 wide, the others in proportion
+    # three parts a class, the longest class as wide as the page, the others in proportion
     longest = resnet.classes[0].seconds.total_s
     for number, part in enumerate(resnet.classes):
         drawn = sum(page.widths[3 * number : 3 * number + 3])
-        assert drawn == pytest.approx(500 * part.seconds.total_s / longest, abs=0.2)
+        assert drawn == pytest.approx(100 * part.seconds.total_s / longest, abs=0.02)
 
 
 def test_the_page_shows_a_strange_name_as_text(resnet: Explanation) -> None:
@@ -181,7 +185,7 @@ def test_the_command_explains_in_json_and_writes_the_page(tmp_path: Path) -> Non
     needs = json.loads(result.stdout)["predictions"][0]["needs"]
     assert [need["explanation"]["step_time_s"] for need in needs] == [need["step_time_s"]["value"] for need in needs]
     text = page.read_text()
-    assert re.findall(r"<h3>([^:]+):", text) == [need["gpu"] for need in needs]
+    assert re.findall(r"<h3 id='[^']*'>([^:]+):", text) == [need["gpu"] for need in needs]
 
 
 def test_the_page_shows_every_need_with_its_interval_and_what_is_doubtful(tmp_path: Path) -> None:
@@ -222,3 +226,54 @@ def test_a_share_says_which_classes_it_slows_down_and_explains_each_gpu_once() -
     text = CliRunner().invoke(main, arguments).stdout
     assert "on 50 %" in text
     assert text.count("a step takes") == 1
+
+
+def test_the_page_says_what_made_it_and_what_its_words_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    monkeypatch.setattr("sys.argv", ["/usr/bin/gpusage", "predict", "a model.onnx"])
+    page = tmp_path / "page.html"
+    arguments = ["predict", str(MODELS / "resnet18.onnx"), "--gpu", "t4", "--gpu", "a100", "-o", str(page)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    text = page.read_text()
+    assert (
+        f"gpusage {version('gpusage')}, 2026-01-01 00:00 UTC: <code>gpusage predict &#x27;a model.onnx&#x27;</code>"
+        in text
+    )
+    assert all(f"<dt>{escape(term)}</dt>" in text for term in DEFINITIONS)
+    assert set(re.findall(r"href='#([^']+)'", text)) == set(re.findall(r"<h[23] id='([^']+)'", text))
+    assert text.count("<span>t4</span>") == 1  # GPUs side by side
+
+
+def test_each_word_of_the_tables_is_defined_on_the_page_and_in_the_docs() -> None:
+    docs = (MODELS.parents[1] / "docs" / "predictions.md").read_text()
+    titles = {column.title for column in (*COLUMNS, *SHARE_COLUMNS)} - {"GPU", "fits", "share"}
+    assert titles <= set(DEFINITIONS)
+    assert all(f"| {term} | {text} |" in docs for term, text in DEFINITIONS.items())
+
+
+@pytest.mark.parametrize("model", sorted(path.stem for path in MODELS.glob("*.onnx")))
+def test_time_and_activities_are_one_account_of_the_step_at_any_batch(model: str, v100: Gpu) -> None:
+    """Parts are no more than the whole; a larger batch keeps the GPU no less busy, at no fewer samples per second."""
+    graph = advisor().read(str(MODELS / f"{model}.onnx"))
+    busy, rates = [], []
+    for batch_size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        run = Workload(batch_size=batch_size)
+        found, (need,) = explanation_of(graph, run, v100), advisor().predict(graph, run, [v100])
+        assert need.step_time_s.value == found.step_time_s == pytest.approx(found.busy_s + found.waiting_s)
+        assert found.gpu_utilization == need.gpu_utilization
+        assert need.dram_activity.value == pytest.approx(found.dram_s / found.step_time_s)
+        assert max(found.sm_s, found.dram_s) <= found.busy_s <= found.step_time_s
+        assert need.sm_activity.value <= need.gpu_utilization.value
+        busy.append(found.busy_s / found.step_time_s)
+        rates.append(need.throughput_samples_per_s.value)
+    assert all(later >= earlier - 1e-3 for earlier, later in pairwise(busy))
+    assert all(later >= 0.97 * earlier for earlier, later in pairwise(rates))
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.6, "less busy, 60 %"), (0.98, ""), (0.9, "less busy, 90 %")])
+def test_a_utilization_that_differs_from_the_account_is_said_with_its_reason(
+    resnet: Explanation, value: float, words: str
+) -> None:
+    text = explain.account(replace(resnet, gpu_utilization=Interval(value=value, low=0.5, high=1.0)))
+    assert text.startswith("Kernels run for 100 % of it;")
+    assert (words in text) if words else ("nvidia-smi" not in text)

@@ -11,6 +11,7 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
+from gpusage.cli.origin import origin
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
@@ -155,10 +156,12 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
     ]
     heights = {each.node: max(e.type.gpu_count for e in best.active if e.node == each.node) for each in best.active}
     body = html.notes(_summary(best, others))
-    body += html.figure(gantt.chart(bars, heights), "Each line is a GPU of an active node; the time runs to the right.")
+    body += html.figure(
+        html.wide(gantt.chart(bars, heights)), "Each line is a GPU of an active node; the time runs to the right."
+    )
     body += html.table([column.title for column in COLUMNS], [_cells(each) for each in best.assignments])
     try:
-        write_whole(path, html.page("A plan of gpusage", body))
+        write_whole(path, html.page("A plan of gpusage", body, origin()))
     except OSError as error:
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error

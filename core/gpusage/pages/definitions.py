@@ -1,0 +1,25 @@
+"""What the figures of a prediction mean, one sentence or two each, for pages and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "step time": "Seconds from one step to the next: forward pass, and in training backward pass and update. "
+        "Waiting for data is not in it.",
+        "memory": "Device memory at its peak, the CUDA context included. It fits if the upper end does.",
+        "GPU busy": "GPU utilization, as nvidia-smi shows it: the share of time in which at least one kernel runs, "
+        "however small. It is learned from measured jobs, which may also wait for data and for their host.",
+        "SM activity": "The share of time in which an SM has work, the mean over all SMs (DCGM's SM_ACTIVE); "
+        "never more than GPU busy.",
+        "DRAM activity": "The share of the step that its traffic would take at the memory's peak (DCGM's DRAM_ACTIVE).",
+        "samples/s": "The batch over the step time.",
+        "speedup": "How many times as many samples per second as on the first GPU of the table.",
+        "waiting for launches": "The part of the step time in which no kernel runs, because the host has not yet "
+        "launched the next one. It does not contain waiting for data, so GPU busy may be lower than the rest.",
+        "slowdown": "The step time on a share over that on the whole GPU, alone there.",
+    }
+)
+"""By the words of the tables."""
