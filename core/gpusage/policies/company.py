@@ -41,7 +41,7 @@ def trouble(newcomer: Neighbour, there: Iterable[Neighbour], rules: Rules) -> st
     company = [(newcomer, beside), *((each, [newcomer]) for each in beside)]
     if any(_breaks(job, others, worst, rules) for job, others in company):
         return BROKEN_PROMISE
-    expected = _stretch(newcomer, beside, rules, lambda interval: interval.value)
+    expected = _stretch(newcomer, beside, rules, lambda interval: interval.value) if worst > 1 else 1.0
     return TOO_BUSY if any(_is_slow(job, expected, rules) for job, _ in company) else ""
 
 
@@ -58,12 +58,13 @@ def _breaks(job: Neighbour, others: Sequence[Neighbour], stretch: float, rules: 
 
 def _is_slow(job: Neighbour, stretch: float, rules: Rules) -> bool:
     """Tell whether *job* is slower than its user or the site accepts where its steps are *stretch* times as long."""
+    if stretch <= 1:
+        return False
     accepted = job.workload.slowdown
     if accepted is None and rules.sharing.rule == "utilization":
         accepted = 1.0  # nothing is promised but that the GPU has the time
     within, slowdown = limits(rules.sharing, accepted), job.need.slowdown
-    is_kept = slowdown.value * stretch <= within.expected and slowdown.high * stretch <= within.worst
-    return stretch > 1 and not is_kept
+    return not (slowdown.value * stretch <= within.expected and slowdown.high * stretch <= within.worst)
 
 
 def _stretch(newcomer: Neighbour, beside: Sequence[Neighbour], rules: Rules, end: _End) -> float:
@@ -82,10 +83,11 @@ def _most(need: _Need, jobs: Iterable[Neighbour], end: _End, room: int) -> float
     The last one counts in part, so that one more job never makes it less.
     """
     total = 0.0
-    for job in sorted(jobs, key=lambda job: need(job, end) / job.share_percent, reverse=True):
-        taken = min(job.share_percent, room)
-        total += need(job, end) * taken / job.share_percent
-        room -= taken
+    for density, share in sorted(
+        [(need(job, end) / job.share_percent, job.share_percent) for job in jobs], reverse=True
+    ):
+        total += density * min(share, room)
+        room -= min(share, room)
     return total
 
 

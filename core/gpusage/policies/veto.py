@@ -36,14 +36,13 @@ def decide_veto(case: Case, draft: Decision) -> Decision | None:
     """Name the nodes that the job of *draft* is to avoid; ``None`` where there are none, or no others have room."""
     if not _may_steer(case, draft):
         return None
-    seats, there = tuple(_seats(case, draft)), _by_node(case.cluster.neighbours)
-    shared = [seat for seat in seats if seat.node in there]
-    newcomers = {place.name: _newcomer(place, case, draft) for place in case.places if shared}
-    troubles = {seat.node: trouble(newcomers[seat.place.name], there[seat.node], case.rules) for seat in shared}
-    avoided = sorted(node for node, why in troubles.items() if why)
-    if not avoided or len(",".join(avoided)) > MOST_BYTES or not _is_served([*_others(seats, avoided)], case, draft):
+    seats = tuple(_seats(case, draft))
+    troubles = _troubles(seats, case, draft)
+    avoided = sorted(troubles)
+    left = [seat for seat in seats if seat.node not in troubles]
+    if not avoided or len(",".join(avoided)) > MOST_BYTES or not _is_served(left, case, draft):
         return None
-    why = " or ".join(sorted({troubles[node] for node in avoided}))
+    why = " or ".join(sorted({*troubles.values()}))
     request = replace(draft.request, avoided_nodes=(*draft.request.avoided_nodes, *avoided))
     reasons = (*draft.reasons, f"kept off {_names(avoided)}, where {why}")
     return replace(draft, request=request, reasons=reasons, plugin=__name__)
@@ -68,6 +67,21 @@ def _seats(case: Case, draft: Decision) -> Iterator[_Seat]:
                         yield _Seat(node=room.node, kind=kind, place=place)
 
 
+def _troubles(seats: Sequence[_Seat], case: Case, draft: Decision) -> Mapping[str, str]:
+    """Return what might go wrong on each node where anything might; those beyond `MOST_BYTES` are not looked at."""
+    there = _by_node(case.cluster.neighbours)
+    shared = [seat for seat in seats if seat.node in there]
+    newcomers = {place.name: _newcomer(place, case, draft) for place in case.places if shared}
+    troubles: dict[str, str] = {}
+    left = MOST_BYTES
+    for seat in shared:
+        why = trouble(newcomers[seat.place.name], there[seat.node], case.rules) if left >= 0 else ""
+        if why:
+            troubles[seat.node] = why
+            left -= len(seat.node) + 1
+    return troubles
+
+
 def _by_node(neighbours: Sequence[Neighbour]) -> Mapping[str, list[Neighbour]]:
     there: dict[str, list[Neighbour]] = {}
     for neighbour in neighbours:
@@ -88,10 +102,6 @@ def _newcomer(place: Place, case: Case, draft: Decision) -> Neighbour:
         need=on_share,
         workload=case.workload,
     )
-
-
-def _others(seats: Sequence[_Seat], avoided: Sequence[str]) -> Iterator[_Seat]:
-    return (seat for seat in seats if seat.node not in avoided)
 
 
 def _is_served(left: Sequence[_Seat], case: Case, draft: Decision) -> bool:

@@ -186,7 +186,7 @@ def _range_length(first: str, last: str | None, step: str | None) -> int:
     return (int(last or first) - int(first)) // max(int(step or 1), 1) + 1
 
 
-def _is_bindable(fields: Mapping[str, str]) -> bool:
+def _is_bindable(fields: Mapping[str, str], *, may_exclude: bool = False) -> bool:
     """Tell whether the job can be held to a GPU type, and nothing that we cannot judge ties it to other nodes.
 
     slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node beyond its reservation
@@ -196,7 +196,7 @@ def _is_bindable(fields: Mapping[str, str]) -> bool:
     others = [item for place in TRES_FIELDS for item in _asked(fields, place) if item.generic and not is_gpu(item)]
     return (
         not others
-        and not any(fields.get(name) for name in _TIES)
+        and not any(fields.get(name) for name in _TIES if not (may_exclude and name == "exc_nodes"))
         and (not constraint or bool(alternatives(constraint)))
     )
 
@@ -210,7 +210,7 @@ def _excluded(fields: Mapping[str, str]) -> tuple[str, ...]:
 def _is_steerable(fields: Mapping[str, str]) -> bool:
     """Tell whether the job can be kept off nodes: what is bindable can, also where its user excludes nodes by name."""
     known = bool(_excluded(fields)) or not fields.get("exc_nodes")
-    return known and _is_bindable({**fields, "exc_nodes": ""})
+    return known and _is_bindable(fields, may_exclude=True)
 
 
 def _scopes(fields: Mapping[str, str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusage.service.precedents import Traced
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import GpuRequest, Submission
 from gpusage_hooks.units import MIB
@@ -211,6 +212,15 @@ def test_a_job_can_be_kept_off_nodes_where_all_that_ties_it_to_nodes_is_known(
 ) -> None:
     request = read_request(ONE_GPU | fields)
     assert (request.avoided_nodes, request.steerable) == (avoided, steerable)
+
+
+def test_an_answer_never_rests_on_all_fields_there_are() -> None:
+    """Else no ruling would hold for a second job."""
+    fields = Traced(ONE_GPU | {"exc_nodes": "n1", "name": "train"})
+    read_request(fields)
+    seen = fields.seen()
+    assert seen is not None
+    assert "name" not in seen
 
 
 @pytest.mark.parametrize(
