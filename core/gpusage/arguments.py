@@ -13,7 +13,7 @@ from typing import Any, TypedDict, get_args
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.comment import TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Mode, Optimizer, Precision, Workload
+from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Workload
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": get_args(Mode),
@@ -38,6 +38,7 @@ class Run(TypedDict, total=False):
         accumulate: Training: steps whose gradients are added up for one update.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
+        generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
     """
 
     batch_size: int
@@ -47,6 +48,7 @@ class Run(TypedDict, total=False):
     accumulate: int
     trainable: float
     checkpointing: bool
+    generate: Generation | tuple[int, int] | None
 
 
 def parameters() -> Iterator[Parameter]:
@@ -76,12 +78,24 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     require("Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share, right=right)
     choice = arguments.get("checkpointing", False)
     require("Argument 'checkpointing'", "be True or False", choice, right=isinstance(choice, bool))
-    known: dict[str, Any] = {**arguments}
+    known: dict[str, Any] = {**arguments, "generate": _read_generation(arguments.get("generate"))}
     workload = Workload(**known)
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments
         require(f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name), right=right)
+    right = workload.mode == "infer" or workload.generate is None
+    require("Argument 'generate'", "be left out where the mode is not infer", arguments.get("generate"), right=right)
     return workload
+
+
+def _read_generation(given: object) -> Generation | None:
+    """Return what ``(512, 128)`` means, tokens of the prompt and new ones."""
+    if given is None or isinstance(given, Generation):
+        return given
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else ()
+    right = len(sizes) == 2 and all(_is_count(size, _MAXIMUM_COUNT) for size in sizes)  # noqa: PLR2004 - a pair
+    require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", given, right=right)
+    return Generation(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
 
 def read_alone(utilization: float | None, step_time_s: float | None) -> Alone:

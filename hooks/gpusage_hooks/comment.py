@@ -15,16 +15,18 @@ from types import MappingProxyType
 from typing import Any, NoReturn, get_args
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+from gpusage_hooks.types import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "checkpointing", "gpusage"),
+    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "checkpointing", "generate", "gpusage"),
 )
 TRAINING_KEYS = ("accumulate", "trainable", "checkpointing")
 """Keys that only training knows."""
+MANNER_KEYS = (*TRAINING_KEYS, "generate")
+"""Keys that change what a step is."""
 
 _MAXIMUM_COUNT = 10**9
 _MAXIMUM_SLOWDOWN = 100
@@ -182,6 +184,8 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
     for key in TRAINING_KEYS:
         if key in values and mode != "train":
             _refuse(key, "belongs to a training job", values[key], f"Remove {key!r} or 'mode={mode}'")
+    if "generate" in values and mode != "infer":
+        _refuse("generate", "belongs to an inference job", values["generate"], "Add 'mode=infer' or remove 'generate'")
     rate_per_s = _converted(values, "rate", _rate)
     if rate_per_s is not None and slo_s is None:
         _refuse("rate", "belongs to a latency limit", values["rate"], "Add 'slo=50ms' or remove the rate")
@@ -198,7 +202,17 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         accumulate=_converted(values, "accumulate", lambda text: _count("accumulate", text)) or default.accumulate,
         trainable=_converted(values, "trainable", _trainable) or default.trainable,
         checkpointing=_one_of("checkpointing", values.get("checkpointing", "off"), ("on", "off")) == "on",
+        generate=_converted(values, "generate", parse_generation),
     )
+
+
+def parse_generation(text: str) -> Generation:
+    """Return the tokens of ``512+128``: of the prompt, and new ones."""
+    match = re.fullmatch(r"\s*([0-9]{1,7})\s*\+\s*([0-9]{1,7})\s*", text)
+    prompt, new = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not prompt or not new:
+        _refuse("generate", "must be tokens of the prompt and new tokens", text, "Write 'generate=512+128'")
+    return Generation(prompt_tokens=prompt, new_tokens=new)
 
 
 def parse_step_time(text: str) -> tuple[float, str]:

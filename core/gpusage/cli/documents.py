@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusage.devices.shares import WHOLE_PERCENT
-from gpusage.learning.identity import training_settings
+from gpusage.learning.identity import manner_settings
 from gpusage.predictors import speedups
 from gpusage.predictors.intervals import inverse, other_factor, product, scaled
 from gpusage_hooks.types import (
@@ -57,7 +57,7 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
         "precision": run.precision,
         "optimizer": run.optimizer if run.mode == "train" else "none",
         "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
-        **training_settings(run),
+        **manner_settings(run),
     }
     if run.steps is not None:
         document["steps"] = run.steps
@@ -66,13 +66,16 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
     return document
 
 
-def need(predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = None) -> dict[str, Any]:
+def need(
+    predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None = None, new_tokens: int | None = None
+) -> dict[str, Any]:
     """Return what is predicted on one GPU.
 
     Args:
         predicted: The prediction.
         first: The need on the GPU that the speed-up is against, whole; none, no speed-up.
         steps: How many are to run, which makes a run time of the step time.
+        new_tokens: That a language model writes for each sample.
     """
     document: dict[str, Any] = {
         "gpu": predicted.gpu,
@@ -92,6 +95,8 @@ def need(predicted: GpuNeed, *, first: GpuNeed | None = None, steps: int | None 
     if predicted.source == "history":  # of a job without a model nothing else is known
         unknown = ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity")
         document |= {"source": predicted.source, **dict.fromkeys(unknown)}
+    if new_tokens is not None:
+        document["throughput_tokens_per_s"] = interval(scaled(predicted.throughput_samples_per_s, new_tokens))
     if steps is not None:
         document["run_time_s"] = interval(scaled(predicted.step_time_s, steps))
     return document

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage_hooks.comment import MODEL_SUFFIXES, TRAINING_KEYS, parse_model, parse_shape
+from gpusage_hooks.comment import MANNER_KEYS, MODEL_SUFFIXES, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
 
@@ -62,6 +62,11 @@ _MANNER_OPTIONS = (
     ),
     click.option(
         "--trainable", metavar="SHARE", help="Training: share of the parameters that is trained, 0.02.  [default: 1]"
+    ),
+    click.option(
+        "--generate",
+        metavar="PROMPT+NEW",
+        help="Inference of a language model: tokens of the prompt, and tokens that it writes, 512+128.",
     ),
     click.option(
         "--checkpointing",
@@ -156,7 +161,7 @@ def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[Mod
     Args:
         models: The words.
         options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``steps``, ``shape``, those of
-            `TRAINING_KEYS` and of `share_wish_options`; ``None`` or absent where not given.
+            `MANNER_KEYS` and of `share_wish_options`; ``None`` or absent where not given.
 
     Raises:
         RequestError: A word is malformed.
@@ -177,7 +182,7 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
     wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
-    for key in ("batch", "mode", "precision", "optimizer", "steps", *TRAINING_KEYS, *wishes):
+    for key in ("batch", "mode", "precision", "optimizer", "steps", *MANNER_KEYS, *wishes):
         value = options.get(wishes.get(key, key))
         if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"

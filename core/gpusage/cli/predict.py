@@ -13,7 +13,7 @@ from gpusage.cli import batches, documents, explain, explain_page, figures, mone
 from gpusage.cli.batches import Prediction
 from gpusage.cli.origin import origin
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
-from gpusage.learning.identity import training_settings
+from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves
 from gpusage.policies.place import LIMITING
 from gpusage.predictors.explanation import Explanation, explanation_of
@@ -36,6 +36,7 @@ COLUMNS = (
     tables.Column("speedup"),
 )
 SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
+TOKEN_COLUMN = tables.Column("tokens/s")
 BATCH_COLUMN = tables.Column("batch")
 
 
@@ -142,7 +143,8 @@ def _prices(
 
 def _document(answer: Answer, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
-    rows = [documents.need(need, first=first, steps=run.steps) for need in needs]
+    new_tokens = run.generate.new_tokens if run.generate else None
+    rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
     by_gpu = {explained.gpu: explain.document(explained) for explained in answer.explanations if explains}
     rows = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in rows]
     document = {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": rows}
@@ -174,6 +176,8 @@ def _columns(group: Sequence[Prediction]) -> Sequence[tables.Column]:
     batch = (BATCH_COLUMN,) if len(group) > 1 else ()
     share = SHARE_COLUMNS if _are_shared(group) else ()
     steps = (tables.Column(f"{group[0].workload.steps} steps"),) if group[0].workload.steps else ()
+    if group[0].workload.generate:
+        figures_of_it.insert(-1, TOKEN_COLUMN)
     return (gpu, *batch, *share, *figures_of_it, *steps)
 
 
@@ -195,11 +199,11 @@ def _rows(group: Sequence[Prediction]) -> Iterator[list[str]]:
                 need.gpu + ("" if need.familiar else " *"),
                 *([str(one.workload.batch_size)] if len(group) > 1 else []),
                 *([f"{need.share_percent} %", figures.plain(need.slowdown, "x")] if are_shared else []),
-                *_figures(need, one.first, one.workload.steps),
+                *_figures(need, one.first, one.workload),
             ]
 
 
-def _figures(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
+def _figures(need: GpuNeed, first: GpuNeed, run: Workload) -> Iterator[str]:
     yield figures.time(need.step_time_s)
     yield figures.memory(need.memory_bytes)
     yield "yes" if need.fits else "no"
@@ -207,9 +211,11 @@ def _figures(need: GpuNeed, first: GpuNeed, steps: int | None) -> Iterator[str]:
     yield figures.share(need.sm_activity)
     yield figures.share(need.dram_activity)
     yield figures.plain(need.throughput_samples_per_s)
+    if run.generate:
+        yield figures.plain(scaled(need.throughput_samples_per_s, run.generate.new_tokens))
     yield figures.plain(documents.speedup(need, first), "x")
-    if steps:
-        yield figures.time(scaled(need.step_time_s, steps))
+    if run.steps:
+        yield figures.time(scaled(need.step_time_s, run.steps))
 
 
 def describe_model(graph: ModelGraph) -> str:
@@ -229,5 +235,5 @@ def describe_workload(graph: ModelGraph, run: Workload, *, has_batch: bool = Tru
     shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
     batch = [f"batch {run.batch_size}"] if has_batch else []
     words = [run.mode, *batch, run.precision, *([run.optimizer] if run.mode == "train" else [])]
-    training = [f"{key} {'on' if value is True else value}" for key, value in training_settings(run).items()]
+    training = [f"{key} {'on' if value is True else value}" for key, value in manner_settings(run).items()]
     return ", ".join([*words, *training, *shapes])

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 
-from gpusage_hooks.comment import TRAINING_KEYS
+from gpusage_hooks.comment import MANNER_KEYS
 from gpusage_hooks.types import JobIdentity, ModelGraph, Submitter, Workload
 
 _PLAIN = Workload()
@@ -35,13 +35,14 @@ def family(name: str) -> str:
 def manner_of(workload: Workload) -> str:
     """Return how a model is run, as far as that changes what the GPU does in a step."""
     manner = f"{workload.mode},{workload.batch_size},{workload.precision},{workload.optimizer}"
-    return ",".join([manner, *(f"{key}={value}" for key, value in training_settings(workload).items())])
+    return ",".join([manner, *(f"{key}={value}" for key, value in manner_settings(workload).items())])
 
 
-def training_settings(workload: Workload) -> dict[str, float]:
-    """Return what is not as usual in how a model is trained, by its key."""
-    values = {key: getattr(workload, key) for key in TRAINING_KEYS}
-    return {key: value for key, value in values.items() if value != getattr(_PLAIN, key)}
+def manner_settings(workload: Workload) -> dict[str, float | str]:
+    """Return what is not as usual in how a model is run, by its key."""
+    values = {key: getattr(workload, key) for key in MANNER_KEYS}
+    unusual = {key: value for key, value in values.items() if value != getattr(_PLAIN, key)}
+    return {key: value if isinstance(value, (int, float)) else str(value) for key, value in unusual.items()}
 
 
 def identity_of(graph: ModelGraph, submitter: Submitter) -> JobIdentity:

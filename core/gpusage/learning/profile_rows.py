@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpusage.learning.findings import WHOLE_PERCENT
-from gpusage.learning.identity import training_settings
+from gpusage.learning.identity import manner_settings
 from gpusage_hooks.types import DecisionRecord, Usage, Workload
 
 COLUMNS = (
@@ -41,7 +41,7 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
     workload = record.workload
     alone = usage.granted.share_percent == WHOLE_PERCENT and 0 < usage.sampled_s == usage.alone_s
     sound = usage.outcome == "completed" and usage.sampled_s >= least_sampled_s
-    if record.model is None or workload is None or not (alone and sound and not training_settings(workload)):
+    if record.model is None or workload is None or not (alone and sound and not manner_settings(workload)):
         return None
     row: dict[str, Cell | None] = {**_asked(record.model, workload), "seconds": usage.sampled_s, "gpu": usage.gpu}
     row["process_bytes"] = usage.memory_bytes

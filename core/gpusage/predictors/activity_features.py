@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.generation import Answer
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.timing import Timing
@@ -83,13 +84,14 @@ def features_of(work: Work, timing: Timing) -> FloatArray:
     return rows
 
 
-def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Work:
-    """Return what of one step no GPU changes; *lowering* is of *graph* at *batch_size*."""
-    counts = lowering.structure.counts
-    passes = _PASSES if lowering.train else 1
-    kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
-    flop = float(counts @ lowering.flop) * passes
-    traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
+def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, answer: Answer | None = None) -> Work:
+    """Return what of one step no GPU changes; *lowering* is of *graph* at *batch_size*, or the first of an *answer*."""
+    kernels, flop, traffic = _sums(lowering)
+    if answer:
+        kernels, flop, traffic = (
+            one + answer.token_count * more
+            for one, more in zip((kernels, flop, traffic), _sums(answer.token), strict=True)
+        )
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
     return Work(
         log_kernels=log(kernels),
@@ -100,3 +102,13 @@ def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Work:
         log_outputs=log(max(lowering.output_elements_of_model, 1.0)),
         log_flop_per_kernel=log(max(flop, 1.0) / kernels),
     )
+
+
+def _sums(lowering: Lowering) -> tuple[float, float, float]:
+    """Return kernels, FLOP and bytes moved."""
+    counts = lowering.structure.counts
+    passes = _PASSES if lowering.train else 1
+    kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
+    flop = float(counts @ lowering.flop) * passes
+    traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
+    return kernels, flop, traffic

@@ -188,7 +188,7 @@ def explanation_of(
         dram_s=float(timing.dram_s[0]),
         gpu_utilization=question.activity([gpu])[0].gpu_utilization,
         classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
-        layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, len(lowering.flop)))),
+        layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
         memory=tuple(memory_parts(question, gpu)),
         share_percents=tuple(shares),
     )
@@ -228,12 +228,13 @@ def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray, growths: F
     return sorted(parts, key=lambda part: -part.seconds.total_s)
 
 
-def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, kind_count: int) -> FloatArray:
-    """Return the seconds of one execution, shape (kinds, phases, bounds)."""
-    table = np.zeros((kind_count, _PHASES, len(BOUNDS)))
+def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, lowering: Lowering) -> FloatArray:
+    """Return the seconds of each node of a kind in one step, shape (kinds, phases, bounds)."""
+    table = np.zeros((len(lowering.flop), _PHASES, len(BOUNDS)))
     of_node = kernels.kind >= 0
-    rows = kernels.kind[of_node], _phases(kernels)[of_node], bounds[of_node]
-    np.add.at(table, rows, total_s[of_node])
+    kind = kernels.kind[of_node]
+    times = kernels.counts[of_node] / lowering.structure.counts[kind]
+    np.add.at(table, (kind, _phases(kernels)[of_node], bounds[of_node]), total_s[of_node] * times)
     return table
 
 

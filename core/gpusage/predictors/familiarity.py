@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpusage.predictors.artifacts import Card
+from gpusage.predictors.attentions import writes_text
 from gpusage.predictors.lowering import Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
@@ -25,6 +26,10 @@ LEAST_SHARE = 0.1
 ALIKE = {"bf16": "fp16"}
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
+NO_CACHE = (
+    "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
+    "For whole answers say how long they are: generate=512+128, tokens of the prompt and new ones."
+)
 
 
 def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
@@ -40,8 +45,10 @@ def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload:
     return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits))
 
 
-def workload_notes(workload: Workload) -> tuple[str, ...]:
-    """Return one sentence for each thing that *workload* leaves open and that the intervals have room for."""
+def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
+    """Return one sentence for each thing that *workload* leaves open."""
+    if workload.mode == "infer" and workload.generate is None and writes_text(graph):
+        return (NO_CACHE,)
     if workload.trainable == 1:
         return ()
     note = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -192,7 +192,7 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
     if lowering.train:
         kernels += [_accumulation(lowering), _update(lowering, workload), _loss(lowering)]
         kernels += _weight_sums(lowering, workload)
-    if workload.precision in HALF:
+    if workload.precision in HALF and workload.generate is None:
         kernels += [_cast(lowering), _input_casts(lowering)]
     return kernels
 

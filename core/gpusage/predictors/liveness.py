@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
+from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
-from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
 from gpusage_hooks.types import ModelGraph, Workload

@@ -15,10 +15,11 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
+from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.generation import Answer, Pass
 from gpusage.predictors.intervals import spread
 from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
-from gpusage.predictors.manner.checkpoints import Checkpoints
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -106,9 +107,7 @@ def tensor_bytes(
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     if not lowering.train:
-        uncertain = spread(INFERENCE_DEVIATION, graph)
-        high = inference * uncertain
-        return MemoryInterval(value=inference, low=inference / uncertain, high=high, share_high=high)
+        return _inference(graph, inference)
     walked = terms(lowering, tensors)
     peak = tensors.accumulating(workload.accumulate).training_peak()
     step = library_bytes + _step_bytes(lowering, peak, workload)
@@ -117,6 +116,31 @@ def tensor_bytes(
     if workload.trainable < 1:
         ends[_LOW] = min(ends[_LOW], inference)
     return _training(graph, ends, max(inference, step, update))
+
+
+def answer_bytes(graph: ModelGraph, answer: Answer, workload: Workload) -> MemoryInterval:
+    """Return what a process takes beside the CUDA context that writes answers, in bytes: with keys and values."""
+    weights = graph.parameter_count * float(FLOAT_BYTES[workload.precision])
+    return _inference(graph, weights + max(_present_bytes(graph, one, workload.batch_size) for one in answer.passes()))
+
+
+def peak_pass(graph: ModelGraph, answer: Answer, batch_size: int) -> Pass:
+    """Return the pass of *answer* in which most memory is taken."""
+    return max(answer.passes(), key=lambda one: _present_bytes(graph, one, batch_size))
+
+
+def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:
+    return one.cached_bytes + _passing_bytes(walk(graph, one.lowering, batch_size))
+
+
+def _passing_bytes(tensors: Walk) -> float:
+    """Return the inputs of a pass, and the most outputs that are still to be read."""
+    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(tensors.live.max(initial=0.0)))
+
+
+def _inference(graph: ModelGraph, value: float) -> MemoryInterval:
+    uncertain = spread(INFERENCE_DEVIATION, graph)
+    return MemoryInterval(value=value, low=value / uncertain, high=value * uncertain, share_high=value * uncertain)
 
 
 def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> MemoryInterval:

@@ -20,6 +20,7 @@ from gpusage.predictors.memory import (
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
     STATE_BYTES,
+    peak_pass,
 )
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question
@@ -40,9 +41,12 @@ REST = "workspace and allocator"
 
 def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
-    lowering, workload = question.lowering, question.workload
+    lowering, workload, cached_bytes = question.lowering, question.workload, 0.0
+    if question.answer:
+        lowering, cached_bytes = peak_pass(question.graph, question.answer, workload.batch_size)
     tensors = step_walk(question.graph, lowering, workload, question.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
+    known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
     total = question.memory_bytes([gpu])[0].value

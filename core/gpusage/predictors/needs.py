@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from gpusage.predictors.familiarity import workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
-from gpusage.predictors.question import question_of
+from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.slowdown import working_shares
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.units import KIB, seconds
 
 
 @hookimpl(trylast=True)
@@ -40,6 +41,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         question.memory_bytes(gpus),
         question.activity(gpus),
         question.doubts(gpus),
+        _token_notes(question, gpus),
         strict=True,
     )
     return [
@@ -54,8 +56,22 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             throughput_samples_per_s=throughput(workload, step_time_s),
             fits=memory_bytes.high <= gpu.memory_bytes,
             familiar=not doubts,
-            notes=(*graph.notes, *workload_notes(workload), *doubts),
+            notes=(*graph.notes, *workload_notes(graph, workload), *notes, *doubts),
             parameter_count=graph.parameter_count,
         )
-        for gpu, step_time_s, memory_bytes, activity, doubts in rows
+        for gpu, step_time_s, memory_bytes, activity, doubts, notes in rows
+    ]
+
+
+def _token_notes(question: Question, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    """Return what is to be said of the tokens that a language model writes on each of *gpus*; else nothing."""
+    answer, there = question.answer, question.on(gpus)
+    if answer is None:
+        return [()] * len(gpus)
+    cache = f"Keys and values take {answer.cached_bytes / KIB:.0f} KiB for each token of the batch."
+    rows = zip(gpus, there.first_token_s.tolist(), there.timing.step_s.tolist(), strict=True)
+    later = [(gpu, first_s, (whole_s - first_s) / max(answer.token_count, 1)) for gpu, first_s, whole_s in rows]
+    return [
+        (f"On {gpu.name} the first token takes {seconds(first_s)}, each further one {seconds(next_s)}.", cache)
+        for gpu, first_s, next_s in later
     ]

@@ -23,15 +23,16 @@ from gpusage.predictors.activity_features import Work, work_of
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.autocast import widened
+from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
+from gpusage.predictors.generation import Answer, answer_of
 from gpusage.predictors.host import fed_share
 from gpusage.predictors.identity import Newest
 from gpusage.predictors.kernels import Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
-from gpusage.predictors.manner.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.memory import tensor_bytes, with_context
+from gpusage.predictors.memory import answer_bytes, tensor_bytes, with_context
 from gpusage.predictors.residual import COUNT
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
@@ -55,6 +56,7 @@ class OnGpus:
     Attributes:
         gpus: Which they are.
         kernels: Of the workload, as are *work* and *graph*.
+        prompt_kernels: Those until the first token of an answer.
     """
 
     def __init__(self, question: Question, gpus: Sequence[Gpu]) -> None:
@@ -62,6 +64,7 @@ class OnGpus:
         self.graph = question.graph
         self.workload = question.workload
         self.kernels = question.kernels
+        self.prompt_kernels = question.prompt_kernels if question.answer else question.kernels
         self.work = question.work
         self.efficiency = question.efficiency
         self.pretrained = question.pretrained
@@ -70,6 +73,11 @@ class OnGpus:
     def timing(self) -> Timing:
         """Seconds of one step, and what they are made of."""
         return timing_with(self.efficiency, self.kernels, self.gpus, self.workload.precision)
+
+    @lazy
+    def first_token_s(self) -> FloatArray:
+        """Seconds until the first token of an answer."""
+        return timing_with(self.efficiency, self.prompt_kernels, self.gpus, self.workload.precision).step_s
 
     @lazy
     def kernels_s(self) -> FloatArray:
@@ -120,12 +128,25 @@ class Question:
         """How much of its peak each class of operator reaches."""
         return efficiency_of(self.pretrained.step_time)
 
-    @lazy
+    @property
     def lowering(self) -> Lowering:
-        """The work of each kind of node; no GPU changes it."""
-        is_wide = FLOAT_BYTES[self.workload.precision] == WIDE_BYTES
+        """The work of each kind of node; of an answer, in the pass over the prompt."""
+        return self.answer.prompt if self.answer else self._whole
+
+    @lazy
+    def _whole(self) -> Lowering:
+        """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
+        is_wide = FLOAT_BYTES[self.workload.precision] == WIDE_BYTES or self.workload.generate is not None
         structure = self._structures.plain if is_wide else self._structures.widened
         return lower(self.graph, structure, self.workload)
+
+    @lazy
+    def answer(self) -> Answer | None:
+        """What a language model takes to write; none where the workload is a plain pass."""
+        generation, run = self.workload.generate, self.workload
+        if generation is None:
+            return None
+        return answer_of(self.graph, self._whole, generation, run.batch_size, FLOAT_BYTES[run.precision])
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:
@@ -135,16 +156,24 @@ class Question:
     @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
-        return kernels_of(self.lowering, self.workload, self.checkpoints)
+        kernels = kernels_of(self.lowering, self.workload, self.checkpoints)
+        return self.answer.kernels(kernels, kernels_of(self.answer.token, self.workload)) if self.answer else kernels
+
+    @lazy
+    def prompt_kernels(self) -> Kernels:
+        """The kernels of the pass over the prompt."""
+        return kernels_of(self.lowering, self.workload)
 
     @lazy
     def work(self) -> Work:
         """The features of the activity that are the same on every GPU."""
-        return work_of(self.graph, self.lowering, self.workload.batch_size)
+        return work_of(self.graph, self.lowering, self.workload.batch_size, self.answer)
 
     @lazy
     def tensor_bytes(self) -> MemoryInterval:
         """Peak bytes beside the CUDA context."""
+        if self.answer:
+            return answer_bytes(self.graph, self.answer, self.workload)
         return tensor_bytes(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
 
     @lazy

@@ -27,7 +27,7 @@ from gpusage_hooks.types.rules import (
     SloRules,
 )
 from gpusage_hooks.types.usage import Division, GpuReading, Granted, Outcome, Usage
-from gpusage_hooks.types.workloads import Alone, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+from gpusage_hooks.types.workloads import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
 
 __all__ = [
     "STAGES",
@@ -45,6 +45,7 @@ __all__ = [
     "Division",
     "ElementType",
     "Figure",
+    "Generation",
     "GenerationRules",
     "Gpu",
     "GpuNeed",

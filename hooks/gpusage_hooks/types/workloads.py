@@ -34,15 +34,29 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """How a language model answers: tokens of the prompt that it reads, and tokens that it writes, both at least 1."""
+
+    prompt_tokens: int
+    new_tokens: int
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return f"{self.prompt_tokens}+{self.new_tokens}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """How a model is run, and what its user accepts and knows.
 
-    A step is one forward pass of ``batch_size`` samples and, in training, one backward pass.
+    A step is one forward pass of ``batch_size`` samples and, in training, one backward pass; where the model
+    generates, one whole answer to each of them.
 
     Attributes:
         accumulate: Training: steps whose gradients are added up for one update of the weights.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1; the others are frozen.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
+        generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
@@ -60,6 +74,7 @@ class Workload:
     accumulate: int = 1
     trainable: float = 1.0
     checkpointing: bool = False
+    generate: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

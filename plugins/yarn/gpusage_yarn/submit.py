@@ -51,6 +51,7 @@ RUN_OPTIONS = (
     "accumulate",
     "trainable",
     "checkpointing",
+    "generate",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

@@ -143,6 +143,11 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=64'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("trainable=2", "must be a share of the parameters, above 0 and at most 1; got '2'. Write 'trainable=0.02'."),
+        (
+            "mode=infer,generate=512",
+            "must be tokens of the prompt and new tokens; got '512'.",
+        ),
+        ("generate=512+128", "belongs to an inference job; got '512+128'. Add 'mode=infer' or remove 'generate'."),
         ("checkpointing=yes", "Key 'checkpointing' must be one of on, off; got 'yes'. Write 'checkpointing=on'."),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),

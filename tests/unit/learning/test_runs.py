@@ -9,7 +9,7 @@ import pytest
 from gpusage.learning.identity import family, manner_of
 from gpusage.learning.profile_rows import profile_row
 from gpusage.learning.runs import run_of
-from gpusage_hooks.types import Granted, Usage, Workload
+from gpusage_hooks.types import Generation, Granted, Usage, Workload
 from records import RECORD
 from runs import V100, WHO
 
@@ -108,3 +108,6 @@ def test_training_with_frozen_weights_is_another_manner_and_no_row_for_predictor
     )
     assert profile_row(USAGE, replace(DECIDED, workload=plain), 60) is not None
     assert profile_row(USAGE, replace(DECIDED, workload=replace(plain, trainable=0.02)), 60) is None
+    writing = replace(plain, mode="infer", generate=Generation(prompt_tokens=512, new_tokens=128))
+    assert manner_of(writing) == "infer,8,fp32,momentum,generate=512+128"
+    assert profile_row(USAGE, replace(DECIDED, workload=writing), 60) is None

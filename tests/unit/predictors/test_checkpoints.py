@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.checkpoints import checkpoints_of
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.liveness import step_walk
-from gpusage.predictors.manner.checkpoints import checkpoints_of
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question, question_of
@@ -21,7 +21,7 @@ from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from graphs import chain, convolution_graph, node, stack
 
-MODELS = Path(__file__).parents[4] / "examples" / "models"
+MODELS = Path(__file__).parents[3] / "examples" / "models"
 A100 = builtin_catalogue().find("a100")
 PLAIN = Workload(batch_size=2, optimizer="adam")
 CHECKPOINTS = Workload(batch_size=2, optimizer="adam", checkpointing=True)

@@ -1,1 +1,0 @@
-"""What a model's manner of running changes: activation checkpoints, generated tokens."""
