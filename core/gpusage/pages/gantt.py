@@ -56,7 +56,8 @@ def _placed(bars: Sequence[Bar], heights: Mapping[str, int]) -> Iterator[tuple[B
 def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) -> str:
     left, right = _x(bar.start_s, end_s), _x(bar.end_s, end_s)
     width = max(right - left, 0.5)
-    words = f"{bar.label}: {bar.start_s / HOUR_S:.2f} h to {bar.end_s / HOUR_S:.2f} h, {len(lines)} GPUs"
+    gpus = "1 GPU" if len(lines) == 1 else f"{len(lines)} GPUs"
+    words = f"{bar.label}: {bar.start_s / HOUR_S:.2f} h to {bar.end_s / HOUR_S:.2f} h, {gpus}"
     boxes = "".join(
         f"<rect x='{left:.1f}' y='{top + line * LINE:.1f}' width='{width:.1f}' height='{LINE - 2:.0f}' "
         f"fill='{colour}'/>"

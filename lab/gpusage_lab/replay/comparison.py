@@ -14,6 +14,7 @@ from gpusage_lab.simulator.result import Result
 STATES = ("off", "on")
 AGREEMENT = 0.10
 MINUTE_S = 60.0
+LATE = "simulated with late starts"
 COLUMNS = ("state", "makespan min", "JCT min", "utilization %", "out of memory", "GPU hours")
 
 
@@ -157,11 +158,21 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
     parts = _means(repetitions)
     for figure, words in (("makespan_s", "makespan"), ("jct_s", "mean JCT")):
         gains = ", ".join(f"{100 * gain(of, figure):.1f} % {name}" for name, of in parts.items())
+        yield f"{words} shorter with gpusage: {gains}"
         far = apart(parts["real"], parts["simulated"], figure)
         verdict = "met" if abs(far) <= AGREEMENT else "missed"
-        yield f"{words} shorter with gpusage: {gains}; the ratios are {100 * far:+.1f} % apart (goal 10: {verdict})"
+        yield f"{words}, with over without: real {100 * far:+.1f} % from simulated (goal 10: {verdict})"
+        yield f"the same of single repetitions: {_each(repetitions, 'simulated', figure)}"
+        late = apart(parts["real"], parts[LATE], figure)
+        single = _each(repetitions, "simulated_late", figure)
+        yield f"the same where starts are as late in the simulator: {100 * late:+.1f} %; single repetitions: {single}"
     for state in STATES:
         yield f"gpusage {state}: {', '.join(_delay_words([each.delays[state] for each in repetitions]))}"
+
+
+def _each(repetitions: Sequence[Repetition], key: str, figure: str) -> str:
+    """Return how far each repetition's ratio is from the simulated one."""
+    return ", ".join(f"{100 * apart(one.real, getattr(one, key), figure):+.0f} %" for one in repetitions)
 
 
 def document(repetitions: Sequence[Repetition]) -> dict[str, object]:
@@ -179,7 +190,7 @@ def _means(repetitions: Sequence[Repetition]) -> Mapping[str, Mapping[str, Outco
     return {
         "real": mean([each.real for each in repetitions]),
         "simulated": mean([each.simulated for each in repetitions]),
-        "simulated with late starts": mean([each.simulated_late for each in repetitions]),
+        LATE: mean([each.simulated_late for each in repetitions]),
     }
 
 

@@ -70,8 +70,10 @@ def test_the_table_says_whether_both_agree() -> None:
     table = comparison.table([repetition(), repetition()], "title")
     assert len(table.rows) == 6
     assert "30.0 % real, 40.0 % simulated" in table.notes[0]
-    assert "+16.7 % apart (goal 10: missed)" in table.notes[0]
-    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in table.notes[2]
+    assert "real +16.7 % from simulated (goal 10: missed)" in table.notes[1]
+    assert "+17 %, +17 %" in table.notes[2]
+    assert "+0.0 %; single repetitions: +0 %, +0 %" in table.notes[3]
+    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in table.notes[8]
 
 
 def test_the_document_is_json_with_every_stay() -> None:
