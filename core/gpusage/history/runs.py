@@ -3,7 +3,8 @@
 Invariants:
 
 1. What was not looked at for long enough, or beside others, is ``None``, never a guess.
-2. Utilization counts on whole GPUs only: what a share makes of it takes nothing away from what led to the share.
+2. Utilization counts on whole GPUs only: what a share makes of it takes nothing away from what led to the share. A job
+   that is busier on its share than what was told of it allows has changed, and may be as busy as can be.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpusage.hindsight import LEAST_UTILIZATION, SOUND, is_beside_others
-from gpusage_hooks.types import DecisionRecord, JobIdentity, Usage
+from gpusage_hooks.types import DecisionRecord, JobIdentity, Known, Usage
 
+WHOLE_PERCENT = 100
 LACKING_MARGIN = 1.25
 """How much more than what it died of a job is taken to need."""
 
@@ -26,7 +28,8 @@ class PastRun:
         gpu: By its name of the catalogue.
         started_at_s: Seconds since 1970.
         ended_at_s: Only from then on it is known.
-        utilization: NVML's over the busiest minute, alone on the whole GPU, 0 to 1.
+        utilization: NVML's over the busiest minute, alone on the whole GPU, 0 to 1; 1 where a share showed that the job
+            has changed.
         memory_bytes: Its peak.
     """
 
@@ -55,16 +58,22 @@ def past_run(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Pa
         gpu=usage.gpu,
         started_at_s=usage.started_at_s,
         ended_at_s=usage.ended_at_s,
-        utilization=None if lacked else _utilization(usage),
+        utilization=None if lacked else _utilization(usage, record),
         memory_bytes=_memory_bytes(usage, lacked=lacked),
     )
     return run if run.utilization or run.memory_bytes else None
 
 
-def _utilization(usage: Usage) -> float | None:
-    if usage.peak_utilization is None or usage.granted.division != "whole" or is_beside_others(usage):
+def _utilization(usage: Usage, record: DecisionRecord) -> float | None:
+    peak, division = usage.peak_utilization, usage.granted.division
+    if peak is None or division == "slice" or is_beside_others(usage):
         return None
-    return min(max(usage.peak_utilization, LEAST_UTILIZATION), 1.0)
+    if division == "whole":
+        return min(max(peak, LEAST_UTILIZATION), 1.0)
+    percent = usage.granted.thread_percent or usage.granted.share_percent
+    told = record.told.get(usage.gpu, Known()).gpu_utilization
+    # On a share the GPU's own time is at most as many times as long as the share has fewer SMs.
+    return 1.0 if told is not None and peak * percent / WHOLE_PERCENT > told.interval.high else None
 
 
 def _memory_bytes(usage: Usage, *, lacked: bool) -> float | None:

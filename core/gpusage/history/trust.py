@@ -83,7 +83,7 @@ def held(told: Known, usage: Usage, utilization: float | None) -> bool | None:
     Args:
         told: Of the job alone on the GPU that it then had.
         usage: What the run did.
-        utilization: Its busiest minute, alone on the whole GPU; ``None`` where that was not seen.
+        utilization: As in `PastRun`; ``None`` where nothing tells of it.
     """
     lacked = usage.outcome == "out_of_memory"
     seen = [

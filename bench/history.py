@@ -1,0 +1,356 @@
+"""What a site's history tells of jobs that name no model, and what that gains: simulated months.
+
+Forty users have one to six scripts each, which come again 4 to 60 times in 90 days; one script in five is one of ten
+that go round, with which each user's jobs are up to 40 % more or less busy than another's. One run in ten is an interactive
+one without a script, as busy as any job. How busy a job keeps a whole GPU in its busiest minute, and its memory, are
+Lucid's of 66 measured jobs (``--data``), or else drawn evenly. Six in ten scripts do the same each time but for 4 %; a
+quarter are sweeps, whose runs differ by 30 %; the others are twice as busy after half of the time. How much longer a
+share makes the GPU's own time is drawn: from 60 to 100 % of what its fewer SMs could make of it.
+
+Every decision is gpusaged's own, with ``history = "enforce"``; the history is fitted anew each day. The first table is
+what `gpusage train --history` prints at the end. In ``--attack``, one user submits 5,000 idle jobs of another's script.
+
+Example: python bench/history.py --data ../shared/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import exp
+from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.history.evaluation import Trueness, evaluated
+from gpusage.history.fitting import Replay, fit
+from gpusage.history.history import Find, History
+from gpusage.history.needs import SHARPNESS
+from gpusage.history.reading import checked_runs, past_runs
+from gpusage.history.runs import PastRun
+from gpusage.history.trust import Checked, trust_of
+from gpusage.learning.learned import Learned
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    DecisionRecord,
+    GpuPool,
+    GpuRequest,
+    Granted,
+    Job,
+    JobIdentity,
+    Rendered,
+    Submission,
+    Submitter,
+    Usage,
+)
+from gpusage_hooks.units import MIB, percent
+from gpusage_lab.measurements.tables import DataFolder
+
+DAYS, DAY_S = 90, 86_400.0
+USERS, SCRIPTS, TIMES = 40, (1, 6), (4, 60)
+SAME, SWEEP = 0.6, 0.85
+"""Shares of the scripts: those that do the same each time; with the sweeps."""
+ERROR, SWEEP_ERROR = 0.04, 0.3
+"""Standard deviations of a run's logarithm."""
+INTERACTIVE = 0.1
+GROWTH = (0.6, 1.0)
+ALONE = 0.5
+"""The part of the runs on a share that have the GPU for themselves."""
+EXPECTED, WORST = 1.25, 1.5
+"""The site's limits of a slowdown."""
+ATTACKS = 5000
+TEMPLATES, FROM_TEMPLATE, TEMPLATE_ERROR = 10, 0.2, 0.2
+WHOLE = 100
+console = Console(highlight=False, width=max(Console().width, 120))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One run of a job, with what it does."""
+
+    at_s: float
+    identity: JobIdentity
+    utilization: float
+    memory_bytes: float
+    whole_s: float
+    growth: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the runs of a site; GPU time in seconds of a whole GPU."""
+
+    runs: int = 0
+    earned_day: int | None = None
+    after: int = 0
+    shared: int = 0
+    kept: int = 0
+    broken: int = 0
+    starved: int = 0
+    whole_s: float = 0.0
+    used_s: float = 0.0
+    past: list[PastRun] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
+
+
+def arrivals_of(seed: int, solo: Sequence[tuple[float, float]], *, attack: bool) -> list[Arrival]:
+    """Return a site's runs, in time, drawn from *solo*: utilizations and bytes."""
+    chance = random.Random(seed)  # noqa: S311 - the same each time
+    runs = []
+    templates = [(f"t{number:015d}", chance.choice(solo)) for number in range(TEMPLATES)]
+    for user in range(USERS):
+        for number in range(chance.randint(*SCRIPTS)):
+            script, (busy, held_bytes) = f"{user * 10 + number:016d}", chance.choice(solo)
+            if chance.random() < FROM_TEMPLATE:
+                script, (busy, held_bytes) = chance.choice(templates)
+                busy *= exp(chance.gauss(0, TEMPLATE_ERROR))
+            runs += _of_script(chance, solo, (str(user), script), (min(busy, 1.0), held_bytes))
+    if attack:
+        runs += [replace(chance.choice(runs), at_s=chance.uniform(0, DAYS * DAY_S)) for _ in range(ATTACKS)]
+        idle = [
+            replace(run, identity=replace(run.identity, user="666"), utilization=0.02, memory_bytes=300 * MIB)
+            for run in runs[-ATTACKS:]
+        ]
+        runs[-ATTACKS:] = idle
+    return sorted(runs, key=lambda run: run.at_s)
+
+
+def _of_script(
+    chance: random.Random, solo: Sequence[tuple[float, float]], owner: tuple[str, str], does: tuple[float, float]
+) -> list[Arrival]:
+    (user, script), (utilization, memory_bytes) = owner, does
+    kind, growth, whole_s = chance.random(), chance.uniform(*GROWTH), 3600 * chance.lognormvariate(0, 1)
+    error = SWEEP_ERROR if SAME <= kind < SWEEP else ERROR
+    who = JobIdentity(user=user, account=f"lab{int(user) % 5}", job_name=f"job{script}", script_digest=script)
+    runs = []
+    for _ in range(chance.randint(*TIMES)):
+        at_s = chance.uniform(0, DAYS * DAY_S)
+        identity, (busy, held_bytes) = who, (utilization, memory_bytes)
+        if chance.random() < INTERACTIVE:
+            identity, (busy, held_bytes) = replace(who, job_name="bash", script_digest=""), chance.choice(solo)
+        elif kind >= SWEEP and at_s > DAYS * DAY_S / 2:
+            busy *= 2
+        runs.append(
+            Arrival(
+                at_s=at_s,
+                identity=identity,
+                utilization=min(busy * exp(chance.gauss(0, error)), 1.0),
+                memory_bytes=held_bytes * exp(chance.gauss(0, error / 2)),
+                whole_s=whole_s,
+                growth=growth,
+            )
+        )
+    return runs
+
+
+class Site:
+    """A site with one GPU type that decides by history.
+
+    Args:
+        advisor: Has no history yet.
+        gpu: The type, by its name.
+    """
+
+    def __init__(self, advisor: Advisor, gpu: str) -> None:
+        self._advisor, self._gpu = advisor, advisor.catalogue.find(gpu)
+        pool = GpuPool(gpu=self._gpu.name, site_type="gpu", gpu_count=64, free_gpu_count=8, mps_per_gpu=WHOLE)
+        self._cluster = Cluster(manager="slurm", version="24.11", pools=(pool,))
+        self._find: Find = cache(advisor.catalogue.find)
+
+    def quarter(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """Return what becomes of *arrivals*; history is learned from and judged once a day."""
+        outcome, replay, chance = Outcome(), Replay(self._find), random.Random(0)  # noqa: S311
+        going: list[tuple[float, int, PastRun, Checked | None]] = []
+        today, advisor = -1, self._advisor
+        for number, arrival in enumerate(arrivals):
+            if int(arrival.at_s / DAY_S) > today:
+                today = int(arrival.at_s / DAY_S)
+                advisor = self._morning(replay, going, outcome, today)
+            run, checked = self._run(advisor, arrival, outcome, chance)
+            heapq.heappush(going, (run.ended_at_s, number, run, checked))
+        return outcome
+
+    def _morning(
+        self,
+        replay: Replay,
+        going: list[tuple[float, int, PastRun, Checked | None]],
+        outcome: Outcome,
+        today: int,
+    ) -> Advisor:
+        while going and going[0][0] <= today * DAY_S:
+            _, _, run, checked = heapq.heappop(going)
+            replay.learn(run)
+            outcome.past.append(run)
+            outcome.checked += [checked] if checked else []
+        history = msgspec.json.decode(msgspec.json.encode(replay.history(0.0)), type=History)  # as the file has it
+        trust = trust_of(outcome.checked)
+        if outcome.earned_day is None and any(not trust.why_not(user) for user in trust.users):
+            outcome.earned_day = today
+        return replace(self._advisor, learned=Learned(history=history, trust=trust))
+
+    def _run(
+        self, advisor: Advisor, arrival: Arrival, outcome: Outcome, chance: random.Random
+    ) -> tuple[PastRun, Checked | None]:
+        who = arrival.identity
+        fields = {
+            "user": who.user,
+            "account": who.account,
+            "job_name": who.job_name,
+            "script_digest": who.script_digest,
+        }
+        job = Job(
+            submission=Submission(manager="slurm"),
+            request=GpuRequest(gpu_count=1, cpu_count=8),
+            request_text="gres/gpu:1",
+            submitter=Submitter(fields=MappingProxyType(fields)),
+        )
+        decision, told = advisor.asked_by(job.submitter).decide_by_history(job, self._cluster)
+        trusted = not advisor.learned.trust.why_not(who.user)
+        share = decision.request.mps_thread_percent if decision.code is Code.REWRITE and trusted else None
+        size, cap_bytes = share or WHOLE, decision.request.memory_cap_bytes if share else None
+        starved = cap_bytes is not None and arrival.memory_bytes > cap_bytes
+        slowdown = _slowdown(arrival, size) * (chance.uniform(1.0, 1.1) if share else 1.0)
+        _count(outcome, arrival, size, slowdown, starved=starved)
+        granted = (
+            Granted(division="percentage", share_percent=size, memory_limit_bytes=cap_bytes) if share else Granted()
+        )
+        took_s = arrival.whole_s * slowdown
+        usage = Usage(
+            number="",
+            manager="slurm",
+            job_id="",
+            user=who.user,
+            gpu=self._gpu.name,
+            granted=granted,
+            outcome="out_of_memory" if starved else "completed",
+            started_at_s=arrival.at_s,
+            ended_at_s=arrival.at_s + took_s,
+            sampled_s=took_s,
+            alone_s=took_s if not share or chance.random() < ALONE else 0.0,
+            peak_utilization=min(arrival.utilization * _growth(arrival, size) / _slowdown(arrival, size), 1.0),
+            memory_bytes=min(int(arrival.memory_bytes), cap_bytes or int(arrival.memory_bytes)),
+        )
+        record = DecisionRecord(
+            decided_at_s=arrival.at_s,
+            manager="slurm",
+            origin="",
+            mode="enforce",
+            decision=decision,
+            rendered=Rendered(before="", after="", fields={}),
+            identity=who,
+            told=told,
+        )
+        observation = Observation(usage=usage, decision=record)
+        return next(past_runs([observation], 0.0, self._find)), next(checked_runs([observation], 0.0), None)
+
+
+def _growth(arrival: Arrival, size: int) -> float:
+    return 1 + (WHOLE / size - 1) * arrival.growth
+
+
+def _slowdown(arrival: Arrival, size: int) -> float:
+    """Return how many times as long a run takes on *size* % of the GPU, alone."""
+    busy = arrival.utilization * _growth(arrival, size)
+    return float((busy**SHARPNESS + 1 - arrival.utilization**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def _count(outcome: Outcome, arrival: Arrival, size: int, slowdown: float, *, starved: bool) -> None:
+    """Count a run; one that starves on a share runs once more, on a whole GPU."""
+    shared = size < WHOLE
+    outcome.runs += 1
+    outcome.after += outcome.earned_day is not None
+    outcome.shared += shared
+    outcome.kept += shared and slowdown <= EXPECTED and not starved
+    outcome.broken += shared and slowdown > WORST
+    outcome.starved += starved
+    outcome.whole_s += arrival.whole_s
+    outcome.used_s += arrival.whole_s * (slowdown * size / WHOLE + starved)
+
+
+def main() -> None:
+    """Print what history tells, and what it gains."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the public measurements, for Lucid's jobs")
+    parser.add_argument("--gpu", default="a100-sxm4-40gb", help="the site's one GPU type (default a100-sxm4-40gb)")
+    parser.add_argument("--seeds", type=int, default=3, help="populations of jobs (default 3)")
+    parser.add_argument("--attack", action="store_true", help="with 5,000 idle jobs of one user")
+    options = parser.parse_args()
+    chance = random.Random(0)  # noqa: S311
+    solo = (
+        lucid(options.data)
+        if options.data
+        else [(chance.uniform(0.1, 1), chance.uniform(1, 20) * 2**30) for _ in range(66)]
+    )
+    advisor = make_advisor()
+    outcomes = [
+        Site(advisor, options.gpu).quarter(arrivals_of(seed, solo, attack=options.attack))
+        for seed in range(options.seeds)
+    ]
+    find = cache(advisor.catalogue.find)
+    show_trueness([true_of(outcome.past, find) for outcome in outcomes])
+    for seed, outcome in enumerate(outcomes):
+        show(seed, outcome)
+
+
+def true_of(runs: Sequence[PastRun], find: Find) -> list[Trueness]:
+    """Return what `gpusage train --history` prints of *runs*."""
+    history, checks = fit(runs, find, 0.0)
+    return evaluated(checks, history, find)
+
+
+def lucid(folder: Path) -> list[tuple[float, float]]:
+    """Return utilization and memory of Lucid's jobs alone on a GPU."""
+    table = DataFolder(folder).read("lucid_solo.csv")
+    pairs = zip(table["gpu_util_pct"], table["gmem_MiB"], strict=True)
+    return [(float(busy) / 100, float(mib) * MIB) for busy, mib in pairs if busy > 0]
+
+
+def show_trueness(sites: Sequence[Sequence[Trueness]]) -> None:
+    """Show the means over *sites* of what `gpusage train --history` prints."""
+    rows = defaultdict(list)
+    for site in sites:
+        for row in site:
+            rows[row.split, row.quantity, row.predictor].append(row)
+    table = Table("tested by", "quantity", "told by", "told", "below its end", "inside", "error", "symmetric accuracy")
+    for key, each in rows.items():
+        told = fmean(row.told / row.runs for row in each)
+        ends = [
+            [getattr(row, end) / row.told for row in each if getattr(row, end) is not None and row.told]
+            for end in ("below", "inside")
+        ]
+        figures = [[getattr(row, name) for row in each if row.told] for name in ("error", "symmetric_accuracy")]
+        table.add_row(
+            *key, percent(told), *(f"{100 * fmean(part):.1f} %" if part else "-" for part in (*ends, *figures))
+        )
+    console.print(table)
+
+
+def show(seed: int, outcome: Outcome) -> None:
+    """Show what became of one site's runs."""
+    parts = [outcome.kept, outcome.broken, outcome.starved]
+    kept, broken, starved = (f"{100 * part / max(outcome.shared, 1):.1f} %" for part in parts)
+    trust = trust_of(outcome.checked)
+    others = [each.held for each in outcome.checked if each.user != "666"]
+    console.print(
+        f"site {seed}: {outcome.runs} runs; earned on day {outcome.earned_day}, held {percent(trust.site.share)}"
+        f" (all others' runs {100 * fmean(others):.1f} %); {outcome.shared} runs on a share"
+        f" ({percent(outcome.shared / max(outcome.after, 1))} of those after), GPU time saved"
+        f" {100 * (1 - outcome.used_s / outcome.whole_s):.1f} %; of the shares at most 25 % slower {kept},"
+        f" more than 50 % {broken}, starved {starved}"
+    )
+
+
+if __name__ == "__main__":
+    main()
