@@ -1,11 +1,11 @@
 """What a site's history tells of jobs that name no model, and what that gains: simulated months.
 
 Forty users have one to six scripts each, which come again 4 to 60 times in 90 days; one script in five is one of ten
-that go round, with which each user's jobs are up to 40 % more or less busy than another's. One run in ten is an interactive
-one without a script, as busy as any job. How busy a job keeps a whole GPU in its busiest minute, and its memory, are
-Lucid's of 66 measured jobs (``--data``), or else drawn evenly. Six in ten scripts do the same each time but for 4 %; a
-quarter are sweeps, whose runs differ by 30 %; the others are twice as busy after half of the time. How much longer a
-share makes the GPU's own time is drawn: from 60 to 100 % of what its fewer SMs could make of it.
+that go round, with which each user's jobs are up to 40 % more or less busy than another's. One run in ten is an
+interactive one without a script, as busy as any job. How busy a job keeps a whole GPU in its busiest minute, and its
+memory, are Lucid's of 66 measured jobs (``--data``), or else drawn evenly. Six in ten scripts do the same each time but
+for 4 %; a quarter are sweeps, whose runs differ by 30 %; the others are twice as busy after half of the time. How much
+longer a share makes the GPU's own time is drawn: from 60 to 100 % of what its fewer SMs could make of it.
 
 Every decision is gpusaged's own, with ``history = "enforce"``; the history is fitted anew each day. The first table is
 what `gpusage train --history` prints at the end. In ``--attack``, one user submits 5,000 idle jobs of another's script.

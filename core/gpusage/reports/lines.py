@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpusage.history.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.kept import RULE, Promises
 from gpusage.reports.report import Report
@@ -20,6 +21,10 @@ TRUE_RULE = (
     "be inside their interval."
 )
 USED_RULE = "Used is the time with a kernel running, of what was booked; where others were on the GPU, nobody can tell."
+UNNAMED_RULE = (
+    f"Held: the run stayed below the upper ends of all that its history had told. History decides from "
+    f"{LEAST_CHECKED} checked runs on, of which {percent(LEAST_HELD)} held, and {LEAST_OWN} of the job's own user."
+)
 NO_RUN = "No run was observed: no node sampled one that ended in this time."
 
 
@@ -44,6 +49,8 @@ def sections(report: Report) -> Iterator[Section]:
     yield _decisions(report)
     if report.reasons:
         yield _reasons(report)
+    if report.unnamed.jobs or report.unnamed.checked:
+        yield _unnamed(report)
     if not report.run_count:
         yield Section(title="GPU hours", notes=(NO_RUN,))
         return
@@ -74,6 +81,14 @@ def _decisions(report: Report) -> Section:
 def _reasons(report: Report) -> Section:
     rows = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
     return Section(title="First reasons, most frequent first", columns=("reason", "decision", "jobs"), rows=rows)
+
+
+def _unnamed(report: Report) -> Section:
+    each = report.unnamed
+    row = (f"{each.jobs:,}", f"{each.told:,}", f"{each.shares:,}", f"{each.withheld:,}", f"{each.checked:,}")
+    columns = ("jobs", "told by history", "shares given", "shares only recorded", "runs checked", "held")
+    rows = [(*row, part(each.held, each.checked))]
+    return Section(title="Jobs that name no model", columns=columns, rows=rows, notes=(UNNAMED_RULE,))
 
 
 def _hours(report: Report) -> Section:

@@ -11,6 +11,7 @@ from gpusage.hindsight import LEAST_S, own_utilization
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.kept import Promises, promises
 from gpusage.reports.trueness import Trueness, trueness
+from gpusage.reports.unnamed import UnnamedTally, unnamed
 from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
@@ -75,6 +76,7 @@ class Report:
         money: Of the GPU types that have a price; ``None`` where none has.
         promises_given: To jobs that had a share.
         promises_withheld: To jobs that would have had one in mode ``enforce``.
+        unnamed: What became of jobs that name no model.
     """
 
     since_s: float
@@ -92,6 +94,7 @@ class Report:
     trueness: tuple[Trueness, ...]
     promises_given: Promises
     promises_withheld: Promises
+    unnamed: UnnamedTally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,7 @@ def report_of(
         trueness=trueness(observations, least_s),
         promises_given=given,
         promises_withheld=withheld,
+        unnamed=unnamed(records, observations),
     )
 
 
