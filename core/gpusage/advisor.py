@@ -132,7 +132,7 @@ class Advisor(Predictor):
         if case is None:
             return _kept(job, *said_of(told), *request.obstacles), told
         decision = self._through_policies(case, BY_HISTORY)
-        return replace(decision, reasons=(*said_of(told), *decision.reasons)), told
+        return replace(decision, reasons=(*said_of(told), *decision.reasons), step_times_s={}), told
 
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
         """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.

@@ -70,19 +70,21 @@ def case_of(
     Args:
         job: It names no model.
         cluster: As the job sees it.
-        gpus: The catalogue's rows of its pools.
-        told: By the names of *gpus*.
+        gpus: The catalogue's rows, by the names that pools have.
+        told: By the names of these rows.
         rules: The site's.
     """
     places = []
     for pool in cluster.pools:
         if pool.gpu is None:
             continue
-        need = need_of(told.get(pool.gpu, Known()), gpus[pool.gpu])
+        gpu = gpus[pool.gpu]
+        known = told.get(gpu.name, Known())
+        need = need_of(known, gpu)
         if need is None:
             return None
         shares = prices_of(need, priced_percents(rules.sharing))
-        places.append(Place(pool=pool, gpu=gpus[pool.gpu], need=need, shares=shares, known=told[pool.gpu]))
+        places.append(Place(pool=pool, gpu=gpu, need=need, shares=shares, known=known))
     bound = replace(rules, sharing=replace(rules.sharing, bind="never"))
     return Case(request=job.request, workload=Workload(), places=tuple(places), cluster=cluster, rules=bound)
 
