@@ -29,6 +29,7 @@ from typing import Literal, get_args
 from rich.console import Console
 from rich.table import Table
 
+from example_runs import RUNS
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.devices.shares import shares_of
 from gpusage.learning.lessons import learn
@@ -45,7 +46,6 @@ from gpusage_hooks.types import (
     GpuRequest,
     Granted,
     Job,
-    Mode,
     ModelGraph,
     ModelRequest,
     Submission,
@@ -56,14 +56,6 @@ from gpusage_hooks.types import (
 from gpusage_lab.measurements.tables import DataFolder
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
-RUNS: tuple[tuple[Mode, int], ...] = (
-    ("infer", 1),
-    ("infer", 8),
-    ("infer", 32),
-    ("train", 8),
-    ("train", 32),
-    ("train", 64),
-)
 DAYS, DAY_S = 90, 86_400.0
 USERS = 8
 TIMES = (4, 60)

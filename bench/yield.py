@@ -21,13 +21,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from example_runs import RUNS
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
 from gpusage.policies.price import limits
 from gpusage.verdict import Premises
-from gpusage_hooks.types import Gpu, Mode, ModelGraph, Place, Rules, SharingRules, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Place, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
     RAPP_SIZES,
     Measured,
@@ -50,14 +51,6 @@ GOAL_KEPT = 90
 NO_GAVEL = "Gavel's pairs had no percentages: nothing bounds what a partner takes, so nothing is promised of them."
 LUCID_KEPT = 0.8
 """Of the speed alone: a step takes a quarter longer."""
-RUNS: tuple[tuple[Mode, int], ...] = (
-    ("infer", 1),
-    ("infer", 8),
-    ("infer", 32),
-    ("train", 8),
-    ("train", 32),
-    ("train", 64),
-)
 CASES = (
     ("by SM activity, as before", SharingRules(rule="activity"), "", None),
     ("by SM activity, utilization=60", SharingRules(rule="activity"), ",utilization=60", None),

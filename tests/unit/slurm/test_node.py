@@ -336,6 +336,8 @@ def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
         "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60",
     ]
     assert node.run("task_prolog.sh", 7, **environment) == (known if ours else [])
+    assert node.run("task_prolog.sh", 7, **environment, SLURM_STEP_ID="-5") == (known if ours else [])
+    assert node.run("task_prolog.sh", 7, **environment, SLURM_STEP_ID="0") == []  # the script hands it on: nobody asks
 
 
 def test_where_a_job_of_ours_holds_no_share_its_cap_is_taken_away(node: Node) -> None:

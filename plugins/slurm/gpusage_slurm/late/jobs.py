@@ -160,12 +160,17 @@ def _is_unnamed(row: Row) -> bool:
 def _commented() -> Iterator[str]:
     """Yield the jobs whose comment seems to name a model; a user may write a line here that passes for another job."""
     for row in rows("--states=PENDING,RUNNING", columns=(("JobArrayID", 64), ("Comment", 1100))):
-        try:
-            wish = parse_comment(row["Comment"])
-        except RequestError:
-            continue
-        if wish is not None and wish.enabled:
+        if names_a_model(row["Comment"]):
             yield row["JobArrayID"]
+
+
+def names_a_model(comment: str) -> bool:
+    """Tell whether there is a model to read; what is malformed is for gpusaged to refuse."""
+    try:
+        wish = parse_comment(comment)
+    except RequestError:
+        return False
+    return wish is not None and wish.enabled
 
 
 def _printed(which: str, column: str) -> str:

@@ -20,12 +20,11 @@ from typing import Literal
 
 from gpusage.mark import parse_mark
 from gpusage.service import client
-from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.turning_back import job_name
 from gpusage_slurm.late.change import changes
-from gpusage_slurm.late.jobs import LateJob, late_job_ids, look_at
+from gpusage_slurm.late.jobs import LateJob, late_job_ids, look_at, names_a_model
 from gpusage_slurm.late.reading import may_read_for, read_card
 from gpusage_slurm.submission.request import MANAGER
 
@@ -89,7 +88,7 @@ class SecondLook:
 
     def _outcome(self, job: LateJob) -> tuple[Outcome, str]:
         card = ""
-        if _names_a_model(job.comment):
+        if names_a_model(job.comment):
             if not may_read_for(job.uid):
                 return "not read", f"its user has uid {job.uid}, and only root may read with the rights of others"
             card = read_card(job.comment, job.uid, job.folder)
@@ -118,12 +117,3 @@ def _looked_at(job_id: str) -> LateJob | None:
         return look_at(job_id)
     except RequestError:  # it has ended
         return None
-
-
-def _names_a_model(comment: str) -> bool:
-    """Tell whether there is a model to read; what is malformed is for gpusaged to refuse."""
-    try:
-        wish = parse_comment(comment)
-    except RequestError:
-        return False
-    return wish is not None and wish.enabled

@@ -19,8 +19,10 @@ for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD SLURM_GPUSAGE_DEADL
     [ -z "$empty" ] && echo "unset $name"
 done
 
-# A job that was decided while it waited holds a share, and nothing in its environment says so: its mark does.
-if [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+# A batch job that was decided while it waited holds a share, and nothing in its environment says so: its mark does. What
+# the mark says here reaches its steps, so that no step asks slurmctld. The batch script has no step; 26.05 calls it -5.
+case ${SLURM_STEP_ID:-} in "" | -*) is_script=yes ;; *) is_script= ;; esac
+if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
     # An array's other tasks may be shown as well. Since 26.05 the submitted line breaks the one line where it has a line break.
     words=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
         -e "/^JobId=${SLURM_JOB_ID:-} /,\$!d" -e 's/.* AdminComment=/AdminComment=/' -e '/^AdminComment=/!d' \
@@ -57,8 +59,8 @@ if [ -n "$whole" ]; then
         eval "[ -z \"\${$name:-}\" ] || echo 'unset $name'"
         unset "$name"
     done
-    case ${SLURM_RESTART_COUNT:-0}/${SLURM_STEP_ID:-} in # the batch script has no step; 26.05 calls it -5
-        [1-9]*/ | [1-9]*/-*)
+    case ${SLURM_RESTART_COUNT:-0}/$is_script in
+        [1-9]*/yes)
             echo "print gpusage: this job runs again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
             ;;
     esac
