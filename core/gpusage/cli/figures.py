@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpusage_hooks.types import Interval
 from gpusage_hooks.units import GIB, MIB
 
-_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s"), (36e3, 1 / 60, "min"), (float("inf"), 1 / 3600, "h"))
+LONG_S = 600.0
+_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (36e3, 1 / 60, "min"), (float("inf"), 1 / 3600, "h"))
 _COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
 
 
@@ -16,9 +17,19 @@ def time(figure: Interval) -> str:
 
 
 def seconds(value_s: float) -> str:
-    """Return seconds without an interval, for example ``197 ms``."""
+    """Return seconds without an interval, for example ``197 ms`` or, from ten minutes on, ``1 h 5 min``."""
+    if value_s >= LONG_S:
+        return duration(value_s)
     scale, unit = _scale(value_s)
     return f"{number(value_s * scale)} {unit}"
+
+
+def duration(time_s: float) -> str:
+    """Return how long a run takes, as people read it: ``45 s``, ``12 min``, ``1 h 5 min``."""
+    minutes = round(time_s / 60)
+    if time_s < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{max(0.0, time_s):.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - of an hour
 
 
 def size(value_bytes: float) -> str:

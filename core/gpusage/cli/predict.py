@@ -224,7 +224,7 @@ def describe_model(graph: ModelGraph) -> str:
     words = [
         f"{graph.source}: {document['node_count']} nodes",
         f"{figures.count(graph.parameter_count)} parameters",
-        f"{figures.count(document['flop'])}FLOP forward a sample",
+        f"{figures.count(document['flop'])}FLOP forward per sample",
     ]
     return ", ".join(words)
 

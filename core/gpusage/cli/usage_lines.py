@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpusage.cli.figures import size
+from gpusage.cli.figures import duration, size
 from gpusage.hindsight import ask_next, waits_for
 from gpusage_hooks.types import DecisionRecord, Granted, Usage
 from gpusage_hooks.units import percent
@@ -46,14 +46,6 @@ def usage_line(usage: Usage, record: DecisionRecord | None, asked: str) -> str:
     return "; ".join(
         [", ".join(parts), *([f"it {verdict}"] if verdict else []), *([f"ask next time: {advice}"] if advice else [])]
     )
-
-
-def duration(time_s: float) -> str:
-    """Return a run's time as people read it: ``45 s``, ``12 min``, ``1 h 5 min``."""
-    minutes = round(time_s / 60)
-    if time_s < 60:  # noqa: PLR2004 - seconds of a minute
-        return f"{max(0.0, time_s):.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - of an hour
 
 
 def _granted(granted: Granted) -> str:

@@ -43,3 +43,12 @@ def test_an_exact_figure_has_no_ends() -> None:
 )
 def test_a_large_count_has_its_si_letter(value: float, text: str) -> None:
     assert figures.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [(0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (3599.0, "1 h 0 min"), (9000.0, "2 h 30 min")],
+)
+def test_durations_are_read_by_people(time_s: float, text: str) -> None:
+    assert figures.duration(time_s) == text
+    assert figures.seconds(28_800) == "8 h 0 min"

@@ -51,7 +51,8 @@ def test_without_prices_the_slowest_in_time_is_named_and_said_so() -> None:
     words = ["predict", RESNET, *GPUS, "--steps", "10", "--deadline", "2d"]
     result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
     assert (
-        "The slowest GPU on which the run ends within 48.0 h, by the upper end: t4. No GPU has a price" in result.stdout
+        "The slowest GPU on which the run ends within 48 h 0 min, by the upper end: t4. No GPU has a price"
+        in result.stdout
     )
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from gpusage.cli.usage_lines import duration, usage_document, usage_line
+from gpusage.cli.usage_lines import usage_document, usage_line
 from gpusage_hooks.types import Granted, Usage
 from records import RECORD, USAGE
 
@@ -29,11 +27,3 @@ def test_a_job_that_nobody_saw_is_not_judged() -> None:
 def test_why_a_share_is_not_what_was_asked_is_said() -> None:
     troubled = replace(USAGE, granted=Granted(trouble="no MPS daemon could be started"))
     assert "got all (no MPS daemon could be started) of one v100" in usage_line(troubled, None, "")
-
-
-@pytest.mark.parametrize(
-    ("time_s", "text"),
-    [(0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (3599.0, "1 h 0 min"), (9000.0, "2 h 30 min")],
-)
-def test_durations_are_read_by_people(time_s: float, text: str) -> None:
-    assert duration(time_s) == text

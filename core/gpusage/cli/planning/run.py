@@ -101,7 +101,8 @@ def _assignment(each: Assignment) -> dict[str, Any]:
 
 def _show(best: Plan, others: Mapping[str, Plan]) -> None:
     nodes = len({each.node for each in best.active})
-    tables.show_title(f"{len(best.assignments)} jobs on {nodes} node{'s' * (nodes != 1)}")
+    jobs = len(best.assignments)
+    tables.show_title(f"{jobs} job{'s' * (jobs != 1)} on {nodes} node{'s' * (nodes != 1)}")
     tables.show("")
     tables.show_rows(COLUMNS, [_cells(each) for each in best.assignments[:SHOWN_JOBS]])
     if len(best.assignments) > SHOWN_JOBS:
