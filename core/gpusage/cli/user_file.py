@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from gpusage.outside import MismatchError
@@ -36,6 +38,19 @@ def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
         raise RequestError(message) from error
 
 
+def require_regular(path: Path, name: str) -> None:
+    """Refuse what would be waited for, such as a named pipe; what is not there is for whoever opens it to say.
+
+    Raises:
+        RequestError: There is something else than a file or a folder.
+    """
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            message = f"{name} {str(path)!r} must be a regular file; got a pipe, socket or device. Write a file first."
+            raise RequestError(message)
+
+
 def read_document(path: Path, name: str) -> object:
     """Return what a JSON or TOML file holds; see `read_text`."""
     content = _content(path, name, MAXIMUM_BYTES)
@@ -60,6 +75,7 @@ def refusal(error: MismatchError, where: str, cure: str) -> RequestError:
 
 
 def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
+    require_regular(path, name)
     try:
         with path.open("rb") as file:
             content = file.read(maximum_bytes + 1)

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_lab.simulator.fleet import Fleet
@@ -74,6 +75,7 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
         RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
             and column.
     """
+    require_regular(path, "Jobs file")
     try:
         if path.suffix == ".parquet":
             return trace_of(_parquet_rows(path), str(path), fleet)

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import click
 
+from gpusage.cli.user_file import require_regular
+from gpusage_hooks.comment import MODEL_PREFIXES
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 NEEDED = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
-COMMAND = f"sacct --allusers --allocations --parsable2 --format={','.join((*NEEDED, 'Comment'))}"
+COMMAND = (
+    "sacct --allusers --allocations --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid)"
+    f" --format={','.join((*NEEDED, 'WorkDir', 'Comment'))}"
+)
+"""What stands between the cells is a word that no user could know, so no comment passes for a job."""
+BAR = "|"
 COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num", "gpu_type", "model")
 SECONDS = 60
 MODEL = "model="
@@ -38,12 +47,14 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     Raises:
         RequestError: As `past_jobs`.
     """
+    require_regular(Path(path), "File")
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(LONGEST_HEAD)
     except OSError:
         return None  # whoever reads it next says so
-    return [*past_jobs(_text(Path(path)), path)] if NEEDED[0] in head.rstrip("\n").split("|") else None
+    head = head.rstrip("\n")
+    return [*past_jobs(_text(Path(path)), path)] if NEEDED[0] in head.split(_between(head)) else None
 
 
 def trace_of(text: str, origin: str) -> str:
@@ -62,19 +73,23 @@ def trace_of(text: str, origin: str) -> str:
 def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
     """Yield the jobs of *text*, what ``sacct --parsable2`` printed, that ran on GPUs.
 
+    A comment, the last column, may have bars and line breaks of its own. Between bars, such a line may pass for a job.
+
     Raises:
         RequestError: A column is missing, or a cell is not what sacct writes.
     """
-    lines = text.splitlines()
-    names = lines[0].split("|") if lines else []
+    lines = text.rstrip("\n").split("\n")
+    between = _between(lines[0])
+    names = lines[0].split(between)
     missing = [name for name in NEEDED if name not in names]
     if missing:
-        got = repr(lines[0][:80]) if lines else "nothing"
+        got = repr(lines[0][:80]) if text else "nothing"
         message = f"File {origin!r} must have the column {missing[0]!r}; got {got}. Write it with: {COMMAND}"
         raise RequestError(message)
     for number, line in enumerate(lines[1:], start=2):
-        # A comment may have bars of its own; it is the last column.
-        cells = dict(zip(names, line.split("|", len(names) - 1), strict=False))
+        cells = dict(zip(names, line.split(between, len(names) - 1), strict=False))
+        if len(cells) < len(names) and between != BAR:
+            continue  # the rest of a comment
         if len(cells) < len(names):
             rule = f"Line {number} of {origin!r} must have {len(names)} cells; got {len(cells)}."
             message = f"{rule} Write the file with: {COMMAND}"
@@ -84,7 +99,14 @@ def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
             yield job
 
 
+def _between(head: str) -> str:
+    """Return what stands between the cells of a file whose first line is *head*."""
+    found = re.match(f"{NEEDED[0]}(.+?){NEEDED[1]}", head)
+    return found[1] if found and BAR not in head else BAR
+
+
 def _text(path: Path) -> str:
+    require_regular(path, "File")
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -117,9 +139,14 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
         duration_s=float(elapsed),
         gpu_count=count,
         gpu_type=next((one.kind for one in kinds), None),
-        model=comment.removeprefix(MODEL) if comment.startswith(MODEL) else None,
+        model=_model(comment.removeprefix(MODEL), cells.get("WorkDir", "")) if comment.startswith(MODEL) else None,
         time_limit_s=float(SECONDS * int(limit)) if limit.isdecimal() and int(limit) else None,
     )
+
+
+def _model(text: str, folder: str) -> str:
+    """Return the model that a comment names, its path from the job's *folder*, where sbatch looked for it."""
+    return text if text.startswith((*MODEL_PREFIXES, "~")) else os.path.join(folder, text)  # noqa: PTH118 - any text
 
 
 def _seconds(text: str, where: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_a_file_that_is_too_large_is_refused_and_not_cut_off(tmp_path: Path) -> 
     assert len(read_text(tmp_path / "jobs.csv", "Jobs file", 2 * MIB)) == MIB + 1
     with pytest.raises(RequestError, match="must be at most 1 MiB; got more"):
         read_text(tmp_path / "jobs.csv", "Jobs file", MIB)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "jobs.csv"
+    os.mkfifo(pipe)
+    for read in (read_text, read_document):
+        with pytest.raises(RequestError, match=r"jobs.csv' must be a regular file; got a pipe, socket or device"):
+            read(pipe, "Jobs file")
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"nodes = [", b"[" * 100_000])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.trace import read_past_jobs, trace_of
+from gpusage_slurm.trace import past_jobs, read_past_jobs, trace_of
 
 HEAD = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
 TEN = int(datetime.fromisoformat("2026-10-01T10:00:00").timestamp())
@@ -27,6 +27,17 @@ def test_jobs_with_gpus_become_lines() -> None:
         f'7,ann,{TEN},3600,7200,2,v100,"/d/net.onnx,batch=8"',
         f"8_1,bob,{TEN + 60},60,,1,,",
     ]
+
+
+WORD = "5f0c-user"
+SAFE = HEAD.replace("Comment", "WorkDir|Comment")
+
+
+def test_no_comment_passes_for_a_job_where_nobody_knew_what_stands_between_cells() -> None:
+    forged = f"8|root|2026-10-01T10:00:00|3600|120|{GPU}|/|model=/etc/passwd"
+    row = f"7|ann|2026-10-01T10:00:00|3600|120|{GPU}|/home/ann|".replace("|", WORD)
+    text = SAFE.replace("|", WORD) + f"{row}model=net.onnx\n{forged}\n{row}model=timm:resnet50\u2028x\n"
+    assert [job.model for job in past_jobs(text, "f")] == ["/home/ann/net.onnx", "timm:resnet50\u2028x"]
 
 
 def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
