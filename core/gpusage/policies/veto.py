@@ -73,7 +73,7 @@ def _troubles(seats: Sequence[_Seat], case: Case, draft: Decision) -> Mapping[st
     shared = [seat for seat in seats if seat.node in there]
     newcomers = {place.name: _newcomer(place, case, draft) for place in case.places if shared}
     troubles: dict[str, str] = {}
-    left = MOST_BYTES
+    left = MOST_BYTES + 1  # each name has a comma but one
     for seat in shared:
         why = trouble(newcomers[seat.place.name], there[seat.node], case.rules) if left >= 0 else ""
         if why:

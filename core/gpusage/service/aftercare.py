@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gpusage.error_text import sentence
@@ -84,8 +84,8 @@ class Aftercare:
                 context = snapshot.advisor.context(manager)
                 jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting", "running"), context)
                 found |= {(manager, job.job_id): job for job in jobs or ()}
-                self._tell_neighbours(manager, jobs or ())
             self._rescue.look(snapshot)
+            self._tell_neighbours(found)
             self._error = None
         except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
             self._fail(error)
@@ -93,8 +93,16 @@ class Aftercare:
             self.due.set()  # there is something to look at next time
         self._act(found, time.monotonic())
 
-    def _tell_neighbours(self, manager: str, jobs: Sequence[MarkedJob]) -> None:
-        if self._neighbourhood is not None:
+    def _tell_neighbours(self, found: dict[_Key, MarkedJob]) -> None:
+        """Let decisions know who runs where.
+
+        Raises:
+            StoreError: What was predicted for these jobs cannot be read.
+        """
+        if self._neighbourhood is None:
+            return
+        for manager in self._state.snapshot.clusters:
+            jobs = [job for job in found.values() if job.manager == manager]
             self._state.take_neighbours(manager, self._neighbourhood.neighbours(jobs))
 
     def _act(self, found: dict[_Key, MarkedJob], now_s: float) -> None:

@@ -12,11 +12,13 @@ import pytest
 from gpusage.configuration import Configuration, DaemonSettings
 from gpusage.service import aftercare
 from gpusage.service.aftercare import Aftercare
+from gpusage.service.neighbourhood import Neighbourhood
 from gpusage.service.state import State
+from gpusage.store.decisions import DecisionStore
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import MarkedJob, StarvedJob
+from gpusage_hooks.types import GpuRequest, MarkedJob, StarvedJob, Workload
 
 CONTEXT = samples.context()
 NOTHING: dict[str, object] = {"turned_back": 0, "stuck": [], "rescued": 0, "not_rescued": [], "error": None}
@@ -183,3 +185,27 @@ def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[fl
     manager.shared_jobs = good  # type: ignore[method-assign]
     care.look()
     assert care.status()["error"] is None
+
+
+def test_a_look_tells_decisions_who_runs_where(clock: list[float]) -> None:
+    """Also that nobody does any more; and a store that cannot be read keeps no job from being helped."""
+    plain = samples.record()
+    request = GpuRequest(gpu_count=0, mps_thread_percent=40)
+    decision = replace(plain.decision, request=request, need=samples.need(samples.gpus()[0]))
+    record = replace(plain, decision=decision, workload=Workload())
+    running = replace(samples.marked_job(), job_id="sample:2", state="running", nodes=("n1",))
+    manager, told = Manager(running, JOB), list[tuple[str, ...]]()
+    care = looking_after(manager)
+    care._neighbourhood = Neighbourhood(lambda: cast("DecisionStore", SimpleNamespace(find=lambda _: record)))
+    state: Any = care._state
+    state.take_neighbours = lambda _, there: told.append(tuple(node for each in there for node in each.nodes))
+    care.look()
+    manager.jobs = (JOB,)
+    care.look()
+    assert told == [("n1",), ()]
+    care._neighbourhood = Neighbourhood(refused)  # type: ignore[arg-type, return-value]
+    manager.jobs = (running, JOB)
+    clock[0] += 60
+    care.look()
+    assert manager.turned == ["sample:1: node n1 is idle"]
+    assert "Access denied" in care.status()["error"]
