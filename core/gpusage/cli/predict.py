@@ -15,7 +15,7 @@ from gpusage.cli.origin import origin
 from gpusage.devices.shares import WHOLE_PERCENT, share_of
 from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves
-from gpusage.policies.place import LIMITING
+from gpusage.policies.place import limits_threads
 from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
@@ -137,7 +137,7 @@ def _prices(
 ) -> tuple[tuple[Price, ...], ...]:
     """Return what shares cost, by rising share, on each GPU of *needs* that can be shared."""
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-    shared = [gpu for gpu in gpus if gpu.compute_capability >= LIMITING and not gpu.cut_from]
+    shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.cut_from]
     return asked.prices(advisor(), graph, run, shared, curves.PERCENTS)
 
 

@@ -24,7 +24,7 @@ from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
-_VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|mig)\b")
+_VENDOR_WORDS = re.compile(r"\b(amd|instinct|nvidia|geforce|tesla|mig)\b")
 _SEPARATORS = re.compile(r"[\s_:-]+")
 
 
@@ -54,9 +54,9 @@ class Catalogue:
         return gpu
 
     def generations(self) -> tuple[Gpu, ...]:
-        """Return one GPU of each generation, oldest first."""
+        """Return one GPU of each generation of Nvidia's, oldest first: no other vendor's were measured."""
         firsts: dict[str, Gpu] = {}
-        for gpu in self._rows:
+        for gpu in (gpu for gpu in self._rows if gpu.vendor == "nvidia"):
             firsts.setdefault(gpu.generation, gpu)
         return tuple(sorted(firsts.values(), key=lambda gpu: gpu.launch_year))
 
@@ -106,6 +106,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         power_limit_w=row["power_limit_w"],
         launch_year=row["launch_year"],
         source=row["source"],
+        vendor=row.get("vendor", "nvidia"),
     )
 
 

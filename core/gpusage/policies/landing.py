@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies.place import LIMITING, admitted, names, not_understood
+from gpusage.policies.place import admitted, limits_threads, names, not_understood, why_unlimited
 from gpusage_hooks.types import Case, Cluster, Decision, Place
 
 NO_GPU = "no GPU that it may use can be shared"
@@ -29,9 +29,10 @@ def obstacle(case: Case, where: Sequence[Place]) -> str | None:
     if others:
         # A manager refuses a job that only these could run: what else ties it to them is not for us to know.
         return f"it may be bound to {names(others)}, which cannot be shared"
-    old = [place for place in where if place.gpu.compute_capability < LIMITING]
+    old = [place for place in where if not limits_threads(place.gpu)]
     if old:
-        return f"a share could land on {names(old)}, where MPS cannot hold a job to its share (older than Volta)"
+        why = why_unlimited(old[0].gpu)
+        return f"a share could land on {names(old)}, where MPS cannot hold a job to its share ({why})"
     too_small = [place for place in where if not place.need.fits]
     return f"a share could land on {names(too_small)}, which may be too small" if too_small else None
 

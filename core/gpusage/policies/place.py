@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gpusage_hooks.types import Case, GpuPool, GpuRequest, Interval, Place
+from gpusage_hooks.types import Case, Gpu, GpuPool, GpuRequest, Interval, Place
 from gpusage_hooks.units import MIB
 
 LIMITING = (7, 0)
@@ -21,6 +21,18 @@ Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisionin
 """
 WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not tell a half from a whole one."""
+
+
+def limits_threads(gpu: Gpu) -> bool:
+    """Tell whether MPS holds a client on *gpu* to its thread percentage."""
+    return not why_unlimited(gpu)
+
+
+def why_unlimited(gpu: Gpu) -> str:
+    """Return why MPS does not hold a client on *gpu* to its thread percentage; empty where it does."""
+    if gpu.vendor != "nvidia":
+        return "not of Nvidia"
+    return "older than Volta" if gpu.compute_capability < LIMITING else ""
 
 
 def admitted(case: Case) -> tuple[Place, ...]:

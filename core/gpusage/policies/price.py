@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import LIMITING
+from gpusage.policies.place import limits_threads, why_unlimited
 from gpusage.predictors.intervals import product, ratio
 from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
@@ -192,7 +192,7 @@ def need_on(offer: Offer) -> GpuNeed:
 def holds(offer: Offer, within: Limits) -> bool:
     """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
     possible = (
-        offer.place.gpu.compute_capability >= LIMITING
+        limits_threads(offer.place.gpu)
         and offer.place.need.familiar
         and offer.has_memory(offer.booked_bytes)
         and offer.saves
@@ -215,8 +215,8 @@ def trouble(offer: Offer, within: Limits) -> str:
     if holds(offer, within):
         return ""
     slowdown, company = offer.slowdown, "" if offer.is_slice else " beside partners"
-    if offer.place.gpu.compute_capability < LIMITING:
-        return "MPS cannot hold a job to its share there (older than Volta)"
+    if not limits_threads(offer.place.gpu):
+        return f"MPS cannot hold a job to its share there ({why_unlimited(offer.place.gpu)})"
     if not offer.place.need.familiar:
         return "the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.booked_bytes):

@@ -17,7 +17,7 @@ from typing import Any
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.attentions import writes_text
 from gpusage.predictors.lowering import Lowering, step_flop
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
@@ -56,6 +56,13 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         "predicted as if gradients flowed through the whole model."
     )
     return (note,)
+
+
+def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
+    """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
+    if precision in gpu.peak_flop_per_s:
+        return ()
+    return (f"{gpu.name} has no units for {precision}; it is predicted to compute at its rate for fp32.",)
 
 
 def gpu_doubts(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.predictors.familiarity import workload_notes
+from gpusage.predictors.familiarity import gpu_notes, workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.slowdown import working_shares
@@ -56,7 +56,13 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             throughput_samples_per_s=throughput(workload, step_time_s),
             fits=memory_bytes.high <= gpu.memory_bytes,
             familiar=not doubts,
-            notes=(*graph.notes, *workload_notes(graph, workload), *notes, *doubts),
+            notes=(
+                *graph.notes,
+                *workload_notes(graph, workload),
+                *notes,
+                *gpu_notes(gpu, workload.precision),
+                *doubts,
+            ),
             parameter_count=graph.parameter_count,
         )
         for gpu, step_time_s, memory_bytes, activity, doubts, notes in rows

@@ -30,7 +30,7 @@ def sustained_share(gpu: Gpu) -> float:
     have runs its kernels below its clock: in the median of NeuSight's largest FP32 products (`linear`, the slowest
     30 %) T4 reaches 39 % of its peak, where A100 of 250 W reaches 78 %, V100 86 % and A100 of 300 W 90 %.
     """
-    needed = WATTS_PER_TERAFLOP.get(gpu.compute_capability)
+    needed = WATTS_PER_TERAFLOP.get(gpu.compute_capability) if gpu.vendor == "nvidia" else None
     if needed is None:
         return 1.0
     watts = gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"]

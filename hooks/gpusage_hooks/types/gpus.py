@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+Vendor = Literal["nvidia", "amd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,12 +16,13 @@ class Gpu:
     Attributes:
         name: Lower-case, model-form-memory where it matters, for example ``v100-sxm2-16gb``.
         aliases: Other names: short form, workload managers' type names, NVML names (lower-case).
-        generation: Nvidia's name of the architecture, for example ``volta``.
-        compute_capability: Major and minor, for example ``(7, 0)``.
+        generation: The vendor's name of the architecture, for example ``volta``.
+        compute_capability: Major and minor, for example ``(7, 0)``; of AMD's the target, ``(9, 4)`` for gfx942.
         peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
         launch_year: When it came out: orders generations.
         source: Where the row is from.
         cut_from: The GPU that it is a slice of (MIG); ``None`` for a whole one.
+        vendor: Only Nvidia's GPUs have MPS.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Gpu:
     launch_year: int
     source: str
     cut_from: str | None = None
+    vendor: Vendor = "nvidia"
 
     @property
     def board(self) -> str:

@@ -15,7 +15,7 @@ REQUIRED = (
     "a100-sxm4-40gb a100-sxm4-80gb l4 l40s rtx-6000-ada rtx-pro-6000 h100-pcie h100-sxm5 h100-nvl h200 "
     "gh200 b200 p40 gtx-1080 quadro-p6000 rtx-2070 rtx-2080 quadro-rtx-5000 quadro-rtx-8000 a2 a10g a16 rtx-a4000 "
     "rtx-a5000 rtx-3060 rtx-3070 rtx-3080-ti rtx-4070-ti rtx-4080 rtx-4000-ada rtx-4500-ada rtx-5000-ada rtx-5070-ti "
-    "rtx-5080 h200-nvl"
+    "rtx-5080 h200-nvl h20 mi100 mi210 mi250x mi300a mi300x mi325x mi355x"
 )
 
 NAMES = {
@@ -60,8 +60,13 @@ NAMES = {
     "NVIDIA A100-SXM4-40GB MIG 3g.20gb": "a100-sxm4-40gb:3g.20gb",
     "NVIDIA A100 80GB PCIe MIG 1g.10gb": "a100-pcie-80gb:1g.10gb",
     "nvidia_h100_80gb_hbm3_1g.10gb": "h100-sxm5-80gb:1g.10gb",
+    "a800": "a100-sxm4-80gb",
+    "h800": "h100-sxm5-80gb",
+    "mi300x": "mi300x-192gb",
+    "AMD Instinct MI300X": "mi300x-192gb",
     "nvidia_b200_3g.90gb": "b200-sxm6-180gb:3g.90gb",
 }
+WITH_TF32 = {"ampere", "ada", "hopper", "blackwell", "cdna3"}
 
 
 @pytest.mark.parametrize("name", REQUIRED.split())
@@ -107,9 +112,9 @@ def test_a_row_is_plausible_and_names_its_source(gpu: Gpu) -> None:
     assert 2 * gpu.sm_count * 64 * gpu.clock_hz <= 1.02 * gpu.peak_flop_per_s["fp32"]
     assert gpu.peak_flop_per_s["fp32"] <= 2 * gpu.sm_count * 192 * gpu.clock_hz * 1.02
     assert 1e11 < gpu.bandwidth_bytes_per_s < 1e13
-    assert 7e9 < gpu.memory_bytes < 2e11
+    assert 7e9 < gpu.memory_bytes < 3.2e11
     assert set(gpu.peak_flop_per_s) <= {"fp32", "tf32", "fp16", "bf16"}
-    assert ("tf32" in gpu.peak_flop_per_s) == (gpu.compute_capability >= (8, 0))
+    assert ("tf32" in gpu.peak_flop_per_s) == (gpu.generation in WITH_TF32)
 
 
 def test_dense_rates_are_meant_not_sparse_ones() -> None:
