@@ -40,7 +40,7 @@ def rows_of(data: DataFolder) -> Rows:
     """Return all rows with their features."""
     loaded = random_networks.load(data)
     features, yeung, roofline = [], [], []
-    cases = [*_random(loaded), *_own(data)]
+    cases = [*random_cases(loaded), *_own(data)]
     for case in cases:
         question = Question(case.graph, case.workload)
         timing = question.timing([case.gpu])
@@ -72,7 +72,7 @@ def _has_activity(run: ProfiledRun) -> bool:
     return run.is_alone and {"gpu_utilization", "sm_activity"} <= run.figures.keys()
 
 
-class _Case(NamedTuple):
+class Case(NamedTuple):
     """One measured run; percents of utilization and SM activity."""
 
     kind: str
@@ -83,17 +83,18 @@ class _Case(NamedTuple):
     measured: tuple[float, float]
 
 
-def _random(loaded: random_networks.Loaded) -> Iterator[_Case]:
+def random_cases(loaded: random_networks.Loaded) -> Iterator[Case]:
+    """Yield the runs of GPUMemNet's random networks."""
     gpu = builtin_catalogue().find(GPU)
     for network in loaded.networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
         measured = (network.gpu_utilization, network.sm_activity)
-        yield _Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
+        yield Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
 
 
-def _own(data: DataFolder) -> Iterator[_Case]:
+def _own(data: DataFolder) -> Iterator[Case]:
     """Yield the runs of gpusage profile; a family of models is what a type of architecture is elsewhere."""
     for run in profiled(data).runs:
         if _has_activity(run):
             measured = (100.0 * run.figures["gpu_utilization"], 100.0 * run.figures["sm_activity"])
-            yield _Case("real", run.family, run.graph, run.workload, run.gpu, measured)
+            yield Case("real", run.family, run.graph, run.workload, run.gpu, measured)
