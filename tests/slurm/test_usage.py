@@ -103,3 +103,25 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     assert "secret" not in repr(letters)
     left = [file.name for file in (sandbox.layout.state / "usage").iterdir() if not file.name.endswith("lock")]
     assert left == []
+
+
+def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
+    """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
+    settings = sandbox.layout.etc / "gpusage.toml"
+    settings.write_text(f'{settings.read_text()}\n[learning]\nhistory = "observe"\n')
+    deadline_s, mark = time.monotonic() + LIMIT_S, ""
+    while "the job names no model" not in mark and time.monotonic() < deadline_s:
+        job = ran(sandbox, "--job-name=nightly 7", comment="nothing")
+        mark = sandbox.run(
+            "squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=admin_comment:1000"
+        ).stdout
+    decision = told(sandbox, job)
+    (usage,) = decision["usage"]
+    assert (decision["code"], usage["job_id"], usage["number"]) == ("KEEP", job, decision["number"])
+    with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
+        record = store.find(decision["number"])
+    assert record is not None
+    assert record.identity is not None
+    assert record.identity.job_name == "nightly 7"
+    assert len(record.identity.script_digest) == 16
+    assert record.identity.request.startswith("1 any, 1 cores")

@@ -79,7 +79,8 @@ def validate_scripts(
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
-    premises = Premises(advisor=advisor, mode="enforce")
+    history = configuration.learning.history if uses_learned else "off"
+    premises = Premises(advisor=advisor, mode="enforce", history=history)
     validations = [validate(script, cluster, premises) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))

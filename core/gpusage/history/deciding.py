@@ -91,17 +91,21 @@ def case_of(
 
 def said(told: Mapping[str, Known]) -> tuple[str, ...]:
     """Return what *told* says of a job, as reasons: that it names no model, and what its history tells."""
-    known = [*told.values()]
-    busy = _dearest([known_of.gpu_utilization for known_of in known])
-    held = _dearest([known_of.memory_bytes for known_of in known])
+    busy = _dearest({gpu: known.gpu_utilization for gpu, known in told.items()})
+    held = _dearest({gpu: known.memory_bytes for gpu, known in told.items()})
     first = busy or held
     if first is None:
         return UNNAMED, NOTHING_TOLD
-    figures = [f"busy {percent(busy.interval.value)} (up to {percent(busy.interval.high)})"] if busy else []
-    figures += [f"{gib(held.interval.value)} (up to {gib(held.interval.high)})"] if held else []
-    return UNNAMED, f"{first.source}: {', '.join(figures)}"
+    figures = []
+    if busy:
+        where = f" on {busy[0]}" if len(told) > 1 else ""
+        figures += [f"busy {percent(busy[1].interval.value)} (up to {percent(busy[1].interval.high)}){where}"]
+    if held:
+        figures += [f"{gib(held[1].interval.value)} (up to {gib(held[1].interval.high)})"]
+    return UNNAMED, f"{first[1].source}: {', '.join(figures)}"
 
 
-def _dearest(figures: Sequence[Figure | None]) -> Figure | None:
-    known = [figure for figure in figures if figure is not None]
-    return max(known, key=lambda figure: figure.interval.high) if known else None
+def _dearest(figures: Mapping[str, Figure | None]) -> tuple[str, Figure] | None:
+    """Return the GPU whose figure has the highest end, with the figure; ``None`` where none has one."""
+    known = [(gpu, figure) for gpu, figure in figures.items() if figure is not None]
+    return max(known, key=lambda item: item[1].interval.high) if known else None
