@@ -26,10 +26,11 @@ def page(table: ScoreTable, charts: Mapping[str, Mapping[str, Sequence[Stay]]], 
     """
     rows = [[report.cell(value) for value in row] for row in table.rows]
     body = html.table(table.columns, rows) + html.notes(table.notes)
+    until_s = max(stay.end_s for states in charts.values() for stays in states.values() for stay in stays)
     for title, states in charts.items():
-        until_s = max(stay.end_s for stays in states.values() for stay in stays)
         drawn = "".join(
-            html.figure(chart(states[state], gpus, until_s), f"{title}, {WORDS[state]}") for state in STATES
+            html.figure(chart(states[state], gpus, until_s), f"{title}, {WORDS[state]}; first repetition")
+            for state in STATES
         )
         body += f"<div style='{BESIDE}'>{drawn}</div>"
     return html.page(table.title, body)
