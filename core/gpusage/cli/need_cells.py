@@ -8,9 +8,8 @@ from gpusage.cli import documents, figures, tables
 from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.types import GpuNeed
 
-_GPU = tables.Column("GPU", is_left=True)
-_SHARE = (tables.Column("share"), tables.Column("slowdown"))
-_FIGURES = (
+COLUMNS = (
+    tables.Column("GPU", is_left=True),
     tables.Column("step time"),
     tables.Column("memory"),
     tables.Column("fits"),
@@ -20,19 +19,33 @@ _FIGURES = (
     tables.Column("samples/s"),
     tables.Column("speedup"),
 )
+SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
+"""Behind the GPU, where one need of the table is of a share, or of a slice."""
 
 
 def columns(needs: Sequence[GpuNeed]) -> tuple[tables.Column, ...]:
-    """Return the columns; those of shares only where one of *needs* is of a share, or of a slice."""
-    return (_GPU, *(_SHARE if are_shared(needs) else ()), *_FIGURES)
+    """Return the columns of a table of *needs*."""
+    gpu, *others = COLUMNS
+    return (gpu, *(SHARE_COLUMNS if are_shared(needs) else ()), *others)
 
 
 def cells(need: GpuNeed, *, first: GpuNeed, is_shared: bool) -> Iterator[str]:
     """Yield the cells of *need*; the speed-up is against *first*."""
     yield need.gpu + ("" if need.familiar else " *")
     if is_shared:
-        yield f"{need.share_percent} %"
-        yield figures.plain(need.slowdown, "x")
+        yield from share_cells(need)
+    yield from figure_cells(need)
+    yield figures.plain(documents.speedup(need, first), "x")
+
+
+def share_cells(need: GpuNeed) -> Iterator[str]:
+    """Yield the cells of `SHARE_COLUMNS`."""
+    yield f"{need.share_percent} %"
+    yield figures.plain(need.slowdown, "x")
+
+
+def figure_cells(need: GpuNeed) -> Iterator[str]:
+    """Yield the cells from the step time to the samples per second."""
     yield figures.time(need.step_time_s)
     yield figures.memory(need.memory_bytes)
     yield "yes" if need.fits else "no"
@@ -40,7 +53,6 @@ def cells(need: GpuNeed, *, first: GpuNeed, is_shared: bool) -> Iterator[str]:
     yield figures.share(need.sm_activity)
     yield figures.share(need.dram_activity)
     yield figures.plain(need.throughput_samples_per_s)
-    yield figures.plain(documents.speedup(need, first), "x")
 
 
 def rows(needs: Sequence[GpuNeed]) -> list[list[str]]:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import batches, documents, explain, explain_page, figures, money, shares, tables
+from gpusage.cli import batches, documents, explain, explain_page, figures, money, need_cells, shares, tables
 from gpusage.cli.batches import Prediction
 from gpusage.cli.origin import origin
-from gpusage.devices.shares import WHOLE_PERCENT, share_of
+from gpusage.devices.shares import share_of
 from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves
 from gpusage.policies.place import limits_threads
@@ -24,18 +24,7 @@ SCHEMA = "gpusage.predict/1"
 LEGEND = (
     "In parentheses: the ends between which 9 of 10 runs should lie. '*': outside what the predictors were fitted on."
 )
-COLUMNS = (
-    tables.Column("GPU", is_left=True),
-    tables.Column("step time"),
-    tables.Column("memory"),
-    tables.Column("fits"),
-    tables.Column("GPU busy", is_optional=True),
-    tables.Column("SM activity"),
-    tables.Column("DRAM activity", is_optional=True),
-    tables.Column("samples/s"),
-    tables.Column("speedup"),
-)
-SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
+COLUMNS, SHARE_COLUMNS = need_cells.COLUMNS, need_cells.SHARE_COLUMNS
 TOKEN_COLUMN = tables.Column("tokens/s")
 BATCH_COLUMN = tables.Column("batch")
 
@@ -182,13 +171,12 @@ def _columns(group: Sequence[Prediction]) -> Sequence[tables.Column]:
 
 
 def _are_shared(group: Sequence[Prediction]) -> bool:
-    needs = [need for one in group for need in one.needs]
-    return any(need.share_percent != WHOLE_PERCENT or need.slowdown.high > 1.0 for need in needs)
+    return need_cells.are_shared([need for one in group for need in one.needs])
 
 
 def _notes(group: Sequence[Prediction]) -> list[str]:
     """Return what is to be known of the figures, each sentence once."""
-    return list(dict.fromkeys(note for one in group for need in one.needs for note in need.notes))
+    return need_cells.notes([need for one in group for need in one.needs])
 
 
 def _rows(group: Sequence[Prediction]) -> Iterator[list[str]]:
@@ -198,19 +186,13 @@ def _rows(group: Sequence[Prediction]) -> Iterator[list[str]]:
             yield [
                 need.gpu + ("" if need.familiar else " *"),
                 *([str(one.workload.batch_size)] if len(group) > 1 else []),
-                *([f"{need.share_percent} %", figures.plain(need.slowdown, "x")] if are_shared else []),
+                *(need_cells.share_cells(need) if are_shared else ()),
                 *_figures(need, one.first, one.workload),
             ]
 
 
 def _figures(need: GpuNeed, first: GpuNeed, run: Workload) -> Iterator[str]:
-    yield figures.time(need.step_time_s)
-    yield figures.memory(need.memory_bytes)
-    yield "yes" if need.fits else "no"
-    yield figures.share(need.gpu_utilization)
-    yield figures.share(need.sm_activity)
-    yield figures.share(need.dram_activity)
-    yield figures.plain(need.throughput_samples_per_s)
+    yield from need_cells.figure_cells(need)
     if run.generate:
         yield figures.plain(scaled(need.throughput_samples_per_s, run.generate.new_tokens))
     yield figures.plain(documents.speedup(need, first), "x")
