@@ -16,7 +16,7 @@ from gpusage_lab.learning import step_ranges, step_tables
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile
 from gpusage_lab.learning.splits import Fold
-from gpusage_lab.learning.step_absolute import Side, absolute_table, precision_table, side
+from gpusage_lab.learning.step_absolute import Side, absolute_table, families_table, precision_table, side
 from gpusage_lab.learning.step_baselines import throughput_forest
 from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Sample
@@ -78,6 +78,7 @@ def _absolute(
     return [
         absolute_table(used, left_out, asked_rows(data, zoo), measured.left_out),
         precision_table(used, neusight_note(data, zoo)),
+        families_table(used),
     ]
 
 
