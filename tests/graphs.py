@@ -45,6 +45,41 @@ def stack(width: int, inner: int, depth: int, length: int) -> ModelGraph:
     return chain("stack", block * depth, narrow)
 
 
+def language_model(hidden: int, heads: int, key_heads: int, inner: int, words: int, length: int) -> ModelGraph:
+    """Return an embedding, one layer of a transformer, and a product that gives a row for all words."""
+    width = hidden // heads
+    tokens: Shape = (-1, length, hidden)
+    keys: Shape = (-1, length, key_heads * width)
+    queries, scores = (-1, heads, length, width), (-1, heads, length, length)
+    rows: list[tuple[Node, tuple[int, ...]]] = [
+        (node("Gather", [(-1, length)], tokens, (words, hidden)), (-1,)),
+        (node("MatMul", [tokens], tokens, (hidden, hidden)), (0,)),
+        (node("Reshape", [tokens], queries), (1,)),
+        (node("MatMul", [tokens], keys, (hidden, key_heads * width)), (0,)),
+        (node("Expand", [keys], (-1, heads, width, length)), (3,)),
+        (node("MatMul", [tokens], keys, (hidden, key_heads * width)), (0,)),
+        (node("Expand", [keys], queries), (5,)),
+        (node("MatMul", [queries, (-1, heads, width, length)], scores), (2, 4)),
+        (node("Softmax", [scores], scores), (7,)),
+        (node("MatMul", [scores, queries], queries), (8, 6)),
+        (node("Reshape", [queries], tokens), (9,)),
+        (node("MatMul", [tokens], tokens, (hidden, hidden)), (10,)),
+        (node("MatMul", [tokens], (-1, length, inner), (hidden, inner)), (11,)),
+        (node("Gelu", [(-1, length, inner)], (-1, length, inner)), (12,)),
+        (node("MatMul", [(-1, length, inner)], tokens, (inner, hidden)), (13,)),
+        (node("MatMul", [tokens], (-1, length, words), (hidden, words)), (14,)),
+    ]
+    weights = 2 * words * hidden + 2 * hidden**2 + 2 * hidden * key_heads * width + 2 * hidden * inner
+    return ModelGraph(
+        name="language model",
+        source="test:language",
+        nodes=tuple(row for row, _ in rows),
+        producers=tuple(producers for _, producers in rows),
+        inputs=(("input_ids", (-1, length)),),
+        parameter_count=weights,
+    )
+
+
 def convolution_graph(depth: int = 4, channels: int = 64, pixels: int = 56) -> ModelGraph:
     """Return *depth* blocks of convolution, normalisation and rectifier, a pool and a classifier of 1,000 classes."""
     shape = (-1, channels, pixels, pixels)

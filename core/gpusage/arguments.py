@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any, TypedDict, get_args
 
 from gpusage.devices.shares import WHOLE_PERCENT
-from gpusage_hooks.comment import TRAINING_KEYS
+from gpusage_hooks.comment import QUANTISED, TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Workload
 
@@ -34,7 +34,9 @@ class Run(TypedDict, total=False):
         batch_size: Samples in one step on one GPU; 1 where it is left out.
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
-        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``adafactor``; only training has one.
+            ``bf16-pure``: everything has two bytes. ``int8``, ``int4``: quantised weights, in inference.
+        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
+            only training has one.
         accumulate: Training: steps whose gradients are added up for one update.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
@@ -83,6 +85,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments
         require(f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name), right=right)
+    right = workload.mode == "infer" or workload.precision not in QUANTISED
+    require("Argument 'precision'", "be of weights that can be trained", workload.precision, right=right)
     right = workload.mode == "infer" or workload.generate is None
     require("Argument 'generate'", "be left out where the mode is not infer", arguments.get("generate"), right=right)
     return workload

@@ -25,6 +25,8 @@ KEYS = (
 )
 TRAINING_KEYS = ("accumulate", "trainable", "checkpointing")
 """Keys that only training knows."""
+QUANTISED = ("int8", "int4")
+"""Precisions of weights; what passes has two bytes."""
 MANNER_KEYS = (*TRAINING_KEYS, "generate")
 """Keys that change what a step is."""
 
@@ -189,10 +191,13 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
     rate_per_s = _converted(values, "rate", _rate)
     if rate_per_s is not None and slo_s is None:
         _refuse("rate", "belongs to a latency limit", values["rate"], "Add 'slo=50ms' or remove the rate")
+    precision = _one_of("precision", values.get("precision", default.precision), get_args(Precision))
+    if precision in QUANTISED and mode != "infer":
+        _refuse("precision", "of quantised weights belongs to an inference job", precision, "Add 'mode=infer'")
     return Workload(
         batch_size=_converted(values, "batch", lambda text: _count("batch", text)) or default.batch_size,
         mode=mode,
-        precision=_one_of("precision", values.get("precision", default.precision), get_args(Precision)),
+        precision=precision,
         optimizer=_one_of("optimizer", values.get("optimizer", default.optimizer), get_args(Optimizer)),
         shape=shape,
         steps=_converted(values, "steps", lambda text: _count("steps", text)),

@@ -35,6 +35,7 @@ GRAPH = convolution_graph()
         ({"batch_size": "64"}, "'batch_size' must be a whole number, .*; got '64'"),
         ({"accumulate": 0}, "'accumulate' must be a whole number, .*; got 0"),
         ({"accumulate": 8, "mode": "infer"}, "'accumulate' must be left out where the mode is not train; got 8"),
+        ({"precision": "int4"}, "'precision' must be of weights that can be trained; got 'int4'"),
         ({"generate": 512, "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
         ({"generate": (512, 0), "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
         ({"generate": (512, 128)}, "'generate' must be left out where the mode is not infer"),

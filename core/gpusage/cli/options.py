@@ -46,7 +46,8 @@ _MANNER_OPTIONS = (
     click.option(
         "--precision",
         type=click.Choice(get_args(Precision)),
-        help=f"fp16 and bf16 mean automatic mixed precision in training.  [default: {_DEFAULT.precision}]",
+        help="fp16 and bf16 mean automatic mixed precision in training; bf16-pure: everything has two bytes; "
+        f"int8 and int4: quantised weights, in inference.  [default: {_DEFAULT.precision}]",
     ),
     click.option(
         "--optimizer",

@@ -16,7 +16,9 @@ Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVP
 """
 READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that read all of their parameters in each step; a lookup reads a few rows."""
-WIDE, HALF = ("fp32", "tf32"), ("fp16", "bf16")
+WIDE, HALF = ("fp32", "tf32"), ("fp16", "bf16", "bf16-pure", "int8", "int4")
+
+_WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
 
 
 def least_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
@@ -32,10 +34,10 @@ def least_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
     return max(flop / _peak_flop_per_s(gpu, workload.precision), read_bytes / gpu.bandwidth_bytes_per_s)
 
 
-def _parameter_bytes(graph: ModelGraph, precision: Precision) -> int:
+def _parameter_bytes(graph: ModelGraph, precision: Precision) -> float:
     nodes = (node for node in graph.nodes if node.op_type in READ_WHOLE)
     count = sum(prod(shape) for node in nodes for shape in node.parameters)
-    return min(count, graph.parameter_count) * (2 if precision in HALF else 4)
+    return min(count, graph.parameter_count) * _WEIGHT_BYTES.get(precision, 2 if precision in HALF else 4)
 
 
 def _peak_flop_per_s(gpu: Gpu, precision: Precision) -> float:

@@ -16,14 +16,14 @@ from typing import Any
 
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.attentions import writes_text
-from gpusage.predictors.lowering import Lowering, step_flop
+from gpusage.predictors.lowering import ARITHMETIC, QUANTISED_BYTES, Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
 LEAST_SHARE = 0.1
 """An operator that was never measured makes a model strange where it does this share of the work."""
-ALIKE = {"bf16": "fp16"}
+ALIKE = {"bf16": "fp16", "bf16-pure": "fp16"}
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
 NO_CACHE = (
@@ -60,6 +60,7 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
+    precision = ARITHMETIC.get(precision, precision)
     if precision in gpu.peak_flop_per_s:
         return ()
     return (f"{gpu.name} has no units for {precision}; it is predicted to compute at its rate for fp32.",)
@@ -108,6 +109,9 @@ def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_named(strange)}."
+    if workload.precision in QUANTISED_BYTES:
+        yield f"Kernels for {workload.precision} weights differ and were not measured: bytes are counted, no more."
+        return
     known = limits.get("precision", {workload.precision})
     if not {workload.precision, ALIKE.get(workload.precision)} & known:
         yield f"No run in {workload.precision} was measured, but in {', '.join(sorted(known))}."

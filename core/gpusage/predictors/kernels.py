@@ -12,7 +12,12 @@ from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
-HALF = ("fp16", "bf16")
+AUTOCAST = ("fp16", "bf16")
+"""In training, and in inference as it was measured: weights have 4 bytes and are cast to 2."""
+HALF = (*AUTOCAST, "bf16-pure", "int8", "int4")
+"""Whose products are of numbers of 2 bytes."""
+PARAMETER_SHARE = {"bf16-pure": 0.5}
+"""What a weight, its gradient and its state take, of 4 bytes each; 1 elsewhere."""
 _C = OperatorClass
 _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
     _C.CONVOLUTION: 4096,
@@ -55,8 +60,18 @@ _BACKWARD_KERNELS = {
 """One for the gradient of the input, one for that of the weight; 1 elsewhere."""
 _TRAINED_BATCH_NORMALIZATION = 1.5
 """In training the input is read twice: for its statistics and to be normalised."""
-_OPTIMIZER_TRAFFIC = {"none": 0.0, "sgd": 12.0, "momentum": 20.0, "adam": 28.0, "adamw": 28.0, "adafactor": 24.0}
-"""Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each."""
+_OPTIMIZER_TRAFFIC = {
+    "none": 0.0,
+    "sgd": 12.0,
+    "momentum": 20.0,
+    "adam": 28.0,
+    "adamw": 28.0,
+    "adafactor": 24.0,
+    "adam8bit": 16.0,
+    "adamw8bit": 16.0,
+}
+"""Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of
+8 bits have 1."""
 _GRADIENT_CAST_TRAFFIC = 6.0
 _CAST_TRAFFIC = _GRADIENT_CAST_TRAFFIC + 8.0
 """Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
@@ -192,7 +207,7 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
     if lowering.train:
         kernels += [_accumulation(lowering), _update(lowering, workload), _loss(lowering)]
         kernels += _weight_sums(lowering, workload)
-    if workload.precision in HALF and workload.generate is None:
+    if workload.precision in AUTOCAST and workload.generate is None:
         kernels += [_cast(lowering), _input_casts(lowering)]
     return kernels
 
@@ -245,8 +260,8 @@ def _accumulation(lowering: Lowering) -> _Single:
 
 def _update(lowering: Lowering, workload: Workload) -> _Single:
     """Return the update of the weights, of which a step that accumulates has a part."""
-    traffic = _OPTIMIZER_TRAFFIC[workload.optimizer]
-    if workload.precision in HALF:
+    traffic = _OPTIMIZER_TRAFFIC[workload.optimizer] * PARAMETER_SHARE.get(workload.precision, 1.0)
+    if workload.precision in AUTOCAST:
         traffic += _CAST_TRAFFIC
     kernels = max(lowering.parameter_tensor_count * workload.trainable / 32.0, 1.0)
     count = float(lowering.parameter_count) * workload.trainable
@@ -263,7 +278,9 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
     if workload.accumulate == 1:
         return []
-    traffic = _SUM_TRAFFIC + (_GRADIENT_CAST_TRAFFIC if workload.precision in HALF else 0.0)
+    traffic = _SUM_TRAFFIC * PARAMETER_SHARE.get(workload.precision, 1.0) + (
+        _GRADIENT_CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
+    )
     kernels = max(float(lowering.parameter_tensor_count) * workload.trainable, 1.0)
     count = float(lowering.parameter_count) * workload.trainable / kernels
     return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.kernels import PARAMETER_SHARE
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
@@ -104,7 +105,8 @@ def step_walk(
 ) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    return tensors.trained(workload.trainable).accumulating(workload.accumulate)
+    share = workload.trainable * PARAMETER_SHARE.get(workload.precision, 1.0)
+    return tensors.trained(share).accumulating(workload.accumulate)
 
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:

@@ -15,12 +15,17 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.kinds import kinds_of
-from gpusage.predictors.operators import element_count
+from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.structure import Structure, structure_of
-from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_hooks.types import ModelGraph, Precision, Workload
 
-FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
+"""Of an activation."""
+ARITHMETIC: dict[Precision, Precision] = {"bf16-pure": "bf16", "int8": "fp16", "int4": "fp16"}
+"""In which products are computed, where that is not the precision's own name; quantised weights are widened first."""
 WIDE_BYTES = 4
+QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
+"""Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
 
@@ -94,7 +99,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         operator_class=kinds.operator_class,
         flop=flop,
         read_bytes=read + output_bytes * kinds.gathers,
-        parameter_bytes=kinds.weight_elements * float_bytes,
+        parameter_bytes=kinds.weight_elements * weight_bytes(kinds.operator_class, structure, workload.precision),
         written_bytes=stored_bytes,
         output_elements=outputs,
         output_bytes=stored_bytes,
@@ -112,6 +117,26 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=workload.mode == "train",
     )
+
+
+def weight_bytes(operator_class: IntArray, structure: Structure, precision: Precision) -> FloatArray:
+    """Return for each kind the bytes of one of its weights: quantised ones of products, but for the model's outputs."""
+    quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
+    if precision in QUANTISED_BYTES:
+        products = operator_class == OperatorClass.PRODUCT
+        products[structure.kind_of_node[structure.unread]] = False
+        quantised[products] = QUANTISED_BYTES[precision]
+    return quantised
+
+
+def resident_bytes(lowering: Lowering, precision: Precision) -> float:
+    """Return the bytes of all weights in inference."""
+    whole = lowering.parameter_count * float(FLOAT_BYTES[precision])
+    if precision not in QUANTISED_BYTES:
+        return whole
+    of_one = weight_bytes(lowering.operator_class, lowering.structure, precision)
+    saved = lowering.parameter_bytes / of_one * (FLOAT_BYTES[precision] - of_one)
+    return whole - float(saved @ lowering.structure.counts)
 
 
 def forward_flop(graph: ModelGraph) -> float:

@@ -18,15 +18,36 @@ from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.generation import Answer, Pass
 from gpusage.predictors.intervals import spread
+from gpusage.predictors.kernels import AUTOCAST, PARAMETER_SHARE
 from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
-from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, resident_bytes
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import MemoryInterval, ModelGraph, Precision, Workload
 from gpusage_hooks.units import MIB
 
-STATE_BYTES = {"none": 0.0, "sgd": 0.0, "momentum": 4.0, "adam": 8.0, "adamw": 8.0, "adafactor": 0.1}
-"""The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns."""
-UPDATE_COPY_BYTES = {"none": 0.0, "sgd": 4.0, "momentum": 4.0, "adam": 4.0, "adamw": 4.0, "adafactor": 4.0}
+_MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
+STATE_BYTES = {
+    "none": 0.0,
+    "sgd": 0.0,
+    "momentum": 4.0,
+    "adam": 8.0,
+    "adamw": 8.0,
+    "adafactor": 0.1,
+    "adam8bit": _MOMENTS_OF_8_BITS,
+    "adamw8bit": _MOMENTS_OF_8_BITS,
+}
+"""The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
+moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""
+UPDATE_COPY_BYTES = {
+    "none": 0.0,
+    "sgd": 4.0,
+    "momentum": 4.0,
+    "adam": 4.0,
+    "adamw": 4.0,
+    "adafactor": 4.0,
+    "adam8bit": 0.0,
+    "adamw8bit": 0.0,
+}
 """What the update computes beside them, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
 with their weight decay, or the root of the second moment."""
 WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
@@ -103,7 +124,7 @@ def tensor_bytes(
     """
     learned = _learned(parameters)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.trained(workload.trainable)
+    tensors = tensors.trained(workload.trainable * parameter_share(workload))
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
     if not lowering.train:
@@ -120,7 +141,7 @@ def tensor_bytes(
 
 def answer_bytes(graph: ModelGraph, answer: Answer, workload: Workload) -> MemoryInterval:
     """Return what a process takes beside the CUDA context that writes answers, in bytes: with keys and values."""
-    weights = graph.parameter_count * float(FLOAT_BYTES[workload.precision])
+    weights = resident_bytes(answer.prompt, workload.precision)
     return _inference(graph, weights + max(_present_bytes(graph, one, workload.batch_size) for one in answer.passes()))
 
 
@@ -165,9 +186,18 @@ def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> M
 
 def _unmeasured_bytes(workload: Workload) -> float:
     """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state."""
-    copies = 0.0 if workload.precision in ("fp32", "tf32") else float(FLOAT_BYTES[workload.precision])
+    copies = float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
     share = workload.trainable
+    if workload.precision in PARAMETER_SHARE:
+        return parameter_share(workload) * (
+            (STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * share + (1.0 - share) * WEIGHT_BYTES
+        )
     return copies + STATE_BYTES[workload.optimizer] * share - FITTED_STATE_BYTES * share + (1.0 - share) * WEIGHT_BYTES
+
+
+def parameter_share(workload: Workload) -> float:
+    """Return what a weight, its gradient and its state take, against 4 bytes each."""
+    return PARAMETER_SHARE.get(workload.precision, 1.0)
 
 
 class _Learned(NamedTuple):
@@ -196,7 +226,9 @@ def _learned(parameters: MemoryParameters) -> _Learned:
 
 def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload) -> list[float]:
     """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
-    sums = learned.weights @ np.array(walked._replace(weights=walked.weights * workload.trainable))
+    sums = learned.weights @ np.array(
+        walked._replace(weights=walked.weights * workload.trainable * parameter_share(workload))
+    )
     extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
     ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
     return ends
@@ -205,6 +237,7 @@ def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms,
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
     resident = lowering.parameter_count * (WEIGHT_BYTES + STATE_BYTES[workload.optimizer] * workload.trainable)
+    resident *= parameter_share(workload)
     return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
 
 
@@ -214,12 +247,12 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> floa
         return tensors.input_bytes
     trained = GRADIENT_BYTES, STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer]
     a_weight = sum([one * workload.trainable for one in trained], WEIGHT_BYTES)
-    return tensors.input_bytes + lowering.parameter_count * a_weight
+    return tensors.input_bytes + lowering.parameter_count * a_weight * parameter_share(workload)
 
 
-def _inference_bytes(lowering: Lowering, tensors: Walk, precision: str, library_bytes: float) -> float:
+def _inference_bytes(lowering: Lowering, tensors: Walk, precision: Precision, library_bytes: float) -> float:
     """Return weights, the most outputs that are still to be read, and the scratch memory of that moment."""
-    weights = lowering.parameter_count * float(FLOAT_BYTES[precision])
+    weights = resident_bytes(lowering, precision)
     if not len(tensors.live):
         return weights + tensors.input_bytes
     at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live

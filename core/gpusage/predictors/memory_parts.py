@@ -14,12 +14,13 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.liveness import Walk, step_walk
-from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, resident_bytes
 from gpusage.predictors.memory import (
     CONTEXT_BYTES,
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
     STATE_BYTES,
+    parameter_share,
     peak_pass,
 )
 from gpusage.predictors.operators import OperatorClass
@@ -55,9 +56,11 @@ def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
 
 
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
-    count = float(lowering.parameter_count)
-    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"])
-    yield MemoryPart(name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer] * workload.trainable)
+    count, share = float(lowering.parameter_count), parameter_share(workload)
+    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share)
+    yield MemoryPart(
+        name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer] * workload.trainable * share
+    )
     yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
     yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
     if not len(tensors.stored):
@@ -69,7 +72,7 @@ def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator
 
 
 def _inference(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
-    yield MemoryPart(name="parameters", memory_bytes=lowering.parameter_count * float(FLOAT_BYTES[workload.precision]))
+    yield MemoryPart(name="parameters", memory_bytes=resident_bytes(lowering, workload.precision))
     yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
     if not len(tensors.stored):
         return

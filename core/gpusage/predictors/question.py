@@ -29,9 +29,9 @@ from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
 from gpusage.predictors.generation import Answer, answer_of
 from gpusage.predictors.host import fed_share
 from gpusage.predictors.identity import Newest
-from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.kernels import AUTOCAST, Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
-from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES, Lowering, lower
+from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
 from gpusage.predictors.memory import answer_bytes, tensor_bytes, with_context
 from gpusage.predictors.residual import COUNT
 from gpusage.predictors.step_time import step_times_s
@@ -136,8 +136,8 @@ class Question:
     @lazy
     def _whole(self) -> Lowering:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
-        is_wide = FLOAT_BYTES[self.workload.precision] == WIDE_BYTES or self.workload.generate is not None
-        structure = self._structures.plain if is_wide else self._structures.widened
+        is_cast = self.workload.precision in AUTOCAST and self.workload.generate is None
+        structure = self._structures.widened if is_cast else self._structures.plain
         return lower(self.graph, structure, self.workload)
 
     @lazy

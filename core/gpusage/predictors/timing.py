@@ -13,6 +13,7 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency, KernelFeatures
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.kernels import HALF, Kernels
+from gpusage.predictors.lowering import ARITHMETIC
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.power import sustained_share
 from gpusage.predictors.residual import KernelSeconds, features_of
@@ -195,6 +196,7 @@ def _ridge_flop_per_byte(gpu: Gpu) -> float:
 
 def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:
     """Return peak FLOP/s and path of a class whose shapes suit matrix units; without such units, the CUDA cores'."""
+    precision = ARITHMETIC.get(precision, precision)
     wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
     peak = gpu.peak_flop_per_s.get(wanted)
     if wanted == "fp32" or peak is None or gpu.compute_capability < VOLTA:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["train", "infer"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
-Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "bf16-pure", "int8", "int4"]
+Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

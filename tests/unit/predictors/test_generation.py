@@ -14,46 +14,11 @@ from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Generation, ModelGraph, Node, Shape, Workload
-from graphs import node, perceptron_graph
+from gpusage_hooks.types import Generation, ModelGraph, Workload
+from graphs import language_model, perceptron_graph
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 A100 = builtin_catalogue().find("a100")
-
-
-def language_model(hidden: int, heads: int, key_heads: int, inner: int, words: int, length: int) -> ModelGraph:
-    """Return an embedding, one layer of a transformer, and a product that gives a row for all words."""
-    width = hidden // heads
-    tokens: Shape = (-1, length, hidden)
-    keys: Shape = (-1, length, key_heads * width)
-    queries, scores = (-1, heads, length, width), (-1, heads, length, length)
-    rows: list[tuple[Node, tuple[int, ...]]] = [
-        (node("Gather", [(-1, length)], tokens, (words, hidden)), (-1,)),
-        (node("MatMul", [tokens], tokens, (hidden, hidden)), (0,)),
-        (node("Reshape", [tokens], queries), (1,)),
-        (node("MatMul", [tokens], keys, (hidden, key_heads * width)), (0,)),
-        (node("Expand", [keys], (-1, heads, width, length)), (3,)),
-        (node("MatMul", [tokens], keys, (hidden, key_heads * width)), (0,)),
-        (node("Expand", [keys], queries), (5,)),
-        (node("MatMul", [queries, (-1, heads, width, length)], scores), (2, 4)),
-        (node("Softmax", [scores], scores), (7,)),
-        (node("MatMul", [scores, queries], queries), (8, 6)),
-        (node("Reshape", [queries], tokens), (9,)),
-        (node("MatMul", [tokens], tokens, (hidden, hidden)), (10,)),
-        (node("MatMul", [tokens], (-1, length, inner), (hidden, inner)), (11,)),
-        (node("Gelu", [(-1, length, inner)], (-1, length, inner)), (12,)),
-        (node("MatMul", [(-1, length, inner)], tokens, (inner, hidden)), (13,)),
-        (node("MatMul", [tokens], (-1, length, words), (hidden, words)), (14,)),
-    ]
-    weights = 2 * words * hidden + 2 * hidden**2 + 2 * hidden * key_heads * width + 2 * hidden * inner
-    return ModelGraph(
-        name="language model",
-        source="test:language",
-        nodes=tuple(row for row, _ in rows),
-        producers=tuple(producers for _, producers in rows),
-        inputs=(("input_ids", (-1, length)),),
-        parameter_count=weights,
-    )
 
 
 LLAMA = language_model(4096, 32, 32, 11008, 32000, length=128)

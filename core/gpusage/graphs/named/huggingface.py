@@ -112,7 +112,21 @@ def _graph(configuration: dict[str, Any], name: str, source: str, shape: Mapping
     _check_figures(configuration, source)
     model = build_on_meta(lambda: _model(configuration, source), source)
     inputs = _inputs(model, shape)
-    return graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
+    graph = graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
+    return replace(graph, notes=(*graph.notes, *_quantisation_notes(configuration)))
+
+
+def _quantisation_notes(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is to be said where the published weights are quantised."""
+    quantised = configuration.get("quantization_config")
+    if not isinstance(quantised, dict):
+        return ()
+    method = printable(str(quantised.get("quant_method", "unknown")))[:20]
+    note = (
+        f"Its configuration has quantised weights ({method}), which count as unquantised: for inference say "
+        "precision=int4 or precision=int8."
+    )
+    return (note,)
 
 
 def _check_figures(configuration: object, source: str) -> None:
