@@ -22,6 +22,7 @@ from gpusage.error_text import sentence
 from gpusage.service.neighbourhood import Neighbourhood
 from gpusage.service.rescue import Rescue
 from gpusage.service.state import State
+from gpusage.service.watch import Watch
 from gpusage.store.decisions import DecisionStore
 from gpusage.verdict import why_held_back
 from gpusage_hooks.types import MarkedJob
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 _Key = tuple[str, str]
 
 
-class Aftercare:
+class Aftercare(Watch):
     """Looks after rewritten jobs, in a thread of its own.
 
     Args:
@@ -44,6 +45,7 @@ class Aftercare:
     """
 
     def __init__(self, state: State, open_store: Callable[[], DecisionStore] | None = None) -> None:
+        super().__init__("aftercare", "rewritten jobs cannot be looked at")
         self.due = threading.Event()
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
@@ -53,16 +55,7 @@ class Aftercare:
         self._again_s: dict[_Key, float] = {}
         self._troubles: dict[_Key, str] = {}
         self._turned_back = 0
-        self._error: str | None = None
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        """Look from now on."""
-        threading.Thread(target=self._run, name="aftercare", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread, soon."""
-        self._stop.set()
+        self._found: dict[_Key, MarkedJob] = {}
 
     def status(self) -> dict[str, Any]:
         """Return what was done, and which jobs need a person."""
@@ -72,26 +65,32 @@ class Aftercare:
             "stuck": [*troubles.values()][:REMEMBERED_TROUBLES],
             "rescued": self._rescue.count,
             "not_rescued": self._rescue.troubles()[:REMEMBERED_TROUBLES],
-            "error": self._error,
+            "error": self.error,
         }
 
     def look(self) -> None:
         """Look once; whatever goes wrong, the next look may succeed."""
         self.due.clear()
-        snapshot, found = self._state.snapshot, dict[_Key, MarkedJob]()
-        try:
-            for manager in snapshot.clusters:
-                context = snapshot.advisor.context(manager)
-                jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting", "running"), context)
-                found |= {(manager, job.job_id): job for job in jobs or ()}
-            self._rescue.look(snapshot)
-            self._tell_neighbours(found)
-            self._error = None
-        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
-            self._fail(error)
-        if found or self._error or not snapshot.clusters:
+        self._found = {}
+        super().look()
+        if self._found or self.error or not self._state.snapshot.clusters:
             self.due.set()  # there is something to look at next time
-        self._act(found, time.monotonic())
+        self._act(self._found, time.monotonic())
+
+    def _look(self) -> None:
+        snapshot = self._state.snapshot
+        for manager in snapshot.clusters:
+            context = snapshot.advisor.context(manager)
+            jobs = snapshot.advisor.hooks.shared_jobs(manager, ("waiting", "running"), context)
+            self._found |= {(manager, job.job_id): job for job in jobs or ()}
+        self._rescue.look(snapshot)
+        self._tell_neighbours(self._found)
+
+    def _is_due(self) -> bool:
+        return self.due.is_set()
+
+    def _pause_s(self) -> float:
+        return max(1.0, self._state.snapshot.configuration.daemon.refresh_s)
 
     def _tell_neighbours(self, found: dict[_Key, MarkedJob]) -> None:
         """Let decisions know who runs where.
@@ -141,14 +140,3 @@ class Aftercare:
         if self._troubles.get(key) != text:
             _log.warning("%s", text)
         self._troubles[key] = text
-
-    def _fail(self, error: Exception) -> None:
-        trouble = sentence(error)
-        if trouble != self._error:
-            _log.warning("rewritten jobs cannot be looked at: %s", trouble)
-        self._error = trouble
-
-    def _run(self) -> None:
-        while not self._stop.wait(max(1.0, self._state.snapshot.configuration.daemon.refresh_s)):
-            if self.due.is_set():
-                self.look()

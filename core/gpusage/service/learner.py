@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpusage.configuration import Configuration, LearningSettings
-from gpusage.error_text import sentence
 from gpusage.history.file import read_history
 from gpusage.history.history import History
 from gpusage.history.reading import checked_runs
@@ -26,6 +24,7 @@ from gpusage.history.trust import trust_of
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.learning.lessons import learn
 from gpusage.learning.runs import runs_of
+from gpusage.service.watch import Watch
 from gpusage.store.decisions import DAY_S, DecisionStore
 from gpusage.store.opening import open_store
 from gpusage.store.usage_rows import UsageQuestion
@@ -79,7 +78,7 @@ def _written_ns(settings: LearningSettings) -> int:
         return 0
 
 
-class Learner:
+class Learner(Watch):
     """Learns from the store.
 
     Args:
@@ -88,42 +87,25 @@ class Learner:
     """
 
     def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
+        super().__init__("learner", "what earlier runs showed cannot be read")
         self._configuration = configuration
         self._publish = publish
-        self._stop = threading.Event()
         self._seen: object = None
-        self._trouble = ""
 
-    def start(self) -> None:
-        """Begin to learn."""
-        threading.Thread(target=self._run, name="learner", daemon=True).start()
-
-    def stop(self) -> None:
-        """End, soon."""
-        self._stop.set()
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """Learn anew where a run has come, or a setting has changed, since the last look."""
         configuration = self._configuration()
         settings, now_s = configuration.learning, time.time()
-        try:
-            with closing(open_store(configuration.store.url)) as store:
-                written_ns = _written_ns(settings)
-                seen = settings, store.usage(count=1), int(now_s / RELEARN_S), written_ns
-                if seen != self._seen:
-                    self._publish(learned_from(store, settings, now_s))
-                    self._seen = seen
-            self._trouble = ""
-        except Exception as error:  # noqa: BLE001 - whatever it was, the next look may succeed
-            self._complain(sentence(error))
+        with closing(open_store(configuration.store.url)) as store:
+            written_ns = _written_ns(settings)
+            seen = settings, store.usage(count=1), int(now_s / RELEARN_S), written_ns
+            if seen != self._seen:
+                self._publish(learned_from(store, settings, now_s))
+                self._seen = seen
+
+    def _pause_s(self) -> float:
+        return self._configuration().learning.refresh_s
 
     def _run(self) -> None:
-        while True:
-            self.look()
-            if self._stop.wait(self._configuration().learning.refresh_s):
-                return
-
-    def _complain(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            _log.warning("what earlier runs showed cannot be read: %s", trouble)
-        self._trouble = trouble
+        self.look()
+        super()._run()

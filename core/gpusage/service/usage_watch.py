@@ -10,17 +10,16 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
-from gpusage.error_text import sentence
 from gpusage.plain_text import visible
 from gpusage.service.metrics.run_counter import count_runs, is_new
 from gpusage.service.state import State
 from gpusage.service.tallies import RunTally
 from gpusage.service.usage_keeping import keep_usage
+from gpusage.service.watch import Watch
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import Usage
 
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 _Run = tuple[str, str, float]
 
 
-class UsageWatch:
+class UsageWatch(Watch):
     """Collects usage, in a thread of its own.
 
     Args:
@@ -40,43 +39,26 @@ class UsageWatch:
     """
 
     def __init__(self, state: State, open_store: Callable[[], DecisionStore], tally: RunTally | None = None) -> None:
+        super().__init__("usage", "what jobs really did cannot be collected")
         self._tally = tally
         self._state = state
         self._open_store = open_store
         self._store: DecisionStore | None = None
         self._known: set[_Run] = set()
         self._kept = 0
-        self._error: str | None = None
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        """Collect from now on."""
-        threading.Thread(target=self._watch, name="usage", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread, soon."""
-        self._stop.set()
 
     def status(self) -> dict[str, Any]:
         """Return how many runs were kept, and what is wrong."""
-        return {"kept": self._kept, "error": self._error}
+        return {"kept": self._kept, "error": self.error}
 
-    def look(self) -> None:
-        """Look once; whatever goes wrong, the next look may succeed."""
+    def _look(self) -> None:
         snapshot, told = self._state.snapshot, list[Usage]()
-        try:
-            for manager, cluster in snapshot.clusters.items():
-                if self._tally is not None:
-                    self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
-                told += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
-            self._keep([usage for usage in told if _run(usage) not in self._known])
-            self._known = {_run(usage) for usage in told}
-            self._error = None
-        except Exception as error:  # noqa: BLE001 - an adapter or a store may fail in any way
-            trouble = sentence(error)
-            if trouble != self._error:
-                _log.warning("what jobs really did cannot be collected: %s", trouble)
-            self._error = trouble
+        for manager, cluster in snapshot.clusters.items():
+            if self._tally is not None:
+                self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
+            told += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
+        self._keep([usage for usage in told if _key(usage) not in self._known])
+        self._known = {_key(usage) for usage in told}
 
     def _keep(self, usages: list[Usage]) -> None:
         if not usages:
@@ -91,9 +73,11 @@ class UsageWatch:
         for usage in kept:
             _log.info("%s", log_line(usage))
 
-    def _watch(self) -> None:
-        while not self._stop.wait(max(1.0, LOOKS_PER_REFRESH * self._state.snapshot.configuration.daemon.refresh_s)):
-            self.look()
+    def _pause_s(self) -> float:
+        return max(1.0, LOOKS_PER_REFRESH * self._state.snapshot.configuration.daemon.refresh_s)
+
+    def _run(self) -> None:
+        super()._run()
         if self._store is not None:
             self._store.close()
 
@@ -104,5 +88,5 @@ def log_line(usage: Usage) -> str:
     return visible(f"{usage.manager} job {usage.job_id} of {usage.user}: {usage.outcome} | {used}")
 
 
-def _run(usage: Usage) -> _Run:
+def _key(usage: Usage) -> _Run:
     return usage.manager, usage.job_id, usage.started_at_s
