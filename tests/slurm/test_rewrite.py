@@ -16,6 +16,7 @@ import pytest
 from gpusage.sandboxes.host import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -308,6 +309,23 @@ def test_decisions_tells_of_a_job_what_was_done_and_why(sandbox: Sandbox) -> Non
         assert (unknown.returncode, "none does" in unknown.stderr) == (1, True)
     finally:
         sandbox.run("scancel", job, whole)
+
+
+def test_the_jobs_that_run_and_those_that_wait_are_ranked_as_partners(sandbox: Sandbox) -> None:
+    """Each by its record; one that said nothing to us is not among them."""
+    command = ("sbatch", "--parsable", "--gres=gpu:1", "--mem=100M", "--cpus-per-task=1", f"--comment={LIGHT}")
+    running = sandbox.run(*command, "--wrap=sleep 60").stdout.strip()
+    waiting = sandbox.run(*command, "--hold", "--wrap=true").stdout.strip()
+    plain = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", "--wrap=sleep 60").stdout.strip()
+    try:
+        wait_until(lambda: "RUNNING" in sandbox.run("scontrol", "show", "job", running).stdout)
+        (record,) = decisions(sandbox, running)
+        for option, job in (("--running", running), ("--queue", waiting)):
+            among = ("gpusage", "colocate", LIGHT.removeprefix("model="), option, "--gpu", record["need"]["gpu"])
+            partners = json.loads(sandbox.run(*among, "--json", check=False).stdout)["partners"]
+            assert [(each["job_id"], each["user"]) for each in partners] == [(job, user_name())]
+    finally:
+        sandbox.run("scancel", running, waiting, plain)
 
 
 def decisions(sandbox: Sandbox, *options: str, environment: dict[str, str] | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from gpusage.policies import partition
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM
 from gpusage.predictors.intervals import inverse
-from gpusage_hooks.types import Colocation, GpuNeed, Interval, ModelRequest
+from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelRequest
 from gpusage_hooks.units import gib
 
 SCHEMA = "gpusage.colocate/1"
@@ -41,11 +41,11 @@ def colocate(
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
-    if candidates is not None and is_fair:
-        message = "Options --fair and --among must not be given together; got both. Leave one out."
-        raise click.UsageError(message, context)
-    if candidates is not None:
-        context.exit(0 if partners.rank(context, models, candidates, gpu, run, as_json=as_json) else 1)
+    state: JobState | None = run.pop("state")  # of --running and --queue
+    source = candidates or state
+    if source is not None:
+        _require_one(context, candidates, state, is_fair=is_fair)
+        context.exit(0 if partners.rank(context, models, source, gpu, run, as_json=as_json) else 1)
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
@@ -59,6 +59,14 @@ def colocate(
     else:
         _show(requests, needs, colocation)
     context.exit(0 if colocation.recommended else 1)
+
+
+def _require_one(context: click.Context, candidates: Path | None, state: JobState | None, *, is_fair: bool) -> None:
+    ranking = "--among" if candidates is not None else "--running" if state == "running" else "--queue"
+    if is_fair or (candidates is not None and state is not None):
+        other = "--fair" if is_fair else "--running or --queue"
+        message = f"Options {other} and {ranking} must not be given together; got both. Leave one out."
+        raise click.UsageError(message, context)
 
 
 def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNeed], Colocation]:

@@ -23,7 +23,7 @@ from gpusage.plain_text import one_line
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
-from gpusage_hooks.types import DecisionRecord, MarkedJob, Usage
+from gpusage_hooks.types import DecisionRecord, JobState, MarkedJob, Usage
 
 SCHEMA = "gpusage.decisions/1"
 USUAL_COUNT = 20
@@ -68,6 +68,23 @@ def of_job(job_id: str) -> tuple[Found, ...]:
         )
         raise RequestError(message)
     return tuple(_with_records(jobs))
+
+
+def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord], ...]:
+    """Return the jobs that wait or run now and carry our mark, as their managers show them to the caller, with records.
+
+    Raises:
+        RequestError: There are such jobs, and none of their records can be read.
+    """
+    jobs = [job for job in _asked(job_id="", user="") if job.state == state and parse_mark(job.mark)]
+    recorded = tuple((job, record) for job, record, _ in _with_records(jobs) if job is not None and record is not None)
+    if jobs and not recorded:
+        message = (
+            f"Jobs that are {state} must have records that you may read; of {len(jobs)} none has. "
+            "Run this as root or as the daemon's user."
+        )
+        raise RequestError(message)
+    return recorded
 
 
 def latest(count: int, user: str) -> tuple[Found, ...]:

@@ -1,12 +1,13 @@
-"""`gpusage colocate TARGET --among FILE`: which of the file's models is the best partner on one GPU.
+"""`gpusage colocate TARGET --among FILE`, `--running`, `--queue`: which model or job is the best partner on one GPU.
 
 The file has one model a line with its own options, as on the command line; a line that is empty or begins with ``#`` is
-left out. Paths count from the file's folder.
+left out. Paths count from the file's folder. Of jobs, the need counts that was recorded with their decisions, so that
+nobody's model is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,11 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.decisions import present
 from gpusage.cli.user_file import read_text
+from gpusage.policies.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelRequest
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
 COLUMNS = (
@@ -28,12 +31,25 @@ COLUMNS = (
     tables.Column("recommended"),
 )
 
+Run = Mapping[str, Any]
+"""How models are run that do not say it themselves."""
+
 
 class Partner(NamedTuple):
-    """One candidate, and what it and the target do to each other; the target is the first of the two."""
+    """One candidate, and what it and the target do to each other; the target is the first of the two.
+
+    Attributes:
+        job: Whose model it is; ``None`` where it is of a file.
+    """
 
     model: str
     together: Colocation
+    job: MarkedJob | None = None
+
+    @property
+    def name(self) -> str:
+        """Return how people know it."""
+        return f"job {self.job.job_id} of {self.job.user}: {self.model}" if self.job else self.model
 
     @property
     def order(self) -> tuple[bool, bool, float]:
@@ -42,20 +58,35 @@ class Partner(NamedTuple):
 
 
 def rank(
-    context: click.Context, models: Sequence[str], path: Path, gpu: str, run: Mapping[str, Any], *, as_json: bool
+    context: click.Context,
+    models: Sequence[str],
+    source: Path | JobState,
+    gpu: str,
+    run: Run,
+    *,
+    as_json: bool,
 ) -> bool:
-    """Print the candidates of the file at *path*, the best partner first; tell whether one is recommended.
+    """Print the candidates of *source*, the best partner first; tell whether one is recommended.
+
+    Args:
+        context: Of the command.
+        models: The target alone.
+        source: A file of models, or the jobs that are in this state now.
+        gpu: The GPU that they would share.
+        run: The options.
+        as_json: Whether JSON is printed.
 
     Raises:
-        GpuUsageError: The file or one of its models cannot be read.
+        GpuUsageError: The file or one of its models cannot be read, or no job's record can.
     """
     if len(models) != 1:
-        message = f"Models with --among must be one, the target; got {len(models)}. The others stand in the file."
+        message = f"Models with --among, --running or --queue must be one, the target; got {len(models)}. Name one."
         raise click.UsageError(message, context)
     row = advisor().catalogue.find(gpu)
     (target,) = options.read_requests(models, run)
     own = _need(target, row, Path())
-    ranked = sorted((_partner(line, number, own, row, path, run) for number, line in _lines(path)), key=_order)
+    found = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(source, own, row)
+    ranked = sorted(found, key=_order)
     if as_json:
         tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, "partners": _documents(ranked)})
     else:
@@ -65,6 +96,18 @@ def rank(
 
 def _order(partner: Partner) -> tuple[bool, bool, float]:
     return partner.order
+
+
+def _of_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> Iterator[Partner]:
+    return (_partner(line, number, own, gpu, path, run) for number, line in _lines(path))
+
+
+def _of_jobs(state: JobState, own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
+    """Yield the jobs in *state* whose need was recorded for *gpu*."""
+    for job, record in present(state):
+        need = record.decision.need
+        if need is not None and need.gpu == gpu.name:
+            yield Partner(record.model or "", advisor().colocate([own, need_alone(need)], gpu), job)
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -78,7 +121,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return models
 
 
-def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Mapping[str, Any]) -> Partner:
+def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Run) -> Partner:
     try:
         (request,) = options.read_requests([line], run)
         need = _need(request, gpu, path.parent)
@@ -97,6 +140,7 @@ def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:
     return [
         {
             "model": each.model,
+            **({"job_id": each.job.job_id, "user": each.job.user} if each.job else {}),
             "throughput_sum": documents.interval(each.together.throughput_sum),
             "target": documents.interval(each.together.normalised_throughput[0]),
             "partner": documents.interval(each.together.normalised_throughput[1]),
@@ -110,11 +154,13 @@ def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:
 def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu) -> None:
     tables.show_title(f"Partners of {target.model} on one {gpu.name}, the best first")
     tables.show("")
+    if not ranked:
+        tables.show("No job with a need recorded for this GPU.")
     tables.show_rows(
         COLUMNS,
         [
             [
-                each.model,
+                each.name,
                 figures.plain(each.together.throughput_sum, "x"),
                 figures.share(each.together.normalised_throughput[0]),
                 figures.share(each.together.normalised_throughput[1]),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.latency import latency_s
 from gpusage.policies.place import limits_threads, why_unlimited
-from gpusage.predictors.intervals import product, ratio
+from gpusage.predictors.intervals import other_factor, product, ratio
 from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
 from gpusage_hooks.units import gib
@@ -186,6 +186,22 @@ def need_on(offer: Offer) -> GpuNeed:
         fits=offer.has_memory(offer.booked_bytes),
         share_percent=offer.share_percent,
         slowdown=slowdown,
+    )
+
+
+def need_alone(need: GpuNeed) -> GpuNeed:
+    """Return what a job with *need* on a share needs on the whole GPU; `need_on` the other way."""
+    if need.share_percent == WHOLE_PERCENT:
+        return need
+    slowdown, part = need.slowdown, need.share_percent / WHOLE_PERCENT
+    return replace(
+        need,
+        step_time_s=other_factor(need.step_time_s, slowdown),
+        throughput_samples_per_s=product(need.throughput_samples_per_s, slowdown),
+        sm_activity=_at_most_one(need.sm_activity, part * slowdown.value),
+        dram_activity=_at_most_one(need.dram_activity, slowdown.value),
+        share_percent=WHOLE_PERCENT,
+        slowdown=NO_SLOWDOWN,
     )
 
 

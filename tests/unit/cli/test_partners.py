@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from gpusage.cli import main
+from gpusage.cli import decisions, main
+from gpusage.mark import mark_of
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import MarkedJob
+from records import NEED, RECORD
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TARGET = str(EXAMPLES / "models" / "resnet18.onnx") + ",batch=16"
@@ -59,10 +65,56 @@ def test_more_than_one_target_is_a_wrong_command_line() -> None:
     words = ["colocate", TARGET, TARGET, "--among", str(EXAMPLES / "candidates.txt"), "--gpu", "v100"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
-    assert "Models with --among must be one, the target; got 2." in result.stderr
+    assert "Models with --among, --running or --queue must be one, the target; got 2." in result.stderr
 
 
 def test_a_file_that_is_not_there() -> None:
     result = CliRunner().invoke(main, among(EXAMPLES / "absent.txt"))
     assert result.exit_code == 1
     assert "must be a readable file; got: No such file or directory." in result.stderr
+
+
+RECORDED = replace(RECORD, number="69215f4a0c3e")
+OF_A100 = replace(RECORDED.decision, need=replace(NEED, gpu="a100-sxm4-80gb"))
+JOBS = [
+    MarkedJob(job_id="7", manager="slurm", user="ada", state="running", mark=str(mark_of(RECORDED))),
+    MarkedJob(job_id="8", manager="slurm", user="bob", state="waiting", mark=str(mark_of(RECORDED))),
+    MarkedJob(job_id="9", manager="slurm", user="bob", state="running"),
+    MarkedJob(job_id="10", manager="slurm", user="eve", state="running", mark="gpusage 69215f4a0c3f KEEP gres/gpu:1"),
+]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return an empty store; the only manager shows `JOBS` to the caller."""
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/d.db"\n')
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    monkeypatch.setattr(decisions, "_asked", lambda **_: JOBS)
+    return tmp_path / "d.db"
+
+
+@pytest.mark.parametrize(("option", "job", "user"), [("--running", "7", "ada"), ("--queue", "8", "bob")])
+def test_jobs_are_ranked_by_the_need_that_was_recorded(store: Path, option: str, job: str, user: str) -> None:
+    """One has no mark, and one's need is of another GPU: they are left out."""
+    with closing(open_store(f"sqlite:///{store}")) as opened:
+        opened.record_all([RECORDED, replace(RECORDED, number="69215f4a0c3f", decision=OF_A100)])
+    result = CliRunner().invoke(main, ["colocate", TARGET, option, "--gpu", "v100", "--json"])
+    (partner,) = json.loads(result.stdout)["partners"]
+    assert (partner["job_id"], partner["user"], partner["model"]) == (job, user, "resnet50.onnx")
+    assert 0 < partner["partner"]["value"] <= 1
+    shown = CliRunner().invoke(main, ["colocate", TARGET, option, "--gpu", "v100"], env={"COLUMNS": "200"})
+    assert f"job {job} of {user}: resnet50.onnx" in shown.stdout
+
+
+@pytest.mark.usefixtures("store")
+def test_without_a_record_that_the_caller_may_read_there_is_one_sentence() -> None:
+    result = CliRunner().invoke(main, ["colocate", TARGET, "--running", "--gpu", "v100"])
+    assert result.exit_code == 1
+    assert "must have records that you may read; of 2 none has. Run this as root or as" in result.stderr
+
+
+def test_one_kind_of_candidates_at_a_time() -> None:
+    for words in (("--among", "x", "--queue"), ("--running", "--fair")):
+        result = CliRunner().invoke(main, ["colocate", TARGET, *words, "--gpu", "v100"])
+        assert result.exit_code == 2
+        assert "must not be given together; got both. Leave one out." in result.stderr

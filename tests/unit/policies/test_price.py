@@ -12,6 +12,7 @@ from gpusage.policies.price import (
     Offer,
     holds,
     limits,
+    need_alone,
     need_on,
     offers,
     partners_of,
@@ -281,3 +282,14 @@ def test_the_largest_memory_of_all_places_has_to_fit_the_share_of_each() -> None
     choice = taken(*where)
     assert choice is not None
     assert [one.place.name for one in choice.offers] == [FAST.name]
+
+
+def test_what_a_job_needs_alone_is_told_by_its_need_on_a_share() -> None:
+    """As long as no activity reaches 1 on the share."""
+    on_share = offer(percent=75, value=1.1)
+    alone, whole = need_alone(need_on(on_share)), on_share.place.need
+    for name in ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity"):
+        for end in ("value", "low", "high"):
+            assert getattr(getattr(alone, name), end) == pytest.approx(getattr(getattr(whole, name), end), rel=0.05)
+    assert (alone.share_percent, alone.slowdown.value) == (100, 1.0)
+    assert need_alone(whole) is whole

@@ -28,6 +28,13 @@ Examples:
     help="Rank the models of this file, one a line, as partners of the one MODEL.",
 )
 @click.option(
+    "--running",
+    "state",
+    flag_value="running",
+    help="Rank the jobs that run now, by what was recorded of them.",
+)
+@click.option("--queue", "state", flag_value="waiting", help="The same of the jobs that wait.")
+@click.option(
     "--fair",
     "is_fair",
     is_flag=True,
@@ -42,5 +49,5 @@ def command() -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS.
 
     A MODEL may have its own options after commas; the command's options are the defaults. The exit status is 1 if
-    sharing is not recommended; with --among, if it is with none of the file's models.
+    sharing is not recommended; with --among, --running or --queue, if it is with none of the candidates.
     """

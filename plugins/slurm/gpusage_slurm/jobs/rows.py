@@ -30,14 +30,14 @@ Row = Mapping[str, str]
 
 
 def find_jobs(job_id: str, user: str) -> tuple[MarkedJob, ...] | None:
-    """Return the jobs with this id, an array's tasks each for itself, or of this user; see the hook.
+    """Return the jobs with this id, an array's tasks each for itself, or of this user, else all; see the hook.
 
     Raises:
         RequestError: Neither slurmctld nor the accounting answers.
     """
     if (job_id and not JOB_ID.fullmatch(job_id)) or not shutil.which("squeue"):
         return None
-    which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",)
+    which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",) if user else ()
     try:
         jobs = tuple(map(marked_job, rows("--states=all", *which, columns=_COLUMNS)))
     except RequestError as error:
