@@ -17,11 +17,11 @@ MODELS = Path(__file__).parents[3] / "examples" / "models"
 RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")
 
 
-def test_without_a_gpu_one_of_each_generation_is_predicted_oldest_first() -> None:
+def test_without_a_gpu_one_of_each_generation_of_nvidia_is_predicted_oldest_first() -> None:
     (prediction,) = _json("predict", RESNET)["predictions"]
     gpus = {row["name"]: row for row in _json("gpus")["gpus"]}
     rows = [gpus[need["gpu"]] for need in prediction["needs"]]
-    assert {row["generation"] for row in rows} == {row["generation"] for row in gpus.values()}
+    assert {row["generation"] for row in rows} == {row["generation"] for row in gpus.values() if row["vendor"] == "nvidia"}
     assert len(rows) == len({row["generation"] for row in rows})
     assert [row["launch_year"] for row in rows] == sorted(row["launch_year"] for row in rows)
 
