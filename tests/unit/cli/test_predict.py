@@ -21,7 +21,8 @@ def test_without_a_gpu_one_of_each_generation_of_nvidia_is_predicted_oldest_firs
     (prediction,) = _json("predict", RESNET)["predictions"]
     gpus = {row["name"]: row for row in _json("gpus")["gpus"]}
     rows = [gpus[need["gpu"]] for need in prediction["needs"]]
-    assert {row["generation"] for row in rows} == {row["generation"] for row in gpus.values() if row["vendor"] == "nvidia"}
+    of_nvidia = {row["generation"] for row in gpus.values() if row["vendor"] == "nvidia"}
+    assert {row["generation"] for row in rows} == of_nvidia
     assert len(rows) == len({row["generation"] for row in rows})
     assert [row["launch_year"] for row in rows] == sorted(row["launch_year"] for row in rows)
 
