@@ -141,7 +141,7 @@ def report_of(
         trueness=trueness(observations, least_s),
         promises_given=given,
         promises_withheld=withheld,
-        unnamed=unnamed(records, observations),
+        unnamed=unnamed(records, observations, least_s),
     )
 
 

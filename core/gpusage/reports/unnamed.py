@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpusage.hindsight import LEAST_S
 from gpusage.history.reading import checked_runs
 from gpusage.history.trust import trust_of
 from gpusage.mark import UNNAMED
@@ -34,12 +33,18 @@ class UnnamedTally:
     held: int = 0
 
 
-def unnamed(records: Sequence[DecisionRecord], observations: Sequence[Observation]) -> UnnamedTally:
-    """Return what became of the jobs of *records* that name no model, and of the runs in *observations*."""
+def unnamed(records: Sequence[DecisionRecord], observations: Sequence[Observation], least_s: float) -> UnnamedTally:
+    """Return what became of the jobs of *records* that name no model, and of the runs in *observations*.
+
+    Args:
+        records: The decisions of a time.
+        observations: The runs of that time.
+        least_s: A run that was sampled for less shows nothing, as where a site's trust in history is counted.
+    """
     jobs = [record for record in records if record.told or UNNAMED in record.decision.reasons]
     rewritten = [record for record in jobs if record.decision.code is Code.REWRITE]
     shares = sum(record.mode == "enforce" for record in rewritten)
-    site = trust_of(checked_runs(observations, LEAST_S)).site
+    site = trust_of(checked_runs(observations, least_s)).site
     return UnnamedTally(
         jobs=len(jobs),
         told=sum(bool(record.told) for record in jobs),

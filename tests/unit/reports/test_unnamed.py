@@ -32,8 +32,16 @@ def run(record: DecisionRecord, utilization: float) -> Observation:
 
 
 def test_jobs_are_counted_by_what_history_told_and_did() -> None:
-    tally = unnamed([SHARED, OBSERVED, KEPT, RECORD], [run(OBSERVED, 0.3), run(OBSERVED, 0.31), run(KEPT, 0.9)])
+    runs = [run(OBSERVED, 0.3), run(OBSERVED, 0.31), run(KEPT, 0.9)]
+    tally = unnamed([SHARED, OBSERVED, KEPT, RECORD], runs, 60.0)
     assert tally == UnnamedTally(jobs=3, told=2, shares=1, withheld=1, checked=2, held=1)
+
+
+def test_the_report_checks_the_runs_from_which_the_site_learns() -> None:
+    """By `learning.least_sampled_s`, as gpusaged counts what history has earned."""
+    period, long = Period(since_s=0.0, until_s=1.0), USAGE.sampled_s
+    tallies = [report_of([OBSERVED], [run(OBSERVED, 0.3)], {}, period, least_s).unnamed for least_s in (long, long + 1)]
+    assert [tally.checked for tally in tallies] == [1, 0]
 
 
 def test_the_report_has_a_section_only_where_there_are_such_jobs() -> None:
