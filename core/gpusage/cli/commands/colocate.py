@@ -14,7 +14,7 @@ Examples:
   cd examples/models
   gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
   gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
-  gpusage colocate resnet18.onnx,batch=16 gpt2.onnx,batch=4 --fair --gpu h100
+  gpusage colocate resnet18.onnx,batch=16 lstm_lm.onnx,batch=8 --fair --gpu h100
   gpusage colocate resnet18.onnx,batch=16 --among ../candidates.txt --gpu v100
 """
 
