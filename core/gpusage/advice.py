@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.plain_text import one_line, shortened
 from gpusage.wording import cost, part_of
 from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, Rendered
-from gpusage_hooks.units import GIB
+from gpusage_hooks.units import GIB, WHOLE_PERCENT
 
 MAXIMUM_LENGTH = 500
 _MEMORY_AND_FORM = re.compile(r"-(?:sxm|pcie|nvl)[0-9]*(?:-[0-9]+gb)?")

@@ -10,10 +10,10 @@ from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypedDict, get_args
 
-from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.comment import QUANTISED, TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": get_args(Mode),

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.devices.shares import WHOLE_PERCENT, shares_of
+from gpusage.devices.shares import shares_of
 from gpusage.learning.findings import NOTHING, Finding, contradicts
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.hooks import NOBODY, Hooks
@@ -16,6 +16,7 @@ from gpusage.predictors.intervals import product
 from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, throughput
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 T = TypeVar("T")
 

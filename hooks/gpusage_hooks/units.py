@@ -8,6 +8,8 @@ GIB = 1024**3
 GB = 10**9
 MHZ = 10**6
 TERA = 10**12
+HOUR_S = 3600.0
+WHOLE_PERCENT = 100
 
 
 def gib(memory_bytes: float) -> str:

@@ -13,9 +13,10 @@ from gpusage.policies.capacity.decision import decide
 from gpusage.policies.capacity.mixed_integer import Limits
 from gpusage.policies.capacity.plan import Plan
 from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import HOUR_S, NodeGroup, NodeType, PlannedJob
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Choice, State
+from gpusage_hooks.units import HOUR_S
 
 GPUS = ("old", "new")
 TYPES = st.builds(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.learning.identity import manner_settings
 from gpusage.predictors import speedups
 from gpusage.predictors.intervals import inverse, other_factor, product, scaled
@@ -23,6 +22,7 @@ from gpusage_hooks.types import (
     Shape,
     Workload,
 )
+from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
     from gpusage.policies.price_list import SharePrice

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpusage.cli import documents, figures, tables
-from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage_hooks.types import GpuNeed
+from gpusage_hooks.units import WHOLE_PERCENT
 
 COLUMNS = (
     tables.Column("GPU", is_left=True),

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from gpusage.predictors.identity import Identity
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
-
-WHOLE_PERCENT = 100
+from gpusage_hooks.units import WHOLE_PERCENT
 
 
 def share_of(gpu: Gpu, percent: int) -> Gpu:

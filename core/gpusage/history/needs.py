@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpusage.devices.shares import WHOLE_PERCENT
 from gpusage.predictors.intervals import exactly
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, Price
+from gpusage_hooks.units import WHOLE_PERCENT
 
 SHARPNESS = 8.0
 """As in `gpusage.predictors.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from gpusage.hindsight import LEAST_UTILIZATION, SOUND, is_beside_others
 from gpusage_hooks.types import DecisionRecord, JobIdentity, Known, Usage
+from gpusage_hooks.units import WHOLE_PERCENT
 
-WHOLE_PERCENT = 100
 LACKING_MARGIN = 1.25
 """How much more than what it died of a job is taken to need."""
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from statistics import median
 
-from gpusage.learning.findings import WHOLE_PERCENT, Experience, Place
+from gpusage.learning.findings import Experience, Place
 from gpusage.learning.runs import Run
 from gpusage.learning.windows import at_most_one, middle
 from gpusage_hooks.types import Interval
+from gpusage_hooks.units import WHOLE_PERCENT
 
 KEPT_RUNS = 12
 """Of one kind."""

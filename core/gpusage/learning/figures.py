@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import sqrt
 
-from gpusage.devices.shares import WHOLE_PERCENT, shares_of
+from gpusage.devices.shares import shares_of
 from gpusage.learning.findings import Experience, Finding, Habit
 from gpusage.learning.promises import PARTNERS, WAITS_FOR_HOST
 from gpusage.learning.windows import at_most_one
@@ -25,6 +25,7 @@ from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
 from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 Find = Callable[[str], Gpu]
 GROWTH_FACTOR = 1.3

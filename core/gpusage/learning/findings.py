@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpusage_hooks.types import Interval
+from gpusage_hooks.units import WHOLE_PERCENT
 
-WHOLE_PERCENT = 100
 MANY_RUNS = 5
 """So many runs alone on one whole GPU outweigh what a user says."""
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from math import exp, log
 from statistics import median
 
-from gpusage.learning.findings import WHOLE_PERCENT, Habit
+from gpusage.learning.findings import Habit
 from gpusage.learning.runs import Run
 from gpusage_hooks.types import Interval
+from gpusage_hooks.units import WHOLE_PERCENT
 
 BOUNDS = (0.2, 1.25)
 """Of observed over predicted utilization."""

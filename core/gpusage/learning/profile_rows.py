@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.identity import manner_settings
 from gpusage_hooks.types import DecisionRecord, Usage, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 COLUMNS = (
     *("item", "kind", "side", "sides", "status", "detail", "measured_at", "seconds"),

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gpusage.learning.experience import slowdown_of
-from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.runs import Run
+from gpusage_hooks.units import WHOLE_PERCENT
 
 WINDOW = 12
 LEAST_MISSES = 5

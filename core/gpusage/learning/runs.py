@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpusage.hindsight import LEAST_UTILIZATION, SOUND, own_utilization
-from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.identity import manner_of
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Granted, JobIdentity, Usage
+from gpusage_hooks.units import WHOLE_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

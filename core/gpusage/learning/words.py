@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpusage.learning.findings import WHOLE_PERCENT, Experience, Finding, Place
-from gpusage_hooks.units import gib
+from gpusage.learning.findings import Experience, Finding, Place
+from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 
 def counted(count: int, whose: str) -> str:

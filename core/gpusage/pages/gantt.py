@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from gpusage_hooks.units import HOUR_S
+
 WIDTH, LEFT, LINE, GAP, TOP = 1000.0, 140.0, 16.0, 6.0, 20.0
 TICKS = 6
 COLOURS = ("#27609c", "#c2571a", "#3d8a3d", "#8a3d7a", "#9c8427", "#3d8a8a", "#a33b3b", "#5b5ba8")
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from gpusage.policies.landing import obstacle, shared_places, whole
 from gpusage.policies.place import cap_bytes_of, memory_percent, names
-from gpusage.policies.price import WHOLE_PERCENT
 from gpusage_hooks.types import Case, Decision, Place, SharingRules
+from gpusage_hooks.units import WHOLE_PERCENT
 
 UNKNOWN = "its GPU utilization is not known on {}; write what nvidia-smi showed when it ran alone, utilization=60"
 

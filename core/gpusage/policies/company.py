@@ -17,8 +17,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.price import WHOLE_PERCENT, limits
+from gpusage.policies.price import limits
 from gpusage_hooks.types import Interval, Neighbour, Rules
+from gpusage_hooks.units import WHOLE_PERCENT
 
 BROKEN_PROMISE = "a promised latency might not hold"
 TOO_BUSY = "a GPU might be too busy for all of its jobs"

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from gpusage.policies.place import admitted, doubt, names
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
+from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
-HOUR_S = 3600.0
-WHOLE_PERCENT = 100
 UNKNOWN_LENGTH = "it has a deadline, and how long it runs is not known: say how many steps it has, steps=100000"
 
 

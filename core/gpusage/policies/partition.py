@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import WHOLE_PERCENT
 
 STEP_PERCENT = 5
-WHOLE_PERCENT = 100
 
 
 def percents(jobs: int) -> tuple[int, ...]:

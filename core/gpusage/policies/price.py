@@ -19,9 +19,8 @@ from gpusage.policies.place import limits_threads, why_unlimited
 from gpusage.predictors.intervals import other_factor, product, ratio
 from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
-from gpusage_hooks.units import gib
+from gpusage_hooks.units import WHOLE_PERCENT, gib
 
-WHOLE_PERCENT = 100
 MOST_GPU_TIME = 0.8
 """Of the whole GPU's time for a step: a share that takes more of it saves too little to be worth a slowdown."""
 NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)

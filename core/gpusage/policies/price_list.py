@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpusage.policies.by_price import limits_of, offered_shares
-from gpusage.policies.price import WHOLE_PERCENT, Offer, trouble
+from gpusage.policies.price import Offer, trouble
 from gpusage.policies.slices import slice_offers
 from gpusage_hooks.types import Case, Decision, Interval
+from gpusage_hooks.units import WHOLE_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 
 from gpusage.policies.choice import Reach, could_run_on, is_fast, may_bind
 from gpusage.policies.place import admitted
-from gpusage.policies.price import WHOLE_PERCENT, Limits, Offer, holds
+from gpusage.policies.price import Limits, Offer, holds
 from gpusage_hooks.types import Binding, Case, Price
+from gpusage_hooks.units import WHOLE_PERCENT
 
 
 def slice_offers(case: Case) -> Iterator[Offer]:

@@ -20,12 +20,13 @@ from gpusage.arguments import (
     require,
 )
 from gpusage.batch_search import largest_batches
-from gpusage.devices.shares import WHOLE_PERCENT, share_of
+from gpusage.devices.shares import share_of
 from gpusage.predictors.explanation import explanation_of
 from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph
+from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

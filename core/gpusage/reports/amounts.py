@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from gpusage.hindsight import own_utilization
-from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Usage
-
-HOUR_S = 3600.0
+from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Literal
 
-from gpusage.learning.findings import WHOLE_PERCENT
 from gpusage.learning.runs import Run, runs_of
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import GpuNeed, Interval
+from gpusage_hooks.units import WHOLE_PERCENT
 
 Figure = Literal["memory", "utilization"]
 

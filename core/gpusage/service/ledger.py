@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from gpusage.policies.place import admits
 from gpusage.verdict import Verdict
 from gpusage_hooks.types import Cluster, Code, GpuPool, NodeKind, Room
+from gpusage_hooks.units import WHOLE_PERCENT
 
 START_LIMIT_S = 3.0
 """How long a workload manager takes to start a job that has room.
 
 Source: SchedMD's scheduler, parameter ``batch_sched_delay``: up to 3 seconds.
 """
-WHOLE_PERCENT = 100
 REMEMBERED_RIVALS = 64
 """Jobs of late by which a generation is chosen."""
 

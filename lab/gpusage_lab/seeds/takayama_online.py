@@ -15,6 +15,7 @@ from gpusage.policies.generation import turn
 from gpusage.policies.rivals import LEAST_RIVALS, gives_way, least_rank
 from gpusage.service.ledger import REMEMBERED_RIVALS
 from gpusage_hooks.types import Cluster, GenerationRules
+from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
@@ -25,7 +26,6 @@ from gpusage_lab.simulator.generated import range_ids
 from gpusage_lab.simulator.jobs import Jobs, Kind
 
 GPUS, COUNT, LOADS, SEEDS = 4, 900, (0.7, 0.95), 5
-HOUR_S = 3600.0
 OLD, NEW = 0, 1
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.capacity.problem import HOUR_S, NodeType, PlannedJob, node_types, options
 from gpusage.policies.capacity.problem import NodeGroup as Group
+from gpusage.policies.capacity.problem import NodeType, PlannedJob, node_types, options
 from gpusage.policies.capacity.state import Assignment
+from gpusage_hooks.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

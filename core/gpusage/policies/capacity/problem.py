@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-HOUR_S = 3600.0
+from gpusage_hooks.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

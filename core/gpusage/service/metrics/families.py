@@ -11,9 +11,10 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from gpusage.reports.amounts import HOUR_S, Amounts
+from gpusage.reports.amounts import Amounts
 from gpusage.service.metrics.sources import Sources
 from gpusage.service.tallies import BOUNDS_S, AnswerTally, Labels, RunTally
+from gpusage_hooks.units import HOUR_S
 
 Counts = Mapping[Labels, float]
 AMOUNTS = {
