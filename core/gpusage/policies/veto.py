@@ -6,6 +6,7 @@ Invariants (docs/decisions/0035):
    and of the GPU types that it prefers; and only where a job that waits all the same can be let go.
 2. Without neighbours nothing is avoided.
 3. The names that are avoided have `MOST_BYTES` at most: a manager's field, and the job's mark, hold them whole.
+4. A decision takes a few milliseconds, however many jobs run: of them `MOST_WEIGHED` are looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from gpusage.policies.price import need_on, offers
 from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Place
 
 MOST_BYTES = 256
+MOST_WEIGHED = 500
+"""Neighbours; on nodes beyond these nothing is known of trouble, and the job may run there."""
 _SHOWN = 3
 
 
@@ -68,14 +71,18 @@ def _seats(case: Case, draft: Decision) -> Iterator[_Seat]:
 
 
 def _troubles(seats: Sequence[_Seat], case: Case, draft: Decision) -> Mapping[str, str]:
-    """Return what might go wrong on each node where anything might; those beyond `MOST_BYTES` are not looked at."""
+    """Return what might go wrong on each node where anything might, as far as the two limits let nodes be looked at."""
     there = _by_node(case.cluster.neighbours)
     shared = [seat for seat in seats if seat.node in there]
     newcomers = {place.name: _newcomer(place, case, draft) for place in case.places if shared}
     troubles: dict[str, str] = {}
     left = MOST_BYTES + 1  # each name has a comma but one
+    weighed = 0
     for seat in shared:
-        why = trouble(newcomers[seat.place.name], there[seat.node], case.rules) if left >= 0 else ""
+        weighed += len(there[seat.node])
+        if left < 0 or weighed > MOST_WEIGHED:
+            break
+        why = trouble(newcomers[seat.place.name], there[seat.node], case.rules)
         if why:
             troubles[seat.node] = why
             left -= len(seat.node) + 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from gpusage.policies.veto import decide_veto
+from gpusage.policies import company, veto
+from gpusage.policies.veto import MOST_WEIGHED, decide_veto
 from gpusage_hooks import samples
 from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Room, Rules, SharingRules, Slo, Workload
 
@@ -104,3 +106,23 @@ def test_more_names_than_a_mark_holds_are_not_avoided() -> None:
     decision = decide_veto(few, draft)
     assert decision is not None
     assert "-00, node-with-a-long-name-01, node-with-a-long-name-02 and 2 more, where" in decision.reasons[-1]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, ("n0",)), (2 * MOST_WEIGHED - 1, ())])
+def test_on_a_large_cluster_only_so_many_neighbours_are_weighed(
+    number: int, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision must be there within milliseconds; of the nodes that are looked at, bad ones are avoided."""
+    weighed: list[int] = []
+
+    def counted(newcomer: Neighbour, there: Sequence[Neighbour], rules: Rules) -> str:
+        weighed.append(len(there))
+        return company.trouble(newcomer, there, rules)
+
+    monkeypatch.setattr(veto, "trouble", counted)
+    names = tuple(f"n{each}" for each in range(2 * MOST_WEIGHED))
+    case, draft = shared(*names)
+    harmless = replace(PROMISED, nodes=names, workload=Workload())
+    neighbours = (harmless, replace(PROMISED, nodes=(names[number],)))
+    assert avoided(replace(case, cluster=replace(case.cluster, neighbours=neighbours)), draft) == expected
+    assert sum(weighed) <= MOST_WEIGHED
