@@ -29,6 +29,8 @@ Source: SchedMD's scheduler, parameter ``batch_sched_delay``: up to 3 seconds.
 """
 REMEMBERED_RIVALS = 64
 """Jobs of late by which a generation is chosen."""
+REMEMBERED_OF_ONE = 8
+"""Of one user: else many jobs, which need never run, would send everybody else's to slower GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._claims: dict[int, Counter[Claim]] = {}
-        self._rivals: dict[str, deque[Mapping[str, float]]] = {}
+        self._rivals: dict[str, deque[tuple[str, Mapping[str, float]]]] = {}
         self._lock = threading.Lock()
 
     def add(self, claim: Claim | None) -> None:
@@ -62,14 +64,22 @@ class Ledger:
         with self._lock:
             self._claims.setdefault(int(time.monotonic()), Counter())[claim] += 1
 
-    def remember(self, verdict: Verdict | None) -> None:
-        """Count the job of *verdict* among those that compete for fast GPUs, where it may choose."""
-        times_s = verdict.decision.step_times_s if verdict else None
-        if verdict is None or verdict.is_dry_run or not times_s:
+    def remember(self, verdict: Verdict | None, fields: Mapping[str, str]) -> None:
+        """Count a job among those that compete for fast GPUs, where it may choose.
+
+        Args:
+            verdict: Its own, or one that holds for it.
+            fields: Of its own submission.
+        """
+        if verdict is None or verdict.job is None or verdict.is_dry_run or not verdict.decision.step_times_s:
             return
+        user = replace(verdict.job.submitter, fields=fields).user
         with self._lock:
             rivals = self._rivals.setdefault(verdict.submission.manager, deque(maxlen=REMEMBERED_RIVALS))
-            rivals.append(times_s)
+            own = [rival for rival in rivals if rival[0] == user]
+            if len(own) == REMEMBERED_OF_ONE:
+                rivals.remove(own[0])
+            rivals.append((user, verdict.decision.step_times_s))
 
     def withdraw(self, claim: Claim | None) -> None:
         """Take back one like *claim*: its job did not get the share."""
@@ -94,7 +104,7 @@ class Ledger:
         """Return *cluster* with the room that is left of what was seen, and the jobs of late."""
         with self._lock:
             claims = sum(self._claims.values(), Counter[Claim]())
-            rivals = tuple(self._rivals.get(cluster.manager, ()))
+            rivals = tuple(times_s for _, times_s in self._rivals.get(cluster.manager, ()))
         return left_of(replace(cluster, rivals=rivals) if rivals else cluster, claims)
 
 

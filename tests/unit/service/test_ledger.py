@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.service.ledger import REMEMBERED_RIVALS, START_LIMIT_S, Claim, Ledger
+from gpusage.service.ledger import REMEMBERED_OF_ONE, REMEMBERED_RIVALS, START_LIMIT_S, Claim, Ledger
 from gpusage.verdict import Verdict
 from gpusage_hooks.types import (
     Cluster,
@@ -136,10 +136,21 @@ def verdict(step_s: float, *, manager: str = "slurm", dry_run: bool = False) -> 
 def test_the_jobs_of_late_that_may_choose_are_remembered_by_manager() -> None:
     ledger = Ledger()
     for each in (None, verdict(0), verdict(1, manager="other"), verdict(2, dry_run=True)):
-        ledger.remember(each)
+        ledger.remember(each, {})
     assert ledger.left_of(CLUSTER) is CLUSTER
     for second in range(1, REMEMBERED_RIVALS + 3):
-        ledger.remember(verdict(second))
+        ledger.remember(verdict(second), {"user": f"user{second}"})
     rivals = ledger.left_of(CLUSTER).rivals
     assert len(rivals) == REMEMBERED_RIVALS
     assert (rivals[0], rivals[-1]) == ({"new": 3, "old": 6}, {"new": 66, "old": 132})
+
+
+def test_one_user_s_many_jobs_push_out_nobody_else_s() -> None:
+    """Also where the verdict was given on another user's job."""
+    ledger = Ledger()
+    ledger.remember(verdict(1), {"user": "ann"})
+    for _ in range(2 * REMEMBERED_RIVALS):
+        ledger.remember(verdict(2), {"user": "bob"})
+    rivals = ledger.left_of(CLUSTER).rivals
+    assert len(rivals) == 1 + REMEMBERED_OF_ONE
+    assert rivals[0] == {"new": 1, "old": 2}
