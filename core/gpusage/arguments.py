@@ -112,7 +112,7 @@ def read_alone(utilization: float | None, step_time_s: float | None) -> Alone:
         right = _is_number(utilization) and 0 < utilization <= 1
         require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", utilization, right=right)
     if step_time_s is not None:
-        right = _is_number(step_time_s) and 0 < step_time_s < math.inf
+        right = _is_number(step_time_s) and 0 < _number(step_time_s) < math.inf
         require("Argument 'step_time_s'", "be a number of seconds above 0", step_time_s, right=right)
     return Alone(utilization=utilization, step_time_s=step_time_s)
 
@@ -193,4 +193,7 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, Real) else math.nan
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # a whole number of 309 digits
+        return math.inf

@@ -27,6 +27,8 @@ GRAPH = convolution_graph()
         ({"share": 33.3}, "'share' must be a whole number of percent, 1 to 100; got 33.3"),
         ({"share": 50, "utilization": 60}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got 60"),
         ({"share": 50, "utilization": 0}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got 0"),
+        ({"share": 50, "step_time_s": 10**400}, "'step_time_s' must be a number of seconds above 0; got 1"),
+        ({"trainable": 10**400}, "'trainable' must be above 0 and at most 1, as 0.02 for 2 %; got 1"),
         ({"share": 50, "step_time_s": -1}, "'step_time_s' must be a number of seconds above 0; got -1"),
         ({"share": 50, "step_time_s": float("nan")}, "'step_time_s' must be a number of seconds above 0; got nan"),
         ({"batch_size": 0}, "'batch_size' must be a whole number, at least 1 and at most 1000000000; got 0"),

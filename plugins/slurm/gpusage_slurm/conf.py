@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gpusage.cli.user_file import require_regular
 from gpusage.edits import read_text
 from gpusage_hooks.errors import RequestError
 
@@ -37,6 +38,7 @@ def read_files(path: Path) -> dict[Path, str]:
     cluster, waiting = "", [path]
     while waiting:
         each = waiting.pop(0)
+        require_regular(each, "File")
         text = None if any(each.samefile(known) for known in texts if each.exists()) else read_text(each)
         if text is not None:
             texts[each] = text

@@ -34,6 +34,7 @@ COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num",
 SECONDS = 60
 MODEL = "model="
 LONGEST_HEAD = 4096
+MOST_DIGITS = 18
 
 
 def print_trace(sacct_file: Path) -> None:
@@ -127,7 +128,7 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     kinds = [one for one in gpus if one.kind is not None]
     count = sum(one.count or 0 for one in kinds or gpus) or int(any(is_share(one) for one in resources))
     elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
-    if not elapsed.isdecimal():
+    if not _is_count(elapsed):
         raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
     if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None
@@ -140,8 +141,12 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
         gpu_count=count,
         gpu_type=next((one.kind for one in kinds), None),
         model=_model(comment.removeprefix(MODEL), cells.get("WorkDir", "")) if comment.startswith(MODEL) else None,
-        time_limit_s=float(SECONDS * int(limit)) if limit.isdecimal() and int(limit) else None,
+        time_limit_s=float(SECONDS * int(limit)) if _is_count(limit) and int(limit) else None,
     )
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _model(text: str, folder: str) -> str:

@@ -62,6 +62,7 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
         pytest.param("JobID|User\n", "'Submit'", id="no column"),
         pytest.param(HEAD + "1|a\n", "Line 2.*7 cells; got 2", id="too few cells"),
         pytest.param(HEAD + f"1|a|t|-5|1|{GPU}|\n", "'ElapsedRaw' of f, line 2", id="negative time"),
+        pytest.param(HEAD + f"1|a|t|{'9' * 5000}|1|{GPU}|\n", "'ElapsedRaw' of f, line 2", id="time without end"),
         pytest.param(HEAD + f"1|a|Unknown|5|1|{GPU}|\n", "'Submit' of f, line 2", id="no time"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, islice, product
 
 from gpusage_hooks.errors import RequestError
 
@@ -20,7 +20,12 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         RequestError: A bracket holds no numbers or ranges of numbers, or there are more than `MOST_NAMES` names.
     """
-    return tuple(name for part in _PARTS.findall(text) for name in _names(part.strip()))
+    names = chain.from_iterable(_names(part.strip()) for part in _PARTS.findall(text))
+    expanded = tuple(islice(names, MOST_NAMES + 1))
+    if len(expanded) > MOST_NAMES:
+        message = f"Names {text[:80]!r} must be at most {MOST_NAMES}; got more. Divide them."
+        raise RequestError(message)
+    return expanded
 
 
 def _names(part: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ _LINE = re.compile(r"^\s*(nodename|partitionname|nodeset)\s*=", re.IGNORECASE)
 _PAIR = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
 _CORES = ("boards", "sockets", "corespersocket", "threadspercore")
 _DEFAULT = "DEFAULT"
+_MOST_DIGITS = 18
 Settings = dict[str, str]
 
 
@@ -117,4 +118,4 @@ def _cpu_count(line: Settings) -> int:
 
 def _number(line: Settings, name: str) -> int:
     text = line.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0

@@ -96,8 +96,7 @@ class _Nodes:
 
     def named(self, names: Iterable[str]) -> tuple[NodeState, ...]:
         """Return those with these *names*."""
-        known = self._look()
-        return tuple(known[name] for name in names if name in known)
+        return tuple(self._look()[name] for name in names if name in self._look())
 
     def take(self, node: NodeState) -> None:
         """Count one of the GPUs of *node* as found for a job."""

@@ -30,6 +30,12 @@ def test_other_brackets_are_refused(text: str) -> None:
         expand(text)
 
 
+@pytest.mark.parametrize("text", ["n[1-999][1-999]", "a[1-99999],b[1-99999]"])
+def test_more_names_than_a_cluster_has_are_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="must be at most 100000"):
+        expand(text)
+
+
 @given(st.text(alphabet="gn0129-[],", max_size=12))
 def test_any_text_is_expanded_or_refused(text: str) -> None:
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import mkfifo
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,19 @@ def test_what_has_no_gpus_or_names_is_refused(tmp_path: Path, nodes: str, words:
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="readable file"):
         written_cluster(str(tmp_path / "slurm.conf"), builtin_catalogue())
+
+
+def test_what_would_be_waited_for_is_refused(tmp_path: Path) -> None:
+    conf = write(tmp_path)
+    (tmp_path / "nodes.conf").unlink()
+    mkfifo(tmp_path / "nodes.conf")
+    with pytest.raises(RequestError, match="regular file"):
+        written_cluster(conf, builtin_catalogue())
+
+
+def test_a_number_without_end_is_none(tmp_path: Path) -> None:
+    cluster = written_cluster(
+        write(tmp_path, f"NodeName=n1 Gres=gpu:a100:1 RealMemory={'9' * 5000}"), builtin_catalogue()
+    )
+    assert cluster is not None
+    assert cluster.pools[0].node_kinds[0].host_memory_bytes == 0

@@ -111,3 +111,8 @@ def test_it_is_let_in_before_it_is_turned_back(monkeypatch: pytest.MonkeyPatch) 
     again = replace(JOB, mark=words[4].removeprefix("AdminComment="))
     monkeypatch.setattr(turning_back, "turn_back_whole", lambda job, reason: (job, reason) == (again, "it waits"))
     assert turning_back.turn_back(again, "it waits")
+
+
+def test_nodes_are_not_asked_for_where_no_job_avoids_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scontrol, "nodes", lambda: pytest.fail("asked"))
+    assert rewritten._Nodes().named(()) == ()
