@@ -25,7 +25,7 @@ from gpusage.predictors.explanation import explanation_of
 from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def read_model(
         shape: Sizes of free dimensions of a path or a name: ``{"seq": 128}`` by name, ``{"input": (3, 288, 288)}`` for
             a whole input.
 
+    A module whose parameters have ``requires_grad=False``, as LoRA leaves them, is predicted with the share that it
+    trains, unless ``trainable`` is given.
+
     Raises:
         GraphError: The model cannot be read.
         RequestError: An argument is not what it may be.
@@ -73,9 +76,9 @@ def read_model(
         return advisor().read(str(source), sizes)
     rule = "be left out where the model is a module; 'example_inputs' have its sizes"
     require("Argument 'shape'", rule, shape, right=not sizes)
-    from gpusage.graphs.torch.module import graph_from_module  # noqa: PLC0415 - torch is an extra
+    from gpusage.graphs.torch.module import graph_from_module, with_trained_share  # noqa: PLC0415 - torch is an extra
 
-    return graph_from_module(source, inputs.positional, keywords=inputs.named)
+    return with_trained_share(graph_from_module(source, inputs.positional, keywords=inputs.named), source)
 
 
 @overload
@@ -132,7 +135,8 @@ def predict(
     names, percent = read_gpus(gpu), read_share(share)
     workload = replace(read_workload(run), alone=read_alone(utilization, step_time_s))
     gpus = [advisor().catalogue.find(name) for name in names]
-    needs = advisor().predict_shares(_graph(graph), workload, gpus, [percent])
+    model = _graph(graph)
+    needs = advisor().predict_shares(model, _as_marked(workload, run, model), gpus, [percent])
     return Need.of(needs[0]) if isinstance(gpu, str) else Needs(map(Need.of, needs))
 
 
@@ -150,6 +154,7 @@ def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOL
     require("Argument 'batch_size'", "be left out", run.get("batch_size"), right="batch_size" not in run)
     workload, device, percents = read_workload(run), _one_gpu(gpu), [read_share(share)]
     model = _graph(graph)
+    workload = _as_marked(workload, run, model)
 
     def fits(size: int) -> list[bool]:
         needs = advisor().predict_shares(model, replace(workload, batch_size=size), [device], percents)
@@ -176,7 +181,8 @@ def explain(graph: ModelGraph | str | Path, *, gpu: str, shares: Sequence[int] =
     require("Argument 'shares'", "be a list of percents", shares, right=isinstance(shares, Sequence))
     device = _one_gpu(gpu)
     parts = {percent: share_of(device, percent) for percent in map(read_share, shares)}
-    return Explained.of(explanation_of(_graph(graph), read_workload(run), device, parts))
+    workload, model = read_workload(run), _graph(graph)
+    return Explained.of(explanation_of(model, _as_marked(workload, run, model), device, parts))
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
@@ -195,6 +201,12 @@ def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
         )
         raise DeviceError(message)
     return advisor().colocate(needs, advisor().catalogue.find(names[0]))
+
+
+def _as_marked(workload: Workload, run: Run, model: ModelGraph) -> Workload:
+    """Return *workload* with the share of weights that *model* marks as trained, where *run* says no other."""
+    is_marked = workload.mode == "train" and "trainable" not in run
+    return replace(workload, trainable=model.trainable) if is_marked else workload
 
 
 def _one_gpu(name: str) -> Gpu:

@@ -51,6 +51,7 @@ class ModelGraph:
         fixed_batch_size: The only batch size that the file was exported for; ``None`` where sizes follow the batch.
         unknown_op_types: Operators that no rule describes, with how often each occurs.
         notes: What a reader should know, one sentence each.
+        trainable: The share of the parameters that the model itself marks as trained, above 0 and at most 1.
         derived: What plugins worked out from this graph, each under its own name: no part of the graph's value, and
             kept as long as the graph. Nothing in it should refer to the graph.
     """
@@ -64,6 +65,7 @@ class ModelGraph:
     fixed_batch_size: int | None = None
     unknown_op_types: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    trainable: float = 1.0
     derived: MutableMapping[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:

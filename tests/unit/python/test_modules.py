@@ -44,3 +44,40 @@ def test_inputs_are_told_apart_in_a_list_a_tuple_and_a_dictionary(form: Callable
 def test_a_shape_beside_a_module_is_refused() -> None:
     with pytest.raises(RequestError, match="'shape' must be left out where the model is a module"):
         gpusage.read_model(torch.nn.Linear(2, 2), torch.randn(1, 2), shape={"seq": 3})
+
+
+class Adapted(torch.nn.Module):
+    """A frozen layer of Llama-7B with an adapter of rank 16, as LoRA makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = torch.nn.Linear(4096, 4096, bias=False).requires_grad_(requires_grad=False)
+        self.down = torch.nn.Linear(4096, 16, bias=False)
+        self.up = torch.nn.Linear(16, 4096, bias=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the layer's rows and the adapter's."""
+        return self.frozen(rows) + self.up(self.down(rows))
+
+
+def test_an_adapted_module_says_which_share_it_trains() -> None:
+    with torch.device("meta"):
+        graph = gpusage.read_model(Adapted(), torch.empty(2, 4096))
+    # 4096 x 4096 = 128 x 131,072 frozen, 2 x 4096 x 16 = 131,072 trained: one in 129
+    assert graph.trainable == 1 / 129
+    assert "The module trains 0.775 % of its parameters" in graph.notes[-1]
+    # Adam's two moments of 4 bytes: 8 x 131,072 is 1 MiB
+    states = {part.name: part.memory_bytes for part in gpusage.explain(graph, gpu="a100", optimizer="adam").memory}
+    assert states["optimizer"] == pytest.approx(1024 * 1024)
+    by_itself = gpusage.predict(graph, gpu="a100", optimizer="adam")
+    assert by_itself == gpusage.predict(graph, gpu="a100", optimizer="adam", trainable=1 / 129)
+    assert by_itself != gpusage.predict(graph, gpu="a100", optimizer="adam", trainable=1.0)
+    assert gpusage.predict(graph, gpu="a100", mode="infer").memory_bytes.value > 0
+
+
+def test_a_module_that_trains_all_or_nothing_is_predicted_with_all() -> None:
+    module = torch.nn.Linear(8, 8)
+    assert gpusage.read_model(module, torch.empty(2, 8)).notes == ()
+    frozen = gpusage.read_model(module.requires_grad_(requires_grad=False), torch.empty(2, 8))
+    assert (frozen.trainable, len(frozen.notes)) == (1.0, 1)
+    assert "No parameter of the module has requires_grad" in frozen.notes[0]

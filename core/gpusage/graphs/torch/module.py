@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gpusage.graphs.guard import printable, shown
@@ -19,6 +20,9 @@ from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
+NOTHING_TRAINED = (
+    "No parameter of the module has requires_grad; training is predicted as if all had. Say trainable=SHARE otherwise."
+)
 
 
 def graph_from_module(
@@ -54,6 +58,25 @@ def graph_from_module(
         fixed_batch_size=fixed,
         notes=fixed_notes(fixed),
     )
+
+
+def with_trained_share(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN401 - torch may not be installed
+    """Return *graph* with the share of parameters that *module* trains, as LoRA leaves it; all where it trains none.
+
+    Args:
+        graph: Of *module*.
+        module: Its parameters say by ``requires_grad`` whether they are trained.
+    """
+    parameters = getattr(module, "parameters", None)
+    weights = {id(weight): weight for weight in parameters()} if callable(parameters) else {}
+    trained = sum(weight.numel() for weight in weights.values() if weight.requires_grad)
+    total = sum(weight.numel() for weight in weights.values())
+    if trained == total:
+        return graph
+    if not trained:
+        return replace(graph, notes=(*graph.notes, NOTHING_TRAINED))
+    note = f"The module trains {100 * trained / total:.3g} % of its parameters; the others have requires_grad=False."
+    return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
 
 
 def _callable(
