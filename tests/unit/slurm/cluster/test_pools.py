@@ -168,8 +168,8 @@ def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:
 
 
 def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
-    (pool,) = pools_of([node("n1", "gpu:mi300x:8")], advisor().catalogue)
-    assert (pool.gpu, pool.site_type, pool.gpu_count) == (None, "mi300x", 8)
+    (pool,) = pools_of([node("n1", "gpu:gaudi3:8")], advisor().catalogue)
+    assert (pool.gpu, pool.site_type, pool.gpu_count) == (None, "gaudi3", 8)
 
 
 @pytest.mark.parametrize(
