@@ -12,7 +12,7 @@ from gpusage.policies import landing
 from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
 from gpusage.policies.deadline import latest_step_s
 from gpusage.policies.landing import NO_GPU, shared_places, unshared
-from gpusage.policies.place import admitted, names, not_understood
+from gpusage.policies.place import admitted, names, not_understood, step_time_s
 from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.policies.slices import choose_slice, slice_offers
 from gpusage.wording import cost, part_of, percent
@@ -85,7 +85,7 @@ def _reach(case: Case, draft: Decision) -> Reach:
         partitions=case.request.partitions or ((default,) if default else ()),
         places=where,
         closed=not any(pool.mps_per_gpu for pool in not_understood(case)),
-        usual_s=max((place.need.step_time_s.value for place in usual), default=0.0),
+        usual_s=max(map(step_time_s, usual), default=0.0),
         releases=case.cluster.releases,
     )
 

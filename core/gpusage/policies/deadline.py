@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpusage.policies.place import admitted, doubt, names
+from gpusage.policies.place import admitted, doubt, names, preferable, step_time_s
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
@@ -73,7 +73,7 @@ def decide_deadline(case: Case, draft: Decision) -> Decision | None:
     if not where or (len(kept) == len(where) and not any(run.cost for run in runs.values())):
         return None
     if not kept:
-        fastest = min(where, key=lambda place: place.need.step_time_s.value)
+        fastest = min(where, key=step_time_s)
         reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest"
         return _preferring(draft, [fastest], reason)
     ordered = sorted(kept, key=lambda place: runs[place.name].dearness)
@@ -92,7 +92,7 @@ def _runs(case: Case, where: Sequence[Place]) -> Mapping[str, Run]:
 
 def _preferring(draft: Decision, wished: Sequence[Place], reason: str) -> Decision | None:
     """Return *draft* with the preference for *wished*; ``None`` where none of them can be asked for."""
-    preferred = tuple(dict.fromkeys(place.name for place in wished if place.pool.feature is not None))
+    preferred = preferable(wished)
     if not preferred:
         return None
     request = replace(draft.request, preferred_gpus=preferred)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies import rivals
-from gpusage.policies.place import admitted, doubt, names
+from gpusage.policies.place import admitted, doubt, names, preferable, step_time_s
 from gpusage.predictors import speedups
 from gpusage_hooks.types import Case, Decision, Interval, Place
 
@@ -28,7 +28,7 @@ def decide_generation(case: Case, draft: Decision) -> Decision | None:
     worse = [place for place in admitted(case) if place not in chosen and (place in judged or place not in fitting)]
     if not chosen or not worse:
         return None
-    request = replace(draft.request, preferred_gpus=tuple(dict.fromkeys(place.name for place in chosen)))
+    request = replace(draft.request, preferred_gpus=preferable(chosen))
     reasons = (*draft.reasons, rivals.reason(chosen, judged) if competed else _reason(chosen, judged))
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
 
@@ -42,14 +42,14 @@ def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
     """
     if not where:
         return []
-    fastest = min(where, key=_step_time_s)
-    near = [place for place in where if _step_time_s(place) < _step_time_s(fastest) * minimum_speedup] or [fastest]
+    fastest = min(where, key=step_time_s)
+    near = [place for place in where if step_time_s(place) < step_time_s(fastest) * minimum_speedup] or [fastest]
     oldest = min(near, key=lambda place: place.gpu.launch_year)
     passed_over = [place for place in where if place not in near and place.gpu.launch_year <= oldest.gpu.launch_year]
     if any(speedup(fastest, place).low <= 1.0 for place in passed_over):
         return []
     chosen = [place for place in near if place.gpu.generation == oldest.gpu.generation]
-    return sorted((place for place in chosen if place.pool.feature is not None), key=_step_time_s)
+    return sorted((place for place in chosen if place.pool.feature is not None), key=step_time_s)
 
 
 def speedup(of: Place, over: Place) -> Interval:
@@ -63,31 +63,12 @@ def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:
     others = [place for place in judged if place not in chosen]
     if not others:
         return f"fits on {names(chosen)}"
-    fastest = min(others, key=_step_time_s)
-    if fastest.gpu.launch_year > best.gpu.launch_year or _step_time_s(fastest) < _step_time_s(best):
+    fastest = min(others, key=step_time_s)
+    if fastest.gpu.launch_year > best.gpu.launch_year or step_time_s(fastest) < step_time_s(best):
         return f"only {_times(speedup(fastest, best))} on {fastest.name}, which is left to jobs that gain more"
-    slowest = max(others, key=_step_time_s)
+    slowest = max(others, key=step_time_s)
     return f"{_times(speedup(best, slowest))} on {best.name} against {slowest.name}"
 
 
 def _times(gain: Interval) -> str:
     return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f})"
-
-
-def _step_time_s(place: Place) -> float:
-    return place.need.step_time_s.value
-
-
-def turn(gain: float, *, newest: bool) -> float:
-    """Return a job's place in the queue for one generation, the least first, where a queue can be put in order.
-
-    New GPUs go first to the jobs that gain most, old ones to those that lose least; no GPU waits for a better match.
-
-    Args:
-        gain: Time on the old generation over time on the new one.
-        newest: Whether the place is for the new generation.
-
-    Source:
-        Takayama et al., "Deep Learning Workload Analysis for Efficient Resource Allocation", "Priority Assignment".
-    """
-    return -gain if newest else gain

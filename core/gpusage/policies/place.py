@@ -88,7 +88,17 @@ def step_times_s(case: Case) -> dict[str, float]:
     if case.request.gpu_type is not None:
         return {}
     judged = [place for place in admitted(case) if place.need.fits and doubt(place) is None]
-    return {place.name: place.need.step_time_s.value for place in judged} if len(judged) > 1 else {}
+    return {place.name: step_time_s(place) for place in judged} if len(judged) > 1 else {}
+
+
+def step_time_s(place: Place) -> float:
+    """Return how long a step is expected to take on a whole GPU of *place*; what places are put in order by."""
+    return place.need.step_time_s.value
+
+
+def preferable(where: Iterable[Place]) -> tuple[str, ...]:
+    """Return the GPU types of *where* that a job can be made to prefer, in that order."""
+    return tuple(dict.fromkeys(place.name for place in where if place.pool.feature is not None))
 
 
 def names(where: Iterable[Place]) -> str:

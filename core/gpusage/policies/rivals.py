@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from gpusage.policies.place import step_time_s
 from gpusage.predictors.speedups import speedup
 from gpusage_hooks.types import Place
 
@@ -79,17 +80,17 @@ def reason(chosen: Sequence[Place], where: Sequence[Place]) -> str:
     """Say why the job prefers the *chosen* of the places *where* it fits."""
     best = chosen[0]
     others = [place for place in where if place not in chosen]
-    fastest = min(others, key=_step_time_s)
-    if _step_time_s(fastest) < _step_time_s(best):
+    fastest = min(others, key=step_time_s)
+    if step_time_s(fastest) < step_time_s(best):
         gain = speedup(fastest.need, best.need)
         return f"{gain.value:.2f}x on {fastest.name}, which is left to jobs that gain more of late"
-    gain = speedup(best.need, max(others, key=_step_time_s).need)
+    gain = speedup(best.need, max(others, key=step_time_s).need)
     return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f}) on {best.name}, enough beside what jobs of late gain"
 
 
 def _generations(where: Sequence[Place]) -> list[list[Place]]:
     """Return *where* by generation, the fastest first, and so the places of each."""
-    ordered = sorted(where, key=_step_time_s)
+    ordered = sorted(where, key=step_time_s)
     names = dict.fromkeys(place.gpu.generation for place in ordered)
     return [[place for place in ordered if place.gpu.generation == name] for name in names]
 
@@ -101,7 +102,7 @@ def _gain(rival: Rival, faster: Sequence[Place], slower: Sequence[Place]) -> flo
 
 
 def _own_gain(faster: Sequence[Place], slower: Sequence[Place]) -> float:
-    return _step_time_s(slower[0]) / _step_time_s(faster[0])
+    return step_time_s(slower[0]) / step_time_s(faster[0])
 
 
 def _free_count(places: Sequence[Place]) -> int:
@@ -110,7 +111,3 @@ def _free_count(places: Sequence[Place]) -> int:
 
 def _gpu_count(places: Sequence[Place]) -> int:
     return sum(place.pool.gpu_count for place in places)
-
-
-def _step_time_s(place: Place) -> float:
-    return place.need.step_time_s.value

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import admitted, doubt, names
+from gpusage.policies.place import admitted, doubt, names, preferable, step_time_s
 from gpusage_hooks.types import Case, Decision, Place, Slo
 from gpusage_hooks.units import seconds
 
@@ -83,5 +83,4 @@ def _by_speed(case: Case, where: Sequence[Place]) -> tuple[str, ...]:
     """Return the types of *where* that can be asked for, fastest first; none where the user named a type."""
     if case.request.gpu_type is not None or not case.rules.generation.enabled:
         return ()
-    ordered = sorted(where, key=lambda place: place.need.step_time_s.value)
-    return tuple(dict.fromkeys(place.name for place in ordered if place.pool.feature is not None))
+    return preferable(sorted(where, key=step_time_s))

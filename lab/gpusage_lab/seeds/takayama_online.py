@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.policies.generation import turn
 from gpusage.policies.rivals import LEAST_RIVALS, gives_way, least_rank
 from gpusage.service.ledger import REMEMBERED_RIVALS
 from gpusage_hooks.types import Cluster, GenerationRules
@@ -70,8 +69,13 @@ class ByGain:
         return Demand(types=(NEW, OLD) if likes_new else (OLD, NEW))
 
     def rank(self, ask: Ask, gpu_type: int) -> float:
-        """Return the place in the queue for one generation."""
-        return turn(self.gain(ask), newest=gpu_type == NEW) if self.ordered else 0.0
+        """Return the place in the queue for one generation, the least first.
+
+        New GPUs go first to the jobs that gain most, old ones to those that lose least, as in Takayama et al.'s
+        "Priority Assignment"; no GPU waits for a better match.
+        """
+        gain = self.gain(ask) if self.ordered else 0.0
+        return -gain if gpu_type == NEW else gain
 
     def gain(self, ask: Ask) -> float:
         """Return what the policy believes that the job gains."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpusage.policies.generation import turn
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.seeds.takayama import predicted
-from gpusage_lab.seeds.takayama_online import AmongRivals, ByGain, Truth, fleet, jobs, measured
+from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRivals, ByGain, Truth, fleet, jobs, measured
+from gpusage_lab.simulator.contract import Ask
 from gpusage_lab.simulator.engine import simulate
 
 
 def test_new_gpus_go_first_to_who_gains_most_and_old_ones_to_who_loses_least() -> None:
-    gains = [1.0, 1.5, 1.2]
-    assert sorted(gains, key=lambda gain: turn(gain, newest=True)) == [1.5, 1.2, 1.0]
-    assert sorted(gains, key=lambda gain: turn(gain, newest=False)) == [1.0, 1.2, 1.5]
+    policy = ByGain(name="", gains=np.array([1.0, 1.5, 1.2]))
+    by_type = [sorted(map(Ask, range(3)), key=lambda ask: policy.rank(ask, gpu_type)) for gpu_type in (NEW, OLD)]
+    assert by_type == [[Ask(1), Ask(2), Ask(0)], [Ask(0), Ask(2), Ask(1)]]
 
 
 @pytest.mark.parametrize("load", [0.7, 0.95])
