@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 from gpusage_hooks.errors import RequestError
@@ -105,17 +104,6 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     with suppress(RequestError):
         return run("scontrol", "show", "assoc_mgr", "flags=qos")
     return ""
-
-
-@lru_cache(maxsize=256)
-def hostnames(listed: str) -> tuple[str, ...]:
-    """Return each name in a list of nodes, ``n[1,3-5]``; what Slurm cannot take apart is one name."""
-    if "[" not in listed:
-        return tuple(listed.split(","))
-    try:
-        return tuple(run("scontrol", "show", "hostnames", listed).split())
-    except RequestError:
-        return (listed,)
 
 
 def job(job_id: str) -> Line:

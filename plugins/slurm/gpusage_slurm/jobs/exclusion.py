@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from gpusage.mark import Mark
+from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.hostlist import expand
 from gpusage_slurm.submission.avoided import avoided_by
 
 NOTHING = "(null)"
 
 
 def excluded(job: scontrol.Line) -> tuple[str, ...]:
-    """Return the names of the nodes that *job* excludes, as `scontrol show job` has it: slurmctld writes ``n[1,3]``."""
+    """Return the names of the nodes that *job* excludes, as `scontrol show job` has it: slurmctld writes ``n[1,3]``.
+
+    What cannot be taken apart is one name.
+    """
     listed = job.get("ExcNodeList", NOTHING)
-    return () if listed == NOTHING else scontrol.hostnames(listed)
+    try:
+        return () if listed == NOTHING else expand(listed)
+    except RequestError:
+        return (listed,)
 
 
 def own_exclusion(mark: Mark | None, names: tuple[str, ...]) -> tuple[str, ...]:

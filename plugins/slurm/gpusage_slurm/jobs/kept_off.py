@@ -14,7 +14,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import NodeState, free_units
 from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, mib
 from gpusage_slurm.jobs.exclusion import excluded, own_exclusion
-from gpusage_slurm.jobs.rows import Row, base_id
+from gpusage_slurm.jobs.rows import Row, asked, base_id
 from gpusage_slurm.submission.avoided import avoided_by, without_avoided
 from gpusage_slurm.tres import parse_list
 
@@ -50,12 +50,11 @@ def let_in(mark: Mark, reason: str) -> Mark:
 def _has_room(node: NodeState, row: Row) -> bool:
     """Tell whether the share of the job in *row* could start on *node* now."""
     mark = parse_mark(row["admin_comment"])
-    asked = dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
+    resources = asked(row)
     units = next((resource.count or 0 for resource in parse_list(mark.after.partition(", ")[0] if mark else "")), 0)
-    fits = int(asked.get("cpu", "1")) <= node.cpu_count - node.used_cpu_count
     return (
-        fits
-        and mib(asked.get("mem", "0")) <= node.memory_mib - node.used_memory_mib
+        int(resources.get("cpu", "1")) <= node.cpu_count - node.used_cpu_count
+        and mib(resources.get("mem", "0")) <= node.memory_mib - node.used_memory_mib
         and node.open
         and free_units(node) >= units
     )

@@ -19,7 +19,7 @@ from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
 from gpusage_slurm.jobs.exclusion import may_run_on
 from gpusage_slurm.jobs.kept_off import avoided_nodes, kept_waiting
-from gpusage_slurm.jobs.rows import STATES, Row, base_id, marked_job, rows, rows_of
+from gpusage_slurm.jobs.rows import STATES, Row, asked, base_id, marked_job, rows, rows_of
 from gpusage_slurm.tres import is_gpu, is_share, parse_list
 
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
@@ -161,13 +161,13 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     """Tell whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
     if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
-    asked = dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
+    resources = asked(row)
     features = job.get("Features", "(null)")
     return (
         bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
-        and mib(asked.get("mem", "0")) <= node.memory_mib
-        and int(asked.get("cpu", "1")) <= node.cpu_count
+        and mib(resources.get("mem", "0")) <= node.memory_mib
+        and int(resources.get("cpu", "1")) <= node.cpu_count
         and may_run_on(job, parse_mark(row["admin_comment"]), node.name)
         and (features == "(null)" or {*features.split("&")} <= {*node.features})
     )

@@ -98,6 +98,11 @@ def base_id(job_id: str) -> str:
     return re.split(r"[_+]", job_id)[0]
 
 
+def asked(row: Row) -> Mapping[str, str]:
+    """Return what the job in *row*, with the column ``tres-alloc``, asks for, by kind: ``cpu``, ``mem``, ..."""
+    return dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
+
+
 def _nodes(listed: str) -> tuple[str, ...]:
     """Return the node of a job that runs on one; a list of several is not taken apart, for no share is on several."""
     return (listed,) if listed and not re.search(r"[\[,]", listed) else ()
