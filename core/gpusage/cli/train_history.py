@@ -22,11 +22,14 @@ from gpusage.history.runs import PastRun
 from gpusage.history.windows import QUANTITIES
 from gpusage.store.decisions import DAY_S
 from gpusage.store.opening import open_store
+from gpusage.store.usage_rows import UsageQuestion
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.units import percent
 
 SCHEMA = "gpusage.history-training/1"
 LEAST_RUNS = 100
+MOST_RUNS, MOST_OF_A_USER = 50_000, 2_000
+"""The newest: the file stays one that gpusaged reads within a second, whatever one user does."""
 COLUMNS = ("tested by", "quantity", "told by", "runs", "told", "below its end", "inside", "error", "symmetric accuracy")
 NOTE = (
     "Below its end: the run stayed below the upper end that a share would be decided by; 95 of 100 should. "
@@ -59,7 +62,14 @@ def _runs(configuration: Configuration, url: str, find: Find) -> list[PastRun]:
     settings = configuration.learning
     try:
         with closing(open_store(url)) as store:
-            observations = store.usage(since_s=time.time() - settings.days * DAY_S)
+            observations = store.observations(
+                UsageQuestion(
+                    since_s=time.time() - settings.days * DAY_S,
+                    least_run_s=settings.least_sampled_s,
+                    count=MOST_RUNS,
+                    count_per_user=MOST_OF_A_USER,
+                )
+            )
     except (GpuUsageError, OSError) as error:
         message = f"The store must be readable; got: {error} Run this as root or as the daemon's user."
         raise RequestError(message) from error

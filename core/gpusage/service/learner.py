@@ -9,11 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from gpusage.configuration import Configuration, LearningSettings
@@ -57,17 +59,25 @@ def learned_from(store: DecisionStore, settings: LearningSettings, now_s: float)
     learned = learn([run for _, run in runs_of(observations, settings.least_sampled_s)])
     if settings.history != "off":
         trust = trust_of(checked_runs(observations, settings.least_sampled_s))
-        learned = replace(learned, history=_history(Path(settings.history_file)), trust=trust)
+        learned = replace(learned, history=_history(Path(settings.history_file), _written_ns(settings)), trust=trust)
     return learned if settings.back_off else replace(learned, mistrusted={})
 
 
-def _history(path: Path) -> History | None:
-    """Return the history at *path*; ``None`` where there is none that can be read: all else is learned without it."""
+@lru_cache(maxsize=1)
+def _history(path: Path, written_ns: int) -> History | None:  # noqa: ARG001 - what is kept is of that file
+    """Return the history at *path*; ``None`` where there is none that can be read: all else is learned without it.
+
+    It is read once, and its many small objects are left out of garbage collection, which would hold up each answer.
+    """
+    gc.disable()
     try:
         return read_history(path)
     except RequestError as error:
         _log.warning("%s", error)
         return None
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _written_ns(settings: LearningSettings) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpusage.cli import main
+from gpusage.cli import main, train_history
 from gpusage.history.file import read_history
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Granted
@@ -86,6 +86,16 @@ def test_too_few_runs_write_nothing_and_say_how_many_are_needed(tmp_path: Path) 
     assert result.exit_code == 1
     assert "must have 100 runs whose utilization was seen; got 99. Nothing is written" in result.stderr
     assert not path.exists()
+
+
+def test_no_user_s_many_runs_fill_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_history, "MOST_OF_A_USER", 40)
+    url, path = f"sqlite:///{tmp_path}/d.db", tmp_path / "h.json"
+    put_runs(url, 200)
+    assert train("--store", url, "-o", str(path)).exit_code == 0
+    history = read_history(path)
+    assert history is not None
+    assert (history.runs, history.users) == (160, 4)
 
 
 @pytest.mark.parametrize(
