@@ -174,7 +174,7 @@ _NORMALIZATIONS = (
     "SkipLayerNormalization SkipSimplifiedLayerNormalization LpNormalization MeanVarianceNormalization LRN"
 )
 _ATTENTIONS = "Attention MultiHeadAttention GroupQueryAttention ScaledDotProductAttention FlashAttention"
-_PRODUCTS = "MatMul Gemm FusedMatMul MatMulInteger QLinearMatMul Einsum Bilinear"
+_PRODUCTS = "MatMul Gemm FusedMatMul MatMulInteger QLinearMatMul Einsum Bilinear GroupedMatMul"
 _GATHERS = "Gather GatherElements GatherND EmbeddingBag ScatterElements ScatterND OneHot NonZero Compress Unique"
 
 

@@ -154,6 +154,11 @@ def _matmul(recording: Recording, call: AtenCall) -> None:
     recording.add("MatMul", call.tensors(), call.outputs)
 
 
+def _grouped_product(recording: Recording, call: AtenCall) -> None:
+    """Say a product whose rows are sorted by the matrix that each of them meets, as routed experts are."""
+    recording.add("GroupedMatMul", call.tensors(), call.outputs)
+
+
 def _einsum(recording: Recording, call: AtenCall) -> None:
     recording.add("Einsum", call.tensors(), call.outputs, {"equation": str(call.arguments.get("equation", ""))})
 
@@ -249,6 +254,7 @@ _GROUPS: dict[str, Rule] = {
     "linear": _linear,
     "addmm baddbmm addmv addbmm": _addmm,
     "matmul mm bmm mv dot __matmul__ linalg_matmul chain_matmul": _matmul,
+    "_grouped_mm grouped_mm": _grouped_product,
     "einsum bilinear tensordot": _einsum,
     "embedding embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding,
     "index index_select _unsafe_index masked_select take": _index,

@@ -87,7 +87,7 @@ _PLAIN = {
     "ReduceMean": "mean var var_mean std std_mean",
     "ReduceMin": "amin min all",
     "ReduceProd": "prod",
-    "ReduceSum": "sum nansum count_nonzero",
+    "ReduceSum": "sum nansum count_nonzero histc bincount",
     "Relu": "relu",
     "Resize": "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d "
     "upsample_bicubic2d upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",

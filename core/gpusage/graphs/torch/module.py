@@ -6,6 +6,8 @@ memory is taken, and the module itself is left as it was. Every aten operator th
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +22,11 @@ from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
+_SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
+SCANNED = (
+    "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
+    "take far less time and memory."
+)
 NOTHING_TRAINED = (
     "No parameter of the module has requires_grad; training is predicted as if all had. Say trainable=SHARE otherwise."
 )
@@ -50,13 +57,14 @@ def graph_from_module(
     label = printable(name or type(source).__name__)
     with quiet(), _evaluating(module):
         run, fixed = _played(module, arguments, words, label)
+    scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
     return graph_of(
-        run,
+        replace(run, unknown=run.unknown + Counter({"selective_scan": scans})),
         name=label,
         source=origin or f"torch:{label}",
         parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
         fixed_batch_size=fixed,
-        notes=fixed_notes(fixed),
+        notes=(*fixed_notes(fixed), *([SCANNED] if scans else [])),
     )
 
 

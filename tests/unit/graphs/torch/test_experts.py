@@ -1,0 +1,43 @@
+"""Routed experts are counted by the tokens that they get, by hand for a layer of Mixtral; scans are said."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpusage
+from gpusage.predictors.lowering import forward_flop
+from gpusage_hooks.types import ModelGraph
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.torch
+
+LENGTH = 128
+
+
+def read(kind: str, **sizes: int) -> ModelGraph:
+    """Return one layer of the language model *kind*, which reads 128 tokens."""
+    config = getattr(transformers, f"{kind}Config")(num_hidden_layers=1, vocab_size=32000, use_cache=False, **sizes)
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+        return gpusage.read_model(model, {"input_ids": torch.empty(2, LENGTH, dtype=torch.int64)})
+
+
+def test_each_token_of_mixtral_goes_through_two_of_eight_experts() -> None:
+    graph = read("Mixtral")  # its sizes are those of 8x7B: 4096 wide, 8 of 32 heads for keys, experts of 14336
+    # embeddings and logits, attention, router, eight experts of three matrices, three normalizations
+    attention, router, expert = 2 * 4096**2 + 2 * 4096 * 1024, 8 * 4096, 3 * 4096 * 14336
+    assert graph.parameter_count == 2 * 32000 * 4096 + attention + router + 8 * expert + 3 * 4096
+    # a token: two experts, not eight; logits; scores and values of 128 keys
+    by_token = 2 * (attention + router + 2 * expert + 32000 * 4096) + 4 * LENGTH * 4096
+    assert forward_flop(graph) == pytest.approx(LENGTH * by_token, rel=0.005)
+    need = gpusage.predict(graph, gpu="h100", mode="infer")
+    assert not need.familiar
+    assert any("GroupedMatMul" in note for note in need.notes)
+
+
+def test_scans_of_mamba_are_said_and_not_familiar() -> None:
+    graph = read("Mamba", hidden_size=64)
+    assert graph.unknown_op_types == (("selective_scan", 1),)
+    assert "scans over the sequence" in graph.notes[-1]
+    assert not gpusage.predict(graph, gpu="h100", mode="infer").familiar
