@@ -6,6 +6,7 @@ that was exported for one batch size is tried at two others, and believed only w
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ SUFFIX = ".onnx"
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _LISTED = 6
+_QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
+"""Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
 
 
 @hookimpl(trylast=True)
@@ -41,13 +44,14 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         binding = bind(model.graph.inputs, shape, source)
         trace, merged, fixed = _played(model, binding, source)
     followed = binding.fixed_batch_size if fixed is None else None
+    quantised = Counter(step.op_type for step in trace.steps if _QUANTISED.search(step.op_type))
     return graph_of(
-        merged.run,
+        replace(merged.run, unknown=merged.run.unknown | quantised),
         name=printable(PurePath(source).stem),
         source=printable(source),
         parameter_count=sum(trace.weight_counts.values()),
         fixed_batch_size=fixed,
-        notes=_notes(merged, fixed, followed, folded),
+        notes=(*_notes(merged, fixed, followed, folded), *_quantised_notes(quantised)),
     )
 
 
@@ -116,6 +120,14 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int)
         yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.run.unknown)}."
     if merged.uneven:
         yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
+
+
+def _quantised_notes(quantised: Counter[str]) -> Iterator[str]:
+    if quantised:
+        yield (
+            f"The file is quantised ({_listed(quantised)}), but counts at the workload's precision: for inference say "
+            "precision=int8, or int4, and weights of products count at their bytes."
+        )
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -9,9 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
+from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph
+from gpusage_hooks.types import ModelGraph, Workload
 
 Sizes = Sequence[int | str | None]
 Nodes = list[onnx.NodeProto]
@@ -439,3 +441,31 @@ def test_a_model_that_takes_another_way_at_another_batch_size_works_at_one(tmp_p
     assert read is not None
     assert read.fixed_batch_size == 1
     assert read.nodes[0].outputs == ((1, 2), (1, 2), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counts"),
+    [
+        # weights of 8 bits that are widened once, as a file of weights alone has them
+        ([node("DequantizeLinear", "w scale", "v"), node("MatMul", "x v", "y")], {"DequantizeLinear": 1}),
+        # both sides, as static quantisation writes them
+        (
+            [
+                node("QuantizeLinear", "x scale", "a"),
+                node("DequantizeLinear", "a scale", "b"),
+                node("DequantizeLinear", "w scale", "v"),
+                node("MatMul", "b v", "y"),
+            ],
+            {"DequantizeLinear": 2, "QuantizeLinear": 1},
+        ),
+        ([node("MatMulInteger", "x w", "y")], {"MatMulInteger": 1}),
+    ],
+)
+def test_a_quantised_file_says_so_and_is_not_familiar(read: Maker, nodes: Nodes, counts: dict[str, int]) -> None:
+    weight = TensorProto(name="w", dims=(64, 64), data_type=TensorProto.INT8)
+    graph = read({"x": ("batch", 64)}, nodes, [weight, number("scale", 0.1)])
+    assert dict(graph.unknown_op_types) == counts
+    assert graph.parameter_count >= 64 * 64
+    assert "The file is quantised" in graph.notes[-1]
+    (need,) = predicted(graph, Workload(mode="infer"), [builtin_catalogue().find("a100")])
+    assert not need.familiar
