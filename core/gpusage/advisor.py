@@ -177,7 +177,7 @@ class Advisor(Predictor):
         return replace(decision, reasons=(*decision.reasons, clause)) if clause else decision
 
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:
-        workload = self.believed(graph, workload)
+        workload = self.believed(graph, _together(request, workload))
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
@@ -196,6 +196,12 @@ def make_advisor() -> Advisor:
     """Return an advisor with every installed plugin and the whole catalogue."""
     hooks = load_hooks()
     return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()))
+
+
+def _together(request: GpuRequest, workload: Workload) -> Workload:
+    """Return *workload* on all the GPUs that *request* has; training that does not say how is data parallel."""
+    several = request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train"
+    return replace(workload, gpus=request.gpu_count) if several else workload
 
 
 def _kept(job: Job, *reasons: str) -> Decision:

@@ -12,13 +12,14 @@ from typing import Any, TypedDict, get_args
 
 from gpusage_hooks.comment import QUANTISED, TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Workload
+from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": get_args(Mode),
     "precision": get_args(Precision),
     "optimizer": get_args(Optimizer),
+    "strategy": get_args(Strategy),
 }
 """What the arguments of these names may be."""
 NOT_ARGUMENTS = ("shape", "steps", "slo", "slowdown", "alone")
@@ -40,6 +41,8 @@ class Run(TypedDict, total=False):
         accumulate: Training: steps whose gradients are added up for one update.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
+        gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
+        strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
     """
 
@@ -50,6 +53,8 @@ class Run(TypedDict, total=False):
     accumulate: int
     trainable: float
     checkpointing: bool
+    gpus: int
+    strategy: Strategy
     generate: Generation | tuple[int, int] | None
 
 
@@ -71,7 +76,7 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         if choices:
             right = isinstance(value, str) and value in choices
             require(f"Argument {name!r}", f"be one of {', '.join(choices)}", value, right=right)
-    for name in ("batch_size", "accumulate"):
+    for name in ("batch_size", "accumulate", "gpus"):
         count = arguments.get(name, 1)
         rule = f"be a whole number, at least 1 and at most {_MAXIMUM_COUNT}"
         require(f"Argument {name!r}", rule, count, right=_is_count(count, _MAXIMUM_COUNT))
@@ -85,6 +90,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     for name in TRAINING_KEYS:
         right = workload.mode == "train" or name not in arguments
         require(f"Argument {name!r}", "be left out where the mode is not train", arguments.get(name), right=right)
+    rule, right = "be left out where 'gpus' is 1", workload.gpus > 1 or "strategy" not in arguments
+    require("Argument 'strategy'", rule, workload.strategy, right=right)
     right = workload.mode == "infer" or workload.precision not in QUANTISED
     require("Argument 'precision'", "be of weights that can be trained", workload.precision, right=right)
     right = workload.mode == "infer" or workload.generate is None

@@ -15,15 +15,26 @@ from types import MappingProxyType
 from typing import Any, NoReturn, get_args
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+from gpusage_hooks.types import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Strategy, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "checkpointing", "generate", "gpusage"),
+    *(
+        "slowdown",
+        "utilization",
+        "step_time",
+        "accumulate",
+        "trainable",
+        "checkpointing",
+        "generate",
+        "gpus",
+        "strategy",
+    ),
+    "gpusage",
 )
-TRAINING_KEYS = ("accumulate", "trainable", "checkpointing")
+TRAINING_KEYS = ("accumulate", "trainable", "checkpointing", "gpus", "strategy")
 """Keys that only training knows."""
 QUANTISED = ("int8", "int4")
 """Precisions of weights; what passes has two bytes."""
@@ -208,7 +219,18 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         trainable=_converted(values, "trainable", _trainable) or default.trainable,
         checkpointing=_one_of("checkpointing", values.get("checkpointing", "off"), ("on", "off")) == "on",
         generate=_converted(values, "generate", parse_generation),
+        **_replicas(values),
     )
+
+
+def _replicas(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return on how many GPUs a model is trained, and how it is divided between them."""
+    gpus = _converted(values, "gpus", lambda text: _count("gpus", text)) or 1
+    if gpus == 1 and "strategy" in values:
+        cure = "Add 'gpus=4' or remove 'strategy'"
+        _refuse("strategy", "belongs to training on several GPUs", values["strategy"], cure)
+    strategy = _one_of("strategy", values.get("strategy", Workload().strategy), get_args(Strategy))
+    return {"gpus": gpus, "strategy": strategy}
 
 
 def parse_generation(text: str) -> Generation:

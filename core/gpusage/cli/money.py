@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpusage.cli import documents, figures, tables
 from gpusage.policies.deadline import Run, run_of
 from gpusage_hooks.errors import DeviceError, RequestError
-from gpusage_hooks.types import GpuNeed, Interval
+from gpusage_hooks.types import GpuNeed, Interval, Workload
 
 if TYPE_CHECKING:
     from gpusage.devices.catalogue import Catalogue
@@ -31,18 +31,19 @@ class Bill(NamedTuple):
     cheapest: str | None
 
 
-def bill_of(needs: Sequence[GpuNeed], steps: int | None, deadline_s: float | None, catalogue: Catalogue) -> Bill:
-    """Return what a run of *steps* costs on the GPUs of *needs*, by the site's configuration.
+def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, catalogue: Catalogue) -> Bill:
+    """Return what a *run* costs on all its GPUs, of each type of *needs*, by the site's configuration.
 
     Raises:
         RequestError: There is a deadline, and nobody said how many steps there are; or a price is below 0.
     """
+    steps = run.steps
     if steps is None:
         if deadline_s is not None:
             message = "Option --deadline must come with the number of steps; got none. Add --steps."
             raise RequestError(message)
         return Bill((), (), (), None, None)
-    prices = site_prices(catalogue)
+    prices = {gpu: price * run.gpus for gpu, price in site_prices(catalogue).items()}
     runs = [run_of(need, steps, prices.get(need.gpu)) for need in needs]
     cheapest = None if deadline_s is None else _cheapest(runs, deadline_s)
     times_s, costs = tuple(run.time_s for run in runs), tuple(run.cost for run in runs)

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from gpusage_hooks.comment import MANNER_KEYS, MODEL_SUFFIXES, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Workload
+from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Strategy, Workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -74,6 +74,18 @@ _MANNER_OPTIONS = (
         flag_value="on",
         default=None,
         help="Training: activations of repeated blocks are computed once more, not kept.",
+    ),
+    click.option(
+        "--gpus",
+        "run_gpus",
+        type=click.IntRange(1, 10**9),
+        metavar="N",
+        help="Training: GPUs that train together, each with its own batch; figures are per GPU.  [default: 1]",
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(get_args(Strategy)),
+        help=f"Training on several GPUs: how the model is divided between them.  [default: {_DEFAULT.strategy}]",
     ),
 )
 
@@ -183,8 +195,9 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
     wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
+    names = {**wishes, "gpus": "run_gpus"}
     for key in ("batch", "mode", "precision", "optimizer", "steps", *MANNER_KEYS, *wishes):
-        value = options.get(wishes.get(key, key))
+        value = options.get(names.get(key, key))
         if value is not None and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"
     for shape in options.get("shape") or ():

@@ -87,7 +87,7 @@ def _answer(
 ) -> Answer:
     """Return *prediction* with what it costs, and explained on each GPU that is asked for, or else the newest."""
     graph, run, needs, _ = prediction
-    bill = money.bill_of(needs, run.steps, deadline_s, advisor().catalogue)
+    bill = money.bill_of(needs, run, deadline_s, advisor().catalogue)
     explanations = _explanations(graph, run, needs if is_asked else needs[-1:], asked) if explains else ()
     return Answer(prediction, explanations, bill)
 

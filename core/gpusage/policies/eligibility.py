@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.policies.place import admits, admitted
+from gpusage.policies.place import admits, admitted, names
 from gpusage_hooks.types import Case, Code, Decision
+from gpusage_hooks.units import gib
 
 
 def decide_eligibility(case: Case, draft: Decision) -> Decision | None:
@@ -18,15 +19,25 @@ def decide_eligibility(case: Case, draft: Decision) -> Decision | None:
     if request.gpu_count == 0:
         return _refused(case, draft, Code.DECLINE, "the job asks for no whole GPU")
     if request.gpu_count > 1:
-        return _refused(
-            case, draft, Code.KEEP, f"the job asks for {request.gpu_count} GPUs, and only a request for one is changed"
-        )
+        return _refused(case, draft, Code.KEEP, *_several(case))
     if not any(admits(pool, request) for pool in case.cluster.pools):
         wanted = f"GPU of type {request.gpu_type!r}" if request.gpu_type else "GPU"
         return _refused(case, draft, Code.KEEP, f"no {wanted} was seen in this cluster")
     if not admitted(case):
         return _refused(case, draft, Code.KEEP, "none of the GPU types that the job may use is in the catalogue")
     return None
+
+
+def _several(case: Case) -> tuple[str, ...]:
+    """Return why a request for several GPUs is kept, and what each of them needs where they train together."""
+    kept = f"the job asks for {case.request.gpu_count} GPUs, and only a request for one is changed"
+    places, run = admitted(case), case.workload
+    if run.gpus == 1 or not places:
+        return (kept,)
+    memory = max((place.need.memory_bytes for place in places), key=lambda needed: needed.high)
+    too_small = names([place for place in places if not place.need.fits])
+    told = f"on {run.gpus} GPUs by {run.strategy}, batch {run.batch_size} each, a GPU needs {gib(memory.value)}"
+    return kept, f"{told} (up to {gib(memory.high)})" + (f", more than {too_small} has" if too_small else "")
 
 
 def _refused(case: Case, draft: Decision, code: Code, *reasons: str) -> Decision:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.division import division_of
 from gpusage.predictors.kernels import PARAMETER_SHARE
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
@@ -106,6 +107,7 @@ def step_walk(
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     share = workload.trainable * PARAMETER_SHARE.get(workload.precision, 1.0)
+    share *= division_of(lowering, workload).gradients
     return tensors.trained(share).accumulating(workload.accumulate)
 
 

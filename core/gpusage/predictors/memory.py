@@ -16,13 +16,14 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.division import Division, division_of
 from gpusage.predictors.generation import Answer, Pass
 from gpusage.predictors.intervals import spread
 from gpusage.predictors.kernels import AUTOCAST, PARAMETER_SHARE
 from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, resident_bytes
 from gpusage.predictors.operators import OperatorClass
-from gpusage_hooks.types import MemoryInterval, ModelGraph, Precision, Workload
+from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 _MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
@@ -122,18 +123,20 @@ def tensor_bytes(
         workload: How it is run.
         checkpoints: From which blocks are computed once more.
     """
-    learned = _learned(parameters)
+    learned, division = _learned(parameters), division_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.trained(workload.trainable * parameter_share(workload))
+    tensors = tensors.trained(workload.trainable * parameter_share(workload) * division.gradients)
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
-    inference = _inference_bytes(lowering, tensors, workload.precision, library_bytes)
+    weights = resident_bytes(lowering, workload.precision) * division.weights
+    inference = _inference_bytes(lowering, tensors, weights, library_bytes)
     if not lowering.train:
         return _inference(graph, inference)
     walked = terms(lowering, tensors)
     peak = tensors.accumulating(workload.accumulate).training_peak()
-    step = library_bytes + _step_bytes(lowering, peak, workload)
-    update = library_bytes + _update_bytes(lowering, tensors, workload)
-    ends = [end + (peak - walked.peak) for end in _weighted_sums(learned, lowering, walked, workload)]
+    step = library_bytes + _step_bytes(lowering, peak, workload, division)
+    update = library_bytes + _update_bytes(lowering, tensors, workload, division)
+    sums = _weighted_sums(learned, lowering, walked, workload, division)
+    ends = [end + (peak - walked.peak) + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
     if workload.trainable < 1:
         ends[_LOW] = min(ends[_LOW], inference)
     return _training(graph, ends, max(inference, step, update))
@@ -184,15 +187,19 @@ def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> M
     )
 
 
-def _unmeasured_bytes(workload: Workload) -> float:
-    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state."""
-    copies = float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
-    share = workload.trainable
+def _unmeasured_bytes(workload: Workload, division: Division) -> float:
+    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state.
+
+    Weights count as divided like the state in what was learned; what is whole beside it is added.
+    """
+    copies = float(FLOAT_BYTES[workload.precision]) * division.copies if workload.precision in AUTOCAST else 0.0
+    share, state = workload.trainable, workload.trainable * division.state
+    frozen = (1.0 - share) * WEIGHT_BYTES * division.weights + (
+        division.weights - division.state
+    ) * share * WEIGHT_BYTES
     if workload.precision in PARAMETER_SHARE:
-        return parameter_share(workload) * (
-            (STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * share + (1.0 - share) * WEIGHT_BYTES
-        )
-    return copies + STATE_BYTES[workload.optimizer] * share - FITTED_STATE_BYTES * share + (1.0 - share) * WEIGHT_BYTES
+        return parameter_share(workload) * ((STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * state + frozen)
+    return copies + STATE_BYTES[workload.optimizer] * state - FITTED_STATE_BYTES * state + frozen
 
 
 def parameter_share(workload: Workload) -> float:
@@ -224,35 +231,43 @@ def _learned(parameters: MemoryParameters) -> _Learned:
     )
 
 
-def _weighted_sums(learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload) -> list[float]:
+def _weighted_sums(
+    learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload, division: Division
+) -> list[float]:
     """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
     sums = learned.weights @ np.array(
-        walked._replace(weights=walked.weights * workload.trainable * parameter_share(workload))
+        walked._replace(weights=walked.weights * workload.trainable * parameter_share(workload) * division.state)
     )
-    extra = lowering.parameter_count * _unmeasured_bytes(workload) + LOSS_BYTES * lowering.output_elements_of_model
+    extra = (
+        lowering.parameter_count * _unmeasured_bytes(workload, division)
+        + LOSS_BYTES * lowering.output_elements_of_model
+    )
     ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
     return ends
 
 
-def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload) -> float:
+def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Division) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
-    resident = lowering.parameter_count * (WEIGHT_BYTES + STATE_BYTES[workload.optimizer] * workload.trainable)
+    state = STATE_BYTES[workload.optimizer] * workload.trainable * division.state
+    resident = lowering.parameter_count * (WEIGHT_BYTES * division.weights + state)
     resident *= parameter_share(workload)
-    return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
+    buffers = division.bucket_bytes + division.gathered_bytes
+    return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
 
 
-def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload) -> float:
+def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, division: Division) -> float:
     """Return what the update takes: weights, gradients, state, what it computes beside them."""
     if workload.optimizer == "none":
         return tensors.input_bytes
-    trained = GRADIENT_BYTES, STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer]
-    a_weight = sum([one * workload.trainable for one in trained], WEIGHT_BYTES)
-    return tensors.input_bytes + lowering.parameter_count * a_weight * parameter_share(workload)
+    state = [one * division.state for one in (STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer])]
+    trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
+    a_weight = sum(trained, WEIGHT_BYTES * division.weights)
+    held = tensors.input_bytes + lowering.parameter_count * a_weight * parameter_share(workload)
+    return held + division.bucket_bytes
 
 
-def _inference_bytes(lowering: Lowering, tensors: Walk, precision: Precision, library_bytes: float) -> float:
-    """Return weights, the most outputs that are still to be read, and the scratch memory of that moment."""
-    weights = resident_bytes(lowering, precision)
+def _inference_bytes(lowering: Lowering, tensors: Walk, weights: float, library_bytes: float) -> float:
+    """Return *weights*, the most outputs that are still to be read, and the scratch memory of that moment."""
     if not len(tensors.live):
         return weights + tensors.input_bytes
     at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live

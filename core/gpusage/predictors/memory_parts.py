@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.division import division_of
 from gpusage.predictors.liveness import Walk, step_walk
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, resident_bytes
 from gpusage.predictors.memory import (
@@ -56,11 +57,12 @@ def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
 
 
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
-    count, share = float(lowering.parameter_count), parameter_share(workload)
-    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share)
-    yield MemoryPart(
-        name="optimizer", memory_bytes=count * STATE_BYTES[workload.optimizer] * workload.trainable * share
-    )
+    count, share, division = float(lowering.parameter_count), parameter_share(workload), division_of(lowering, workload)
+    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share * division.weights)
+    state = count * STATE_BYTES[workload.optimizer] * workload.trainable * share
+    yield MemoryPart(name="optimizer", memory_bytes=state * division.state)
+    yield MemoryPart(name="buckets of gradients", memory_bytes=division.bucket_bytes)
+    yield MemoryPart(name="gathered layers", memory_bytes=division.gathered_bytes)
     yield MemoryPart(name="inputs", memory_bytes=tensors.input_bytes)
     yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
     if not len(tensors.stored):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpusage.predictors.familiarity import gpu_notes, workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import Question, question_of
+from gpusage.predictors.replicas import replica_notes
 from gpusage.predictors.slowdown import working_shares
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
@@ -59,6 +60,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             notes=(
                 *graph.notes,
                 *workload_notes(graph, workload),
+                *replica_notes(workload),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *doubts,

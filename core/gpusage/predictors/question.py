@@ -33,6 +33,7 @@ from gpusage.predictors.kernels import AUTOCAST, Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
 from gpusage.predictors.memory import answer_bytes, tensor_bytes, with_context
+from gpusage.predictors.replicas import NOT_MEASURED, of_replicas
 from gpusage.predictors.residual import COUNT
 from gpusage.predictors.step_time import step_times_s
 from gpusage.predictors.structure import Structure, structure_of
@@ -87,7 +88,8 @@ class OnGpus:
     @lazy
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
-        return step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
+        of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
+        return [of_replicas(step_time_s, self.workload) for step_time_s in of_one]
 
     @lazy
     def activity(self) -> list[Activity]:
@@ -179,7 +181,9 @@ class Question:
     @lazy
     def _doubts(self) -> tuple[str, ...]:
         doubts = workload_doubts(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
-        return (*doubts, NO_BLOCKS) if self.checkpoints and not self.checkpoints.is_found else doubts
+        several = (NOT_MEASURED,) if self.workload.gpus > 1 else ()
+        unblocked = (NO_BLOCKS,) if self.checkpoints and not self.checkpoints.is_found else ()
+        return (*doubts, *unblocked, *several)
 
     def on(self, gpus: Sequence[Gpu]) -> OnGpus:
         """Return what the workload needs on *gpus*, which are told apart by identity and kept alive with the answer."""

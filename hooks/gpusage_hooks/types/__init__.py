@@ -27,7 +27,17 @@ from gpusage_hooks.types.rules import (
     SloRules,
 )
 from gpusage_hooks.types.usage import Division, GpuReading, Granted, Outcome, Usage
-from gpusage_hooks.types.workloads import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Workload
+from gpusage_hooks.types.workloads import (
+    Alone,
+    Generation,
+    Mode,
+    ModelRequest,
+    Optimizer,
+    Precision,
+    Slo,
+    Strategy,
+    Workload,
+)
 
 __all__ = [
     "STAGES",
@@ -84,6 +94,7 @@ __all__ = [
     "SloRules",
     "Stage",
     "StarvedJob",
+    "Strategy",
     "Submission",
     "Submitter",
     "Usage",

@@ -9,6 +9,8 @@ Mode = Literal["train", "infer"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "bf16-pure", "int8", "int4"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
 
+Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
@@ -57,6 +59,8 @@ class Workload:
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1; the others are frozen.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
+        gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients.
+        strategy: Training on several GPUs: what each of them holds of weights, gradients and state.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
@@ -75,6 +79,8 @@ class Workload:
     trainable: float = 1.0
     checkpointing: bool = False
     generate: Generation | None = None
+    gpus: int = 1
+    strategy: Strategy = "ddp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

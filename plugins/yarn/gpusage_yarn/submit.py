@@ -52,6 +52,8 @@ RUN_OPTIONS = (
     "trainable",
     "checkpointing",
     "generate",
+    "run_gpus",
+    "strategy",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

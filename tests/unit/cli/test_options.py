@@ -78,3 +78,9 @@ def test_how_a_model_is_trained_is_an_option_of_each_model_that_says_nothing_els
     assert (first.workload.accumulate, second.workload.accumulate) == (8, 4)
     assert (first.workload.trainable, second.workload.trainable) == (0.02, 0.02)
     assert first.workload.checkpointing is True
+
+
+def test_several_gpus_are_options_of_each_model_that_says_nothing_else() -> None:
+    first, second = read_requests(["r.onnx", "s.onnx,gpus=2"], {"run_gpus": 4, "strategy": "fsdp"})
+    assert (first.workload.gpus, second.workload.gpus) == (4, 2)
+    assert (first.workload.strategy, second.workload.strategy) == ("fsdp", "fsdp")

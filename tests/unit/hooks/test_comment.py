@@ -150,6 +150,10 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("generate=512+128", "belongs to an inference job; got '512+128'. Add 'mode=infer' or remove 'generate'."),
         ("checkpointing=yes", "Key 'checkpointing' must be one of on, off; got 'yes'. Write 'checkpointing=on'."),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
+        ("mode=infer,gpus=4", "Key 'gpus' belongs to a training job; got '4'. Remove 'gpus' or 'mode=infer'."),
+        ("strategy=fsdp", "belongs to training on several GPUs; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
+        ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp; got 'zero'. Write 'strategy=ddp'."),
+        ("gpus=0", "Key 'gpus' must be a whole number from 1 to 10^9; got '0'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
         ("slowdown=nan", "must be a number from 1 to 100"),
@@ -164,3 +168,10 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
 def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=re.escape(sentence)):
         parse_comment(f"r.onnx,{words}")
+
+
+def test_several_gpus_and_how_they_train_are_understood() -> None:
+    for words, expected in (("gpus=4,strategy=fsdp", (4, "fsdp")), ("gpus=2", (2, "ddp")), ("batch=8", (1, "ddp"))):
+        request = parse_comment(f"r.onnx,{words}")
+        assert request is not None
+        assert (request.workload.gpus, request.workload.strategy) == expected

@@ -143,6 +143,19 @@ def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, rea
     assert decision.final
 
 
+def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() -> None:
+    rows = [(V100, need(V100, gib=6.0)), (H100, need(H100, gib=20.0))]
+    run = Workload(batch_size=8, gpus=4, strategy="fsdp")
+    decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=run))
+    assert decision is not None
+    assert decision.request == GpuRequest(gpu_count=4)
+    assert decision.reasons[1] == "on 4 GPUs by fsdp, batch 8 each, a GPU needs 20.0 GiB (up to 20.0 GiB)"
+    (of, _), *_ = rows
+    decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
+    assert decision is not None
+    assert decision.reasons[1].endswith("needs 100.0 GiB (up to 100.0 GiB), more than v100 has")
+
+
 def test_a_gpu_that_the_catalogue_does_not_know_is_left_alone() -> None:
     unknown = GpuPool(gpu=None, site_type="mi300", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
     decision = eligible(case(others=[unknown]))

@@ -1,0 +1,75 @@
+"""A training step on several GPUs, over that on one GPU with the same batch per GPU: what Sia's runs say of the rule.
+
+The rule takes the step of one GPU, or of the next smaller number on the same hosts, as it is. Both steps are measured,
+so that the error is the rule's alone.
+
+Example: python bench/several_gpus.py --data ../shared/data
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gpusage_lab.learning.targets import ScoreTable
+from gpusage_lab.measurements.tables import DataFolder, Table
+from gpusage_lab.seeds.command import command_of
+
+FILE = "sia_step_times.csv"
+KEY = ["app", "cluster", "gpu", "local_batch_size"]
+ENDS = (0.05, 0.5, 0.95)
+Cells: TypeAlias = tuple[Any, ...]
+
+
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the errors of the rule on one host and on several, by application."""
+    rows = _runs(data)
+    ours = [("one host", rows[rows["hosts"] == 1]), ("several hosts", rows[rows["hosts"] > 1])]
+    return [_table(f"Sia, {name}: the step on n GPUs over that on one", part) for name, part in ours]
+
+
+def _runs(data: DataFolder) -> Table:
+    """Return the placements on 2 GPUs or more, with the ratio of their step to that of one, and of the next fewer."""
+    rows = data.read(FILE)
+    rows = rows[rows["kind"] == "placements"].copy()
+    digits = rows["placement"].astype(int).astype(str)
+    rows["hosts"] = digits.str.len()
+    rows["gpus"] = digits.map(lambda text: sum(map(int, text)))
+    rows = rows.sort_values("gpus").drop_duplicates([*KEY, "placement"])
+    one_host = rows[rows["hosts"] == 1]
+    alone = one_host[one_host["gpus"] == 1].set_index(KEY)["step_time_s"].rename("alone_s")
+    rows["fewer_s"] = rows[rows["hosts"] == 1].groupby(KEY)["step_time_s"].shift()
+    rows = rows[rows["gpus"] > 1].join(alone, on=KEY, how="inner")
+    return rows.assign(ratio=rows["step_time_s"] / rows["alone_s"])
+
+
+def _table(title: str, rows: Table) -> ScoreTable:
+    parts = [*rows.groupby("app"), ("all", rows)]
+    return ScoreTable(
+        title=title,
+        columns=(
+            "application",
+            "rows",
+            "as with one, MAPE %",
+            "as with the next fewer, MAPE %",
+            "5 %",
+            "median",
+            "95 %",
+        ),
+        rows=tuple(_cells(str(name), part) for name, part in parts),
+        notes=("Both steps are measured. 5 %, median, 95 %: of the ratio. Fewer: on one host.",),
+    )
+
+
+def _cells(name: str, rows: Table) -> Cells:
+    errors = 100 * np.abs(1 / rows["ratio"] - 1)
+    fewer = (100 * np.abs(rows["fewer_s"] / rows["step_time_s"] - 1)).mean()
+    ends = [round(float(rows["ratio"].quantile(end)), 2) for end in ENDS]
+    return (name, len(rows), round(float(errors.mean()), 1), None if np.isnan(fewer) else round(float(fewer), 1), *ends)
+
+
+main = command_of("several GPUs", tables, (FILE,), __file__)
+
+if __name__ == "__main__":
+    main()
