@@ -13,6 +13,7 @@ from gpusage.history.features import request_words
 from gpusage.history.fitting import fit
 from gpusage.history.history import History
 from gpusage.history.runs import PastRun
+from gpusage.history.windows import KEPT_RUNS
 from gpusage_hooks.types import GpuRequest, Interval, JobIdentity, Known
 from past_runs import A100, ADA, GIB, V100, of_user, past_runs
 
@@ -89,9 +90,18 @@ def test_no_single_user_makes_another_ones_prediction_lower(
             before, after = getattr(told(without), quantity), getattr(told(beside), quantity)
             if before is not None:
                 assert after.interval.high >= before.interval.high
-            elif after is not None and others:
-                alone = busy(history_of(*known, past_runs([1e-2], of_user("667"))))
-                assert alone is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(others=st.lists(UTILIZATIONS, min_size=1, max_size=3), attacks=UTILIZATIONS)
+def test_who_joins_with_the_same_script_takes_nothing_from_what_others_showed(
+    others: list[list[float]], attacks: list[float]
+) -> None:
+    """Of somebody who has no runs nothing was told before where there was one other user, and now there are two."""
+    known = [past_runs(each, of_user(str(3000 + n))) for n, each in enumerate(others)]
+    joined = busy(history_of(*known, past_runs(attacks, of_user("666"))))
+    assert joined is not None
+    assert joined.high >= max(value for each in others for value in each[-KEPT_RUNS:])
 
 
 def test_a_slower_gpu_is_busier_and_a_faster_one_is_taken_to_be_as_busy() -> None:

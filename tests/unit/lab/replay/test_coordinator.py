@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from math import inf
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from emulated import emulated
 from gpusage_lab.replay import body
 from gpusage_lab.replay.coordinator import Coordinator, parsed
+from waiting import wait_until
 
 SLURM = {"SLURMD_NODENAME": "h100-1", "CUDA_VISIBLE_DEVICES": "3"}
 SHARE = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2M"}
@@ -51,14 +51,9 @@ def test_bodies_end_as_their_jobs_do(tmp_path: Path) -> None:
         assert "CUDA out of memory" in starves.communicate(timeout=20)[1]
         done.communicate(timeout=20)
         assert (done.returncode, starves.returncode) == (0, 1)
-        deadline_s = time.monotonic() + 20
-        while 2 not in here:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: 2 in here)
         killed.kill()
         killed.communicate()
-        while 2 in here:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: 2 not in here)
     assert {stay.job: stay.ending for stay in here.stays} == {0: "done", 1: "out_of_memory", 2: "gone"}
     assert coordinator.done == 1
