@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,26 @@ def test_the_cause_is_told_where_neither_the_file_nor_its_draft_can_be_there(tmp
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"No such file|Not a directory|File name too long"):
         write_whole(tmp_path / name, "text")
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """Root who throws a page away would else leave a file in the place of /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, "page")
+        assert os.read(reader, 100) == b"page"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    for name in ("new.html", "old.html"):
+        link, target = tmp_path / name, tmp_path / "pages" / name
+        link.symlink_to(target)
+        write_whole(link, "page")
+        assert link.is_symlink()
+        assert target.read_text() == "page"

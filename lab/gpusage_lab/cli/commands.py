@@ -187,7 +187,9 @@ def profile() -> None:
     "--load", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="GPU time that drawn jobs ask for."
 )
 @click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same one gives the same result.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same one gives the same result."
+)
 @click.option(
     "--repetitions", type=click.IntRange(1, 1000), default=1, show_default=True, help="Seeds, from --seed on."
 )
