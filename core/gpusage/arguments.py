@@ -44,6 +44,7 @@ class Run(TypedDict, total=False):
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
+        compile: Whether `torch.compile` fuses the model's operators, which no prediction knows.
     """
 
     batch_size: int
@@ -56,6 +57,7 @@ class Run(TypedDict, total=False):
     gpus: int
     strategy: Strategy
     generate: Generation | tuple[int, int] | None
+    compile: bool
 
 
 def parameters() -> Iterator[Parameter]:
@@ -83,8 +85,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     share = arguments.get("trainable", 1.0)
     right = _is_number(share) and 0 < _number(share) <= 1
     require("Argument 'trainable'", "be above 0 and at most 1, as 0.02 for 2 %", share, right=right)
-    choice = arguments.get("checkpointing", False)
-    require("Argument 'checkpointing'", "be True or False", choice, right=isinstance(choice, bool))
+    for name in ("checkpointing", "compile"):
+        choice = arguments.get(name, False)
+        require(f"Argument {name!r}", "be True or False", choice, right=isinstance(choice, bool))
     known: dict[str, Any] = {**arguments, "generate": _read_generation(arguments.get("generate"))}
     workload = Workload(**known)
     for name in TRAINING_KEYS:

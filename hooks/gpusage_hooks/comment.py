@@ -21,24 +21,14 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 KEYS = (
     *("model", "batch", "shape", "mode", "precision", "optimizer", "steps", "slo", "rate"),
-    *(
-        "slowdown",
-        "utilization",
-        "step_time",
-        "accumulate",
-        "trainable",
-        "checkpointing",
-        "generate",
-        "gpus",
-        "strategy",
-    ),
-    "gpusage",
+    *("slowdown", "utilization", "step_time", "accumulate", "trainable", "checkpointing", "generate"),
+    *("gpus", "strategy", "compile", "gpusage"),
 )
 TRAINING_KEYS = ("accumulate", "trainable", "checkpointing", "gpus", "strategy")
 """Keys that only training knows."""
 QUANTISED = ("int8", "int4")
 """Precisions of weights; what passes has two bytes."""
-MANNER_KEYS = (*TRAINING_KEYS, "generate")
+MANNER_KEYS = (*TRAINING_KEYS, "generate", "compile")
 """Keys that change what a step is."""
 
 _MAXIMUM_COUNT = 10**9
@@ -220,6 +210,7 @@ def _workload(values: Mapping[str, str], shape: tuple[tuple[str, tuple[int, ...]
         checkpointing=_one_of("checkpointing", values.get("checkpointing", "off"), ("on", "off")) == "on",
         generate=_converted(values, "generate", parse_generation),
         **_replicas(values),
+        compile=_one_of("compile", values.get("compile", "off"), ("on", "off")) == "on",
     )
 
 

@@ -46,6 +46,7 @@ GRAPH = convolution_graph()
         ({"generate": (512, 0), "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
         ({"generate": (512, 128)}, "'generate' must be left out where the mode is not infer"),
         ({"trainable": 0}, "'trainable' must be above 0 and at most 1, as 0.02 for 2 %; got 0"),
+        ({"compile": 1}, "'compile' must be True or False; got 1"),
         ({"checkpointing": "on"}, "'checkpointing' must be True or False; got 'on'"),
         ({"mode": "trian"}, "'mode' must be one of train, infer; got 'trian'"),
         ({"mode": ["train"]}, "'mode' must be one of train, infer; got \\['train'\\]"),

@@ -87,6 +87,12 @@ _MANNER_OPTIONS = (
         type=click.Choice(get_args(Strategy)),
         help=f"Training on several GPUs: how the model is divided between them.  [default: {_DEFAULT.strategy}]",
     ),
+    click.option(
+        "--compile",
+        flag_value="on",
+        default=None,
+        help="The model is compiled (torch.compile): it is predicted as if it were not, and not familiar.",
+    ),
 )
 
 

@@ -26,6 +26,10 @@ LEAST_SHARE = 0.1
 ALIKE = {"bf16": "fp16", "bf16-pure": "fp16"}
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
+COMPILED = (
+    "A compiler fuses operators, which a graph does not show: time and memory are those of the model without it, and "
+    "compiled models that were measured are predicted badly (docs/accuracy.md)."
+)
 NO_CACHE = (
     "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
     "For whole answers say how long they are: generate=512+128, tokens of the prompt and new ones."
@@ -109,6 +113,8 @@ def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_named(strange)}."
+    if workload.compile:
+        yield COMPILED
     if workload.precision in QUANTISED_BYTES:
         yield f"Kernels for {workload.precision} weights differ and were not measured: bytes are counted, no more."
         return

@@ -61,6 +61,7 @@ class Workload:
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state.
+        compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
@@ -81,6 +82,7 @@ class Workload:
     generate: Generation | None = None
     gpus: int = 1
     strategy: Strategy = "ddp"
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

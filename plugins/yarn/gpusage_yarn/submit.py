@@ -54,6 +54,7 @@ RUN_OPTIONS = (
     "generate",
     "run_gpus",
     "strategy",
+    "compile",
     "wish_slowdown",
     "wish_utilization",
     "wish_step_time",

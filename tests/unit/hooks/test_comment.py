@@ -149,6 +149,7 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ),
         ("generate=512+128", "belongs to an inference job; got '512+128'. Add 'mode=infer' or remove 'generate'."),
         ("checkpointing=yes", "Key 'checkpointing' must be one of on, off; got 'yes'. Write 'checkpointing=on'."),
+        ("compile=yes", "Key 'compile' must be one of on, off; got 'yes'. Write 'compile=on'."),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,gpus=4", "Key 'gpus' belongs to a training job; got '4'. Remove 'gpus' or 'mode=infer'."),
         ("strategy=fsdp", "belongs to training on several GPUs; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),

@@ -110,4 +110,5 @@ def test_training_with_frozen_weights_is_another_manner_and_no_row_for_predictor
     assert profile_row(USAGE, replace(DECIDED, workload=replace(plain, trainable=0.02)), 60) is None
     writing = replace(plain, mode="infer", generate=Generation(prompt_tokens=512, new_tokens=128))
     assert manner_of(writing) == "infer,8,fp32,momentum,generate=512+128"
+    assert manner_of(replace(plain, compile=True)).endswith("compile=True")
     assert profile_row(USAGE, replace(DECIDED, workload=writing), 60) is None
