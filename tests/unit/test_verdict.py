@@ -149,3 +149,24 @@ def test_with_the_kill_switch_on_every_request_is_kept_for_that_reason(
 def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor: Advisor) -> None:
     assert Configuration().mode == "observe"
     assert site_premises(advisor, Configuration()).mode == "enforce"
+
+
+@pytest.mark.parametrize(
+    ("words", "clause"),
+    [
+        ("", "on 4 GPUs by ddp, batch 8 each, a GPU needs "),
+        (",gpus=4,strategy=zero2", "on 4 GPUs by zero2, batch 8 each, a GPU needs "),
+        (",mode=infer", "only a request for one is changed"),
+    ],
+)
+def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(
+    advisor: Advisor, card: str, words: str, clause: str
+) -> None:
+    comment = f"model={MODEL},batch=8{words}"
+    fields = {"comment": comment, "tres_per_node": "gres:gpu:4", "script": "1", "het": "0", "card": card}
+    ruling = ruled(advisor, "slurm", **fields)
+    assert ruling.answer.code is Code.KEEP
+    assert ruling.verdict is not None
+    assert ruling.verdict.decision.request.gpu_count == 4
+    assert clause in ruling.answer.message
+    assert ("a GPU needs" in ruling.answer.message) == ("infer" not in words)

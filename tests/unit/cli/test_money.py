@@ -37,6 +37,14 @@ def test_a_run_costs_its_time_by_the_price_with_an_interval() -> None:
 
 
 @pytest.mark.usefixtures("priced")
+def test_a_run_on_several_gpus_costs_all_of_them() -> None:
+    one, four = (predicted("--steps", "100000", *words)["needs"] for words in ((), ("--gpus", "4")))
+    assert [need["cost"]["value"] for need in four] == pytest.approx(
+        [4 * need["cost"]["value"] for need in one], rel=1e-5
+    )
+
+
+@pytest.mark.usefixtures("priced")
 def test_the_cheapest_in_time_is_judged_by_the_upper_end() -> None:
     needs = predicted("--steps", "100000")["needs"]
     all_in_time = max(need["run_time_s"]["high"] for need in needs) + 1
