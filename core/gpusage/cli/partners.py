@@ -30,6 +30,10 @@ COLUMNS = (
     tables.Column("fits"),
     tables.Column("recommended"),
 )
+NOBODY = (
+    "None: no workload manager here shows you such a job with a prediction for this GPU in the store. Ask where the "
+    "cluster's commands work, and as somebody who may read the store."
+)
 
 Run = Mapping[str, Any]
 """How models are run that do not say it themselves."""
@@ -155,7 +159,8 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu) -> None:
     tables.show_title(f"Partners of {target.model} on one {gpu.name}, the best first")
     tables.show("")
     if not ranked:
-        tables.show("No job with a need recorded for this GPU.")
+        tables.show(NOBODY)
+        return
     tables.show_rows(
         COLUMNS,
         [

@@ -51,6 +51,19 @@ def require_regular(path: Path, name: str) -> None:
             raise RequestError(message)
 
 
+def require_readable(path: Path, name: str) -> None:
+    """Refuse what cannot be opened to be read.
+
+    Raises:
+        RequestError: It is not there, or the caller may not read it.
+    """
+    require_regular(path, name)
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(path, name, error) from error
+
+
 def read_document(path: Path, name: str) -> object:
     """Return what a JSON or TOML file holds; see `read_text`."""
     content = _content(path, name, MAXIMUM_BYTES)
@@ -74,14 +87,17 @@ def refusal(error: MismatchError, where: str, cure: str) -> RequestError:
     return RequestError(f"Key {error.key!r} of {where} must be {error.rule}; got {value}. {error.hint or cure}")
 
 
+def _unreadable(path: Path, name: str, error: OSError) -> RequestError:
+    return RequestError(f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path.")
+
+
 def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
     require_regular(path, name)
     try:
         with path.open("rb") as file:
             content = file.read(maximum_bytes + 1)
     except OSError as error:
-        message = f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
+        raise _unreadable(path, name, error) from error
     if len(content) > maximum_bytes:
         message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Divide it."
         raise RequestError(message)

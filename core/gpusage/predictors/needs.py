@@ -76,7 +76,8 @@ def _token_notes(question: Question, gpus: Sequence[Gpu]) -> list[tuple[str, ...
     answer, there = question.answer, question.on(gpus)
     if answer is None:
         return [()] * len(gpus)
-    cache = f"Keys and values take {answer.cached_bytes / KIB:.0f} KiB for each token of the batch."
+    kept_kib = answer.cached_bytes / question.workload.batch_size / KIB
+    cache = f"Keys and values take {kept_kib:.0f} KiB for each token of each sample."
     rows = zip(gpus, there.first_token_s.tolist(), there.timing.step_s.tolist(), strict=True)
     later = [(gpu, first_s, (whole_s - first_s) / max(answer.token_count, 1)) for gpu, first_s, whole_s in rows]
     return [

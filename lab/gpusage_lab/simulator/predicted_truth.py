@@ -56,9 +56,9 @@ class PredictedTruth:
         return drawn(speedups.speedup(of, over), self.errors[kind, 0])
 
     def memory_bytes(self, kind: int, gpu_type: int) -> float:
-        """Return the memory; never more than the largest type has, for the jobs of a trace did run."""
-        need = self.models.needs.get((kind, gpu_type))
-        most = max(one.memory_bytes for one in self.fleet.types)
+        """Return the memory; never more than its own type has, or else the largest, for the jobs of a trace did run."""
+        need, own = self.models.needs.get((kind, gpu_type)), self.kinds[kind].gpu_type
+        most = max(one.memory_bytes for one in self.fleet.types if own in (None, one.name))
         return 0.0 if need is None else min(drawn(need.memory_bytes, self.errors[kind, 1]), most)
 
     def together(self, tenants: Sequence[Tenant], gpu_type: int) -> Together:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import any_cluster, example_cluster
+from gpusage.cli.user_file import require_readable
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import PastJob
 from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
-from gpusage_lab.simulator.trace import Trace, past_rows, read_trace, trace_of
+from gpusage_lab.simulator.trace import Row, Trace, read_trace, trace_of
 
 MANAGER = "simulated"
 
@@ -60,6 +62,9 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
     elif files.trace.left_out:
         yield f"{files.trace.left_out} jobs of the file asked for no GPU or never ran; they are left out."
+    if files.trace is not None and files.trace.elsewhere:
+        gpus = ", ".join(f"{count} on {gpus}" for gpus, count in files.trace.elsewhere.most_common())
+        yield f"Jobs on GPUs that the cluster does not have are left out: {gpus}."
     if files.trace is not None and source.draws_models:
         yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
     if files.undivided:
@@ -92,13 +97,32 @@ class _Files:
         path = str(source.accounting_file)
         past = self.advisor.hooks.read_past_jobs(path)
         if past is None:
+            require_readable(source.accounting_file, "File")
             rule = "a readable file that a workload manager's accounting printed, such as 'sacct --parsable2'"
             message = f"File {path!r} must be {rule}; got another. Other files go with --jobs."
             raise RequestError(message)
-        return trace_of(past_rows(past), path, self.fleet)
+        return trace_of(_rows(past), path, self.fleet, all_fit=False)
 
 
 _files = lru_cache(maxsize=1)(_Files)
+
+
+def _rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
+    """Yield the jobs of a workload manager's accounting as rows, each with its number."""
+    for number, job in enumerate(jobs, start=1):
+        yield (
+            number,
+            {
+                "job_id": job.job_id,
+                "user": job.user,
+                "submit_time": job.submitted_at_s,
+                "duration": job.duration_s,
+                "gpu_num": job.gpu_count,
+                "gpu_type": job.gpu_type,
+                "model": job.model,
+                "time_limit": job.time_limit_s,
+            },
+        )
 
 
 def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:

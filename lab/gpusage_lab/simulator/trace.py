@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,7 +21,6 @@ import numpy as np
 
 from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import PastJob
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Jobs, Kind
 
@@ -48,12 +48,14 @@ class Trace:
     Attributes:
         lines: Where each job stands in the file, in the jobs' order.
         left_out: Lines of jobs without a GPU or that never ran.
+        elsewhere: How many jobs ran on GPUs that the cluster does not have, by the GPUs.
     """
 
     jobs: Jobs
     lines: Sequence[int]
     left_out: int
     origin: str
+    elsewhere: Counter[str]
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class _Columns:
     kinds: dict[tuple[str, str], int] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    elsewhere: Counter[str] = field(default_factory=Counter)
 
 
 def read_trace(path: Path, fleet: Fleet) -> Trace:
@@ -89,31 +92,14 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
         raise RequestError(message) from error
 
 
-def past_rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
-    """Yield the jobs of a workload manager's accounting as rows, each with its number."""
-    for number, job in enumerate(jobs, start=1):
-        yield (
-            number,
-            {
-                "job_id": job.job_id,
-                "user": job.user,
-                "submit_time": job.submitted_at_s,
-                "duration": job.duration_s,
-                "gpu_num": job.gpu_count,
-                "gpu_type": job.gpu_type,
-                "model": job.model,
-                "time_limit": job.time_limit_s,
-            },
-        )
-
-
-def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet) -> Trace:
-    """Return the jobs of *rows*, each with its line."""
-    columns, limits = _Columns(), _Limits(fleet)
+def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, all_fit: bool = True) -> Trace:
+    """Return the jobs of *rows*, each with its line; unless *all_fit*, jobs on GPUs that are not there are left out."""
+    columns, limits = _Columns(), _Limits(fleet, all_fit=all_fit)
     for line, row in rows:
         _Cells(row, f"{origin}, line {line}", limits).add_to(columns, line)
     if not columns.ids:
-        message = f"Jobs file {origin!r} must have at least one job that ran on a GPU; got none. Name another file."
+        rule = "at least one job that ran on GPUs of the cluster"
+        message = f"Jobs file {origin!r} must have {rule}; got none. Name another file."
         raise RequestError(message)
     _require_single(columns, origin)
     return _ordered(columns, origin)
@@ -122,7 +108,8 @@ def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet) -> Trac
 class _Limits:
     """What the cluster has: the most GPUs of any type, and of each by its names."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, all_fit: bool) -> None:
+        self.all_fit = all_fit
         self.names = [one.name for one in fleet.types]
         self.counts: dict[str, int] = {"": max((one.gpu_count for one in fleet.types), default=0)}
         self.canonical: dict[str, str] = {"": ""}
@@ -145,6 +132,9 @@ class _Cells:
         if gpu_count == 0 or work_s == 0:
             columns.left_out += 1
             return
+        if not self.limits.all_fit and (missing := self._not_there(gpu_count)):
+            columns.elsewhere[missing] += 1
+            return
         gpu_type = self._gpu_type(gpu_count)
         limit_s = self._number("time_limit", above=0.0) if self._text("time_limit") else work_s
         kind = columns.kinds.setdefault((self._text("model"), gpu_type), len(columns.kinds))
@@ -158,6 +148,13 @@ class _Cells:
             return self._number("duration")
         duration_s = self._time("end_time") - self._time("start_time")
         return duration_s if duration_s >= 0 else self._refuse("end_time", "no earlier than 'start_time'")
+
+    def _not_there(self, gpu_count: int) -> str:
+        """Return what GPUs the job had, where the cluster does not have them; else nothing."""
+        name = self._text("gpu_type")
+        if gpu_count <= self.limits.counts.get(name.casefold(), 0):
+            return ""
+        return f"{gpu_count} of {name or 'one type'}" if name.casefold() in self.limits.counts else name
 
     def _gpu_type(self, gpu_count: int) -> str:
         """Return the site's name of the type that the job insists on, empty for any."""
@@ -294,7 +291,7 @@ def _ordered(columns: _Columns, origin: str) -> Trace:
         users=tuple(columns.users),
     )
     lines = [columns.lines[place] for place in order]
-    return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin)
+    return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin, elsewhere=columns.elsewhere)
 
 
 def _kind(model: str, gpu_type: str) -> Kind:

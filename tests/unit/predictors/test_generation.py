@@ -144,7 +144,8 @@ def test_parts_of_time_and_memory_add_up() -> None:
 def test_tokens_are_told_in_notes_and_a_pass_without_says_what_it_leaves_out() -> None:
     need = predicted(GPT2_XL, run(512, 128), [A100])[0]
     assert need.notes[0].startswith("On a100-sxm4-40gb the first token takes ")
-    assert need.notes[1] == "Keys and values take 6 KiB for each token of the batch."
+    assert need.notes[1] == "Keys and values take 6 KiB for each token of each sample."
+    assert predicted(GPT2_XL, run(512, 128, 8), [A100])[0].notes[1] == need.notes[1]
     plain = predicted(GPT2_XL, Workload(mode="infer"), [A100])[0]
     assert "without a cache of keys and values" in plain.notes[0]
     assert predicted(GPT2_XL, Workload(), [A100])[0].notes == ()

@@ -29,7 +29,7 @@ def of_type(found: Mapping[str, int], site_type: str) -> int:
 
 def free_gpus(gres: str, gres_used: str, site_type: str) -> int:
     """Return how many of a node's GPUs of *site_type* nobody uses, whole or shared."""
-    count = counts(gres, "gpu").get(site_type, 0)
+    count = of_type(counts(gres, "gpu"), site_type)
     units = of_type(counts(gres, "mps"), site_type) // count if count else 0
     whole = of_type(counts(gres_used, "gpu"), site_type)
     return max(count - whole - shared_gpus(gres_used, site_type, units), 0)

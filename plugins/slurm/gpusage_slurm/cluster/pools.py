@@ -86,14 +86,21 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
 
 
 def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPool, ...]:
-    """Return one pool for each GPU type of *nodes*, in the order in which they are met."""
-    nodes = tuple(nodes)
+    """Return one pool for each GPU type of *nodes*, in the order in which they are met.
+
+    GPUs without a type go by the feature that tells what they are.
+    """
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
+    names: list[tuple[NodeState, set[str]]] = []
     for node in nodes:
-        for kind, count in counts(node.gres, "gpu").items():
-            grouped.setdefault(kind, []).append((node, count))
-    pools = (_pool(kind, members, catalogue) for kind, members in grouped.items())
-    return tuple(replace(pool, exact_feature=_exact(pool, nodes)) for pool in pools)
+        kinds = counts(node.gres, "gpu")
+        if kinds.keys() == {""}:
+            kinds = {_telling_feature(node, catalogue): kinds[""]}
+        names.append((node, {*kinds}))
+        for name, count in kinds.items():
+            grouped.setdefault(name, []).append((node, count))
+    pools = (_pool(name, members, catalogue) for name, members in grouped.items())
+    return tuple(replace(pool, exact_feature=_exact(pool, names)) for pool in pools)
 
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
@@ -168,7 +175,7 @@ def free_units(node: NodeState) -> int:
 
 def _units(node: NodeState, site_type: str) -> int:
     """Return the units that one GPU of *site_type* counts on *node*."""
-    count = counts(node.gres, "gpu").get(site_type, 0)
+    count = of_type(counts(node.gres, "gpu"), site_type)
     return of_type(counts(node.gres, "mps"), site_type) // count if count else 0
 
 
@@ -233,10 +240,17 @@ def _feature(site_type: str, features: Iterable[str]) -> str | None:
     return next((word for word in sorted(features) if word.lower().replace("-", "_") == plain), None)
 
 
-def _exact(pool: GpuPool, nodes: tuple[NodeState, ...]) -> str | None:
-    """Return the feature of *pool* where it holds a job to that GPU type, whatever else *nodes* are."""
+def _telling_feature(node: NodeState, catalogue: GpuCatalogue) -> str:
+    """Return the feature that names the GPUs of *node*; empty where none does, or where one tells of slices."""
+    features = sorted(node.features)
+    sliced = any(_SOME_SLICE.search(feature.lower()) for feature in features)
+    return "" if sliced else next((feature for feature in features if known_gpu(catalogue, feature)), "")
+
+
+def _exact(pool: GpuPool, names: Iterable[tuple[NodeState, set[str]]]) -> str | None:
+    """Return the feature of *pool* where it holds a job to that GPU type, whatever else nodes have by their *names*."""
     wanted = (pool.feature or "").casefold()
-    there = (counts(node.gres, "gpu").keys() for node in nodes if wanted in map(str.casefold, node.features))
+    there = (types for node, types in names if wanted in map(str.casefold, node.features))
     return pool.feature if wanted and all(kinds == {pool.site_type} for kinds in there) else None
 
 

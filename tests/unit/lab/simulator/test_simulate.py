@@ -135,6 +135,26 @@ def test_a_site_s_own_month_and_its_own_configuration_are_enough(tmp_path: Path)
     assert "GPUs of h100 are not divided today; here they are, into 100 shares each." in told["notes"]
 
 
+def test_a_month_with_gpus_that_have_gone_is_simulated_without_their_jobs(tmp_path: Path) -> None:
+    sacct = tmp_path / "month.txt"
+    had = ("h100=1", "k80=2", "H100=1", "h100=64", "k80=1")
+    rows = (f"{n}|ada|2026-10-01T10:00:00|600|60|gres/gpu:{gpus}|\n" for n, gpus in enumerate(had))
+    sacct.write_text("JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n" + "".join(rows))
+    told = run("--from-sacct", str(sacct), "--policy", "slots")
+    assert told["policies"][0]["gpu_hours"] == pytest.approx(2 * 600 / 3600)
+    assert "Jobs on GPUs that the cluster does not have are left out: 2 on k80, 1 on 64 of h100." in told["notes"]
+
+
+def test_no_error_of_a_prediction_takes_a_job_off_the_type_on_which_it_ran(tmp_path: Path) -> None:
+    """Another seed draws a larger memory; on a type of little memory nothing would be left to run the job."""
+    jobs, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.json"
+    rows = (f"{n},{n},60,1,t4,user{n}\n" for n in range(60))
+    jobs.write_text("job_id,submit_time,duration,gpu_num,gpu_type,user\n" + "".join(rows))
+    pools = [{"site_type": name, "gpu_count": 4, "mps_per_gpu": 100} for name in ("t4", "h200")]
+    cluster.write_text(json.dumps({"pools": pools}))
+    run("--jobs", str(jobs), "--cluster", str(cluster), "--draw-models", "--policy", "slots", "--repetitions", "8")
+
+
 def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     path = tmp_path / "month.txt"
     path.write_text("job_id\n")
@@ -142,3 +162,5 @@ def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     assert "got --from-sacct and --generate. Leave all but one out." in both.output
     other = CliRunner().invoke(commands.simulate, ["--from-sacct", str(path)])
     assert "a workload manager's accounting printed" in str(other.exception)
+    none = CliRunner().invoke(commands.simulate, ["--from-sacct", str(tmp_path / "none.txt")])
+    assert "none.txt' must be a readable file; got: No such file or directory." in str(none.exception)

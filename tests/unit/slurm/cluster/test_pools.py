@@ -165,6 +165,22 @@ def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:
     (pool,) = pools_of([node("n1", "gpu:2", features=("a100",))], advisor().catalogue)
     assert pool.gpu is not None
     assert pool.gpu.startswith("a100")
+    assert (pool.site_type, pool.feature, pool.exact_feature) == ("a100", "a100", "a100")
+
+
+def test_gpus_without_a_type_are_one_pool_for_each_feature_that_tells_what_they_are() -> None:
+    """A site whose `Gres` names no type has no empty name in any reason, and its GPU types are told apart."""
+    nodes = [
+        node("a1", "gpu:4,mps:400", "gpu:1(IDX:0),mps:50(IDX:1)", features=("a100", "ib")),
+        node("v1", "gpu:2,mps:200", features=("ib", "v100")),
+        node("x1", "gpu:8", features=("ib",)),
+        node("s1", "gpu:8", features=("a100_3g.20gb",)),
+    ]
+    a100, v100, other = pools_of(nodes, advisor().catalogue)
+    assert [pool.site_type for pool in (a100, v100, other)] == ["a100", "v100", ""]
+    assert (a100.gpu_count, a100.free_gpu_count, a100.mps_per_gpu) == (4, 2, 100)
+    assert (a100.exact_feature, v100.exact_feature, other.exact_feature) == ("a100", "v100", None)
+    assert (other.gpu, other.gpu_count) == (None, 16)
 
 
 def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
