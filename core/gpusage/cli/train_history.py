@@ -46,8 +46,9 @@ def train_history(store_url: str | None, output: Path | None, *, as_json: bool) 
         as_json: Print one JSON document.
     """
     configuration, find = load_configuration(), cache(make_advisor().catalogue.find)
-    runs = _runs(configuration, store_url or configuration.store.url, find)
-    _require_enough(runs)
+    url = store_url or configuration.store.url
+    runs = _runs(configuration, url, find)
+    _require_enough(runs, url)
     history, checks = fit(runs, find, time.time())
     rows, path = evaluated(checks, history, find), output or Path(configuration.learning.history_file)
     write_history(history, path)
@@ -76,12 +77,12 @@ def _runs(configuration: Configuration, url: str, find: Find) -> list[PastRun]:
     return [*past_runs(observations, settings.least_sampled_s, find)]
 
 
-def _require_enough(runs: list[PastRun]) -> None:
+def _require_enough(runs: list[PastRun], url: str) -> None:
     for quantity in QUANTITIES:
         count = sum((run.utilization if quantity == "utilization" else run.memory_bytes) is not None for run in runs)
         if count < LEAST_RUNS:
             message = (
-                f"The store must have {LEAST_RUNS} runs whose {quantity} was seen; got {count}. Nothing is written; "
+                f"Store {url} must have {LEAST_RUNS} runs whose {quantity} was seen; got {count}. Nothing is written; "
                 "let more jobs run with history = 'observe' in [learning]."
             )
             raise RequestError(message)

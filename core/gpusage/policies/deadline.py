@@ -74,7 +74,7 @@ def decide_deadline(case: Case, draft: Decision) -> Decision | None:
         return None
     if not kept:
         fastest = min(where, key=step_time_s)
-        reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest"
+        reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest that can be judged"
         return _preferring(draft, [fastest], reason)
     ordered = sorted(kept, key=lambda place: runs[place.name].dearness)
     roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]

@@ -96,7 +96,10 @@ def _results(
 
 def _repetitions(count: int) -> Iterator[str]:
     if count > 1:
-        yield f"Each policy was simulated {count} times, each time with other errors; figures are medians."
+        yield (
+            f"Each policy was simulated {count} times, each time with other errors; figures are medians. "
+            "In parentheses: the smallest and the largest ratio. A median of ratios is not the ratio of two medians."
+        )
 
 
 @contextmanager

@@ -23,7 +23,8 @@ Examples:
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="File that describes the cluster, JSON or TOML.  [default: ask the local workload manager, else an example]",
+    help="File that describes the cluster: JSON, TOML, or a workload manager's own .conf.  "
+    "[default: ask the local workload manager, else an example]",
 )
 @click.option(
     "--manager",
