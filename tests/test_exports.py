@@ -122,7 +122,13 @@ def test_an_import_stays_light(module: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["gpusage.api", "gpusage.cli.predict", "gpusage.cli.job_card", "gpusage_slurm.plugin", "gpusage_yarn.plugin"],
+    [
+        "gpusage.api",
+        "gpusage.cli.predicting.predict",
+        "gpusage.cli.cards.job_card",
+        "gpusage_slurm.plugin",
+        "gpusage_yarn.plugin",
+    ],
 )
 def test_what_predict_imports_leaves_msgspec_alone(module: str) -> None:
     """Its import takes 40 ms, of the 300 that `gpusage predict` may take."""

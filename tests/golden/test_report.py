@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.report import tell
+from gpusage.cli.past.report import tell
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from observed import DAY_S, NOW_S, fill

@@ -30,7 +30,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "report": "gpusage.cli.commands.report:command",
         "status": "gpusage.cli.commands.status:command",
         "plugins": "gpusage.cli.commands.plugins:command",
-        "job-card": "gpusage.cli.job_card:job_card",
+        "job-card": "gpusage.cli.cards.job_card:job_card",
     }
 )
 """Where each command stands: ``module:name``."""

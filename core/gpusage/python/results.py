@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from gpusage.cli import explain, explain_page, figures, need_cells
+from gpusage.cli import figures
+from gpusage.cli.predicting import explain, explain_page, need_cells
 from gpusage.pages import html
 from gpusage.predictors.explanation import Explanation
 from gpusage_hooks.types import GpuNeed

@@ -12,8 +12,8 @@ import click
 from gpusage.advisor import Advisor
 from gpusage.api import advisor
 from gpusage.cli import documents, options, tables
-from gpusage.cli.cached_advisor import remembering
-from gpusage.cli.job_card import card_of
+from gpusage.cli.cards.cached_advisor import remembering
+from gpusage.cli.cards.job_card import card_of
 from gpusage.configuration import Configuration
 from gpusage.configuration_file import load_configuration
 from gpusage.graphs.card.text import decode

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.api import advisor
-from gpusage.cli import documents, explain, explain_page, figures, main
-from gpusage.cli.predict import COLUMNS, LEGEND, SHARE_COLUMNS
+from gpusage.cli import documents, figures, main
+from gpusage.cli.predicting import explain, explain_page
+from gpusage.cli.predicting.predict import COLUMNS, LEGEND, SHARE_COLUMNS
 from gpusage.graphs.card.text import decode, encode
 from gpusage.pages.definitions import DEFINITIONS
 from gpusage.predictors.explanation import Explanation, explanation_of

@@ -28,7 +28,7 @@ Examples:
 )
 @options.json_option
 @click.pass_context
-@run_by("gpusage.cli.card:card")
+@run_by("gpusage.cli.cards.card:card")
 def command() -> None:
     """Describe each MODEL in at most 4096 characters, without its weights.
 

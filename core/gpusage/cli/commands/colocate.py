@@ -44,7 +44,7 @@ Examples:
 @options.workload_options
 @options.json_option
 @click.pass_context
-@run_by("gpusage.cli.colocate:colocate")
+@run_by("gpusage.cli.together.colocate:colocate")
 def command() -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS.
 

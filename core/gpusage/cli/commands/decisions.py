@@ -24,7 +24,7 @@ from gpusage.cli.options import json_option
     help="Instead, write what jobs did alone on a whole GPU as tables that 'gpusage train --data FOLDER' reads.",
 )
 @json_option
-@run_by("gpusage.cli.decisions:decisions")
+@run_by("gpusage.cli.past.decisions:decisions")
 def command() -> None:
     """Show what gpusage did to a job, and why; without JOBID, the last decisions.
 

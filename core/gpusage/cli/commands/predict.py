@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli import batches, options, shares
+from gpusage.cli import options
 from gpusage.cli.deferred import run_by
 from gpusage.cli.durations import read_duration
+from gpusage.cli.predicting import batches, shares
 
 EXAMPLE = """\b
 Examples:
@@ -56,7 +57,7 @@ Examples:
 )
 @options.json_option
 @click.pass_context
-@run_by("gpusage.cli.predict:predict")
+@run_by("gpusage.cli.predicting.predict:predict")
 def command() -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization.
 

@@ -33,7 +33,7 @@ Examples:
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
 )
 @json_option
-@run_by("gpusage.cli.report:report")
+@run_by("gpusage.cli.past.report:report")
 def command() -> None:
     """Report decisions, GPU hours asked, booked, used and saved, promises, and predictions against what was observed.
 

@@ -15,7 +15,7 @@ import click
 
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
-from gpusage.cli.decisions import present
+from gpusage.cli.past.decisions import present
 from gpusage.cli.user_file import read_text
 from gpusage.policies.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError

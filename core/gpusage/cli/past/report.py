@@ -11,9 +11,9 @@ import msgspec
 
 from gpusage.advisor import make_advisor
 from gpusage.cli import tables
-from gpusage.cli.decisions import origins_of, user_name
-from gpusage.cli.money import site_prices
 from gpusage.cli.origin import origin
+from gpusage.cli.past.decisions import origins_of, user_name
+from gpusage.cli.predicting.money import site_prices
 from gpusage.configuration_file import load_configuration
 from gpusage.plain_text import visible
 from gpusage.reports import lines, page

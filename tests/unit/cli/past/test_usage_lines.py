@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.cli.usage_lines import usage_document, usage_line
+from gpusage.cli.past.usage_lines import usage_document, usage_line
 from gpusage_hooks.types import Granted, Usage
 from records import RECORD, USAGE
 

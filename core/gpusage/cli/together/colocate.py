@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import documents, figures, options, partners, tables
+from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.together import partners
 from gpusage.policies import partition
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpusage.cli import decisions, main
+from gpusage.cli import main
+from gpusage.cli.past import decisions
 from gpusage.mark import mark_of
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import MarkedJob
 from records import NEED, RECORD
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 TARGET = str(EXAMPLES / "models" / "resnet18.onnx") + ",batch=16"
 
 

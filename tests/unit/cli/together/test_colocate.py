@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 
-MODELS = Path(__file__).parents[3] / "examples" / "models"
+MODELS = Path(__file__).parents[4] / "examples" / "models"
 PAIR = [f"{MODELS}/resnet18.onnx,batch=16", f"{MODELS}/dlrm.onnx,batch=8,mode=infer"]
 
 

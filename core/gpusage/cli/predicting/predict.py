@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import click
 
 from gpusage.api import advisor
-from gpusage.cli import batches, documents, explain, explain_page, figures, money, need_cells, shares, tables
-from gpusage.cli.batches import Prediction
+from gpusage.cli import documents, figures, tables
 from gpusage.cli.origin import origin
+from gpusage.cli.predicting import batches, explain, explain_page, money, need_cells, shares
+from gpusage.cli.predicting.batches import Prediction
 from gpusage.devices.shares import share_of
 from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from gpusage.api import advisor
-from gpusage.cli import cached_advisor as subject
-from gpusage.cli.cached_advisor import CachedAdvisor, remembering
+from gpusage.cli.cards import cached_advisor as subject
+from gpusage.cli.cards.cached_advisor import CachedAdvisor, remembering
 from gpusage.graphs.card.text import decode, encode
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 
-RESNET = str(Path(__file__).parents[3] / "examples" / "models" / "resnet18.onnx")
+RESNET = str(Path(__file__).parents[4] / "examples" / "models" / "resnet18.onnx")
 GPUS = ("--gpu", "t4", "--gpu", "v100", "--gpu", "h100")
 
 

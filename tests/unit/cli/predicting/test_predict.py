@@ -13,7 +13,7 @@ import gpusage
 from gpusage.cli import main
 from gpusage.graphs.card.text import decode
 
-MODELS = Path(__file__).parents[3] / "examples" / "models"
+MODELS = Path(__file__).parents[4] / "examples" / "models"
 RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")
 
 

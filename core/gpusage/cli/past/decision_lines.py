@@ -10,7 +10,7 @@ import msgspec
 
 from gpusage.advice import describe_need
 from gpusage.cli import documents
-from gpusage.cli.usage_lines import usage_document, usage_line
+from gpusage.cli.past.usage_lines import usage_document, usage_line
 from gpusage.mark import Mark, parse_mark
 from gpusage.plain_text import visible
 from gpusage_hooks.types import DecisionRecord, MarkedJob, Usage, Workload

@@ -15,8 +15,8 @@ import click
 
 from gpusage.advisor import make_advisor
 from gpusage.cli import tables
-from gpusage.cli.as_profile import write_profiles
-from gpusage.cli.decision_lines import document, lines
+from gpusage.cli.past.as_profile import write_profiles
+from gpusage.cli.past.decision_lines import document, lines
 from gpusage.configuration_file import load_configuration, read_configuration
 from gpusage.mark import parse_mark
 from gpusage.plain_text import one_line

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpusage.cli import job_card as subject
 from gpusage.cli import main
-from gpusage.cli.job_card import cache_folder, cache_key, card_of, job_card
+from gpusage.cli.cards import job_card as subject
+from gpusage.cli.cards.job_card import cache_folder, cache_key, card_of, job_card
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.card.trouble import decode_trouble
 from gpusage_hooks.comment import parse_model
@@ -203,7 +203,7 @@ SLOW = """
 import os, time
 time.sleep(float(os.environ.pop("PYTHONSTARTUP_S", "0")))
 from pathlib import Path
-from gpusage.cli import job_card as subject, card_reader
+from gpusage.cli.cards import job_card as subject, card_reader
 from gpusage_hooks.errors import GraphError
 
 def read(wish):

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gpusage.cli import explain, figures
+from gpusage.cli import figures
+from gpusage.cli.predicting import explain
 from gpusage.pages import bars, curves, html, meters
 from gpusage.pages.definitions import DEFINITIONS
 from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.cache import cached, keep
+from gpusage.cli.cards.cache import cached, keep
 
 PLANTED: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to(path.with_name("real")),

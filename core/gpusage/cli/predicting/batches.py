@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from gpusage.batch_search import largest_batches
-from gpusage.cli import options, shares
+from gpusage.cli import options
+from gpusage.cli.predicting import shares
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, ModelRequest, Workload
 

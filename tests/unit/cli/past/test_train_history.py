@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpusage.cli import main, train_history
+from gpusage.cli import main
+from gpusage.cli.past import train_history
 from gpusage.history.file import read_history
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Granted

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli.cache import keep, keep_for_all, kept_card, user_cache
-from gpusage.cli.card_reader import card_or_trouble, read_within
+from gpusage.cli.cards.cache import keep, keep_for_all, kept_card, user_cache
+from gpusage.cli.cards.card_reader import card_or_trouble, read_within
 from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import ModelRequest
@@ -131,7 +131,7 @@ def cache_key(wish: ModelRequest) -> str:
 
 
 def _read_model(wish: ModelRequest) -> str:
-    from gpusage.cli.new_card import new_card  # noqa: PLC0415 - most calls find a card, and read no model
+    from gpusage.cli.cards.new_card import new_card  # noqa: PLC0415 - most calls find a card, and read no model
 
     return new_card(wish)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpusage.cli.cache import kept_card, open_own, own_folder
+from gpusage.cli.cards.cache import kept_card, open_own, own_folder
 from gpusage.graphs.card.trouble import SIGN, encode_trouble
 from gpusage_hooks.errors import GpuUsageError
 

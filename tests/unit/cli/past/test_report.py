@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli.commands.report import command
-from gpusage.cli.report import tell
+from gpusage.cli.past.report import tell
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from observed import DAY_S, NOW_S, fill, record, usage

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.advisor import make_advisor
-from gpusage.cli import decisions
 from gpusage.cli.commands.decisions import command
-from gpusage.cli.decision_lines import document, lines
+from gpusage.cli.past import decisions
+from gpusage.cli.past.decision_lines import document, lines
 from gpusage.configuration import Configuration
 from gpusage.mark import mark_of
 from gpusage.store.opening import open_store

@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 
 from gpusage.advisor import Advisor
-from gpusage.cli.cache import cached, keep, user_cache
+from gpusage.cli.cards.cache import cached, keep, user_cache
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
 
 MAXIMUM_BYTES = 1024 * 1024
 
 _FORMAT = "3"
 _HOOKS = ("known_figures", "predict_needs", "predict_slowdown")
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _OURS = ("prediction.py", "graphs", "graphs/card", "predictors", "predictors/pretrained")
 _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
 

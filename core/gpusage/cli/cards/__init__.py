@@ -1,0 +1,1 @@
+"""`gpusage card` and `gpusage job-card`: descriptions of models, made, kept and read."""

@@ -1,0 +1,1 @@
+"""`gpusage predict`: its options, its tables, its explanations and its page."""
