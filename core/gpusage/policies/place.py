@@ -52,14 +52,27 @@ def not_understood(case: Case) -> tuple[GpuPool, ...]:
 
 
 def doubt(place: Place) -> str | None:
-    """Return why the prediction for *place* is too uncertain to act on, ``None`` where it is not."""
-    need = place.need
-    if not need.familiar:
+    """Return why the prediction for *place* is too uncertain to share a GPU by, ``None`` where it is not."""
+    whole = doubt_of_whole(place)
+    if whole is None and _is_wide(place.need.sm_activity):
+        return f"on {place.name} the predicted SM activity is uncertain by more than half a GPU"
+    return whole
+
+
+def doubt_of_whole(place: Place) -> str | None:
+    """Return why the prediction for *place* is too uncertain to choose a whole GPU by, ``None`` where it is not.
+
+    How much of its threads a job keeps busy does not matter there.
+    """
+    if not place.need.familiar:
         return f"on {place.name} the workload is unlike those that the prediction was fitted on"
-    for what, share in (("memory", memory_share(place)), ("SM activity", need.sm_activity)):
-        if not all(map(math.isfinite, (share.low, share.high))) or share.high - share.low > WIDEST_SHARE:
-            return f"on {place.name} the predicted {what} is uncertain by more than half a GPU"
+    if _is_wide(memory_share(place)):
+        return f"on {place.name} the predicted memory is uncertain by more than half a GPU"
     return None
+
+
+def _is_wide(share: Interval) -> bool:
+    return not all(map(math.isfinite, (share.low, share.high))) or share.high - share.low > WIDEST_SHARE
 
 
 def memory_share(place: Place) -> Interval:
@@ -87,7 +100,7 @@ def step_times_s(case: Case) -> dict[str, float]:
     """Return how long a step takes on each GPU type where the job of *case* fits, of those that it may choose among."""
     if case.request.gpu_type is not None:
         return {}
-    judged = [place for place in admitted(case) if place.need.fits and doubt(place) is None]
+    judged = [place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None]
     return {place.name: step_time_s(place) for place in judged} if len(judged) > 1 else {}
 
 
