@@ -104,7 +104,7 @@ def _explanations(
 def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> None:
     models = [
         explain_page.Model(
-            title=one.graph.name,
+            title=_title(one, answers),
             words=f"{describe_model(one.graph)}; {describe_workload(one.graph, one.workload)}",
             columns=[column.title for column in _columns([one])],
             rows=list(_rows([one])),
@@ -120,6 +120,12 @@ def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> 
     except OSError as error:
         message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error
+
+
+def _title(one: Prediction, answers: Sequence[Answer]) -> str:
+    """Return the model's name, and the batch where the model stands there with several."""
+    same = [answer for answer in answers if answer.prediction.graph.name == one.graph.name]
+    return f"{one.graph.name}, batch {one.workload.batch_size}" if len(same) > 1 else one.graph.name
 
 
 def _prices(

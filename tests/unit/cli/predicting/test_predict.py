@@ -191,6 +191,9 @@ def test_batches_that_are_none_are_refused(words: list[str], rule: str) -> None:
     assert rule in result.stderr
 
 
-def test_each_batch_is_explained_under_its_name() -> None:
-    result = CliRunner().invoke(main, ["predict", RESNET, "--batch", "8,16", "--gpu", "v100", "--explain"])
+def test_each_batch_is_explained_under_its_name(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["--batch", "8,16", "--gpu", "v100", "--explain", "-o", str(page)]
+    result = CliRunner().invoke(main, ["predict", RESNET, *words])
+    assert all(f", batch {batch}</a>" in page.read_text() for batch in (8, 16))
     assert [line for line in result.stdout.splitlines() if line.startswith("Batch ")] == ["Batch 8.", "Batch 16."]
