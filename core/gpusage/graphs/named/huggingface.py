@@ -24,6 +24,7 @@ MAXIMUM_REPEATS = 512
 """Of anything that a model has many of, such as layers; the deepest published ones have fewer than 200."""
 MAXIMUM_NUMBER = 2**31
 DEFAULT_SEQUENCE = 128
+_SEQUENCE_RANK = 2
 
 _REPEATS = re.compile(r"layer|depth|block|expert|stage|stack|group")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -41,7 +42,8 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     if not shape or set(shape) == {"seq"}:
         text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
         card = cards.find(f"hf:{name}", text) or cards.find(f"hf:{name.rpartition('/')[2]}", text)
-    return replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
+    graph = replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
+    return _with_defaults(graph, shape)
 
 
 def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -73,7 +75,8 @@ def read_configuration(path: str, source: str, shape: Mapping[str, Sequence[int]
     Raises:
         GraphError: It cannot be read, describes no model that transformers defines, or the model cannot be built.
     """
-    return _graph(_read(path, source), Path(path).absolute().parent.name, source, shape)
+    graph = _graph(_read(path, source), Path(path).absolute().parent.name, source, shape)
+    return _with_defaults(graph, shape)
 
 
 def known_models() -> dict[str, dict[str, Any]]:
@@ -114,6 +117,19 @@ def _graph(configuration: dict[str, Any], name: str, source: str, shape: Mapping
     inputs = _inputs(model, shape)
     graph = graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
     return replace(graph, notes=(*graph.notes, *_quantisation_notes(configuration)))
+
+
+def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    return replace(graph, notes=(*graph.notes, *_default_notes(graph, shape)))
+
+
+def _default_notes(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield what is to be said of each sequence whose length nobody gave."""
+    for place, (name, sizes) in enumerate(graph.inputs):
+        key = "seq" if place == 0 else {"decoder_input_ids": "decoder_seq"}.get(name, name)
+        given = {name, key, *(("sequence",) if place == 0 else ()), *(("seq",) if key == "decoder_seq" else ())}
+        if len(sizes) == _SEQUENCE_RANK and not given & set(shape):
+            yield f"{printable(name)} has a default length, {key}={sizes[1]}; set yours by shape={key}=N."
 
 
 def _quantisation_notes(configuration: Mapping[str, Any]) -> tuple[str, ...]:
@@ -224,7 +240,8 @@ def _sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], dict[str
     side = getattr(vision, "image_size", None) or 224
     height, width = (side[0], side[-1]) if isinstance(side, (list, tuple)) else (side, side)
     channels = getattr(vision, "num_channels", None) or 3
-    limit = getattr(config, "max_position_embeddings", None) or DEFAULT_SEQUENCE
+    limits = [getattr(one, "max_position_embeddings", None) for one in (config, getattr(config, "text_config", config))]
+    limit = limits[0] or limits[1] or DEFAULT_SEQUENCE
     sequence = (min(DEFAULT_SEQUENCE, int(limit)),)
     known: dict[str, tuple[tuple[int, ...], bool]] = {
         "pixel_values": ((channels, height, width), False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,8 @@ def test_what_cannot_be_is_refused_in_one_sentence(source: str, option: dict[str
 def test_a_card_of_ours_is_what_the_library_gives(source: str) -> None:
     library, _, name = source.partition(":")
     built = build_name(name, {}) if library == "hf" else build(library, name, {})
-    assert document_of(read(source)) == document_of(built)
+    kept = tuple(note for note in read(source).notes if "default length" not in note)  # said of either, when asked
+    assert document_of(replace(read(source), notes=kept)) == document_of(built)
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision", "torch"])
@@ -176,3 +178,26 @@ def test_a_configuration_of_an_earlier_download_is_found(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("source", ["model.onnx", "other:resnet50", "/nowhere/at/all", "card.card.json", "/tmp"])  # noqa: S108 - never opened
 def test_what_is_no_name_is_left_to_other_readers(source: str) -> None:
     assert read_model(source, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "notes"),
+    [
+        ("hf:bert-base-uncased", {}, ["seq=128"]),
+        ("hf:bert-base-uncased", {"seq": (64,)}, []),
+        ("hf:t5-small", {}, ["seq=128", "decoder_seq=128"]),
+        ("hf:t5-small", {"seq": (64,)}, []),  # the decoder's follows
+        ("hf:vit-base-patch16-224", {}, []),
+    ],
+)
+def test_a_length_that_nobody_gave_is_said_to_be_a_default(
+    source: str, shape: dict[str, tuple[int, ...]], notes: list[str]
+) -> None:
+    said = [note for note in read(source, **shape).notes if "default length" in note]
+    assert [note.split(", ")[1].split(";")[0] for note in said] == notes
+
+
+def test_the_length_of_a_text_beside_an_image_is_a_default_too(tmp_path: Path) -> None:
+    source = folder(tmp_path, model_type="clip")
+    assert any("default length, seq=77; set yours by shape=seq=N" in note for note in read(source).notes)
+    assert not any("default length" in note for note in read(source, seq=(64,)).notes)
