@@ -17,7 +17,10 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "DRAM activity": "The share of the step that its traffic would take at the memory's peak (DCGM's DRAM_ACTIVE).",
         "samples/s": "The batch over the step time.",
         "tokens/s": "New tokens of all samples per second, where a language model generates.",
-        "speedup": "How many times as many samples per second as on the first GPU of the table.",
+        "speedup": (
+            "How many times as many samples per second as on the first GPU of the table: of several batches, with the "
+            "same batch; with --max-batch, each GPU with its own."
+        ),
         "waiting for launches": "The part of the step time in which no kernel runs, because the host has not yet "
         "launched the next one. It does not contain waiting for data, so GPU busy may be lower than the rest.",
         "slowdown": "The step time on a share over that on the whole GPU, alone there.",

@@ -71,7 +71,8 @@ def test_it_fits_the_store_and_says_how_true_that_is(tmp_path: Path) -> None:
     assert history.runs == 200
 
 
-def test_people_get_a_table(tmp_path: Path) -> None:
+def test_people_get_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no heading is broken
     url = f"sqlite:///{tmp_path}/d.db"
     put_runs(url, 120)
     result = train("--store", url, "-o", str(tmp_path / "h.json"))
