@@ -303,7 +303,7 @@ def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) ->
         (container,) = masters.journal(sandbox, lost)
         sandbox.kill_nm(lost)
         kill_processes(container)
-        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known")
+        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known", 60)
         (tmp_path / "go").touch()
         (report,) = masters.wait_for_end(sandbox, app)
         assert report["finalStatus"] == "SUCCEEDED"
