@@ -34,8 +34,8 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.devices.shares import shares_of
 from gpusage.learning.lessons import learn
 from gpusage.learning.runs import Run, run_of
-from gpusage.predictors.host import SHARPNESS
 from gpusage.predictors.question import question_of
+from gpusage.predictors.times.host import SHARPNESS
 from gpusage.verdict import Premises, Verdict, judge
 from gpusage_hooks.types import (
     Alone,

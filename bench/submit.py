@@ -27,7 +27,7 @@ from rich.table import Table
 from gpusage.api import advisor
 from gpusage.graphs.card.text import encode
 from gpusage.sandboxes import processes
-from gpusage_slurm.conf import with_setting, without_edits
+from gpusage_slurm.installing.conf import with_setting, without_edits
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 

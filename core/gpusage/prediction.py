@@ -12,8 +12,8 @@ from gpusage.devices.shares import shares_of
 from gpusage.learning.findings import NOTHING, Finding, contradicts
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.hooks import NOBODY, Hooks
-from gpusage.predictors.intervals import product
 from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, throughput
+from gpusage.predictors.learned.intervals import product
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
 from gpusage_hooks.units import WHOLE_PERCENT

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from gpusage_slurm import install
+from gpusage_slurm.installing import install
 from gpusage_slurm.sandbox.patchelf import fetch_patchelf
 from installations import CHECKOUT, Installation, install_wheel
 

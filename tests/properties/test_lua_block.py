@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage_slurm.lua_block import block_of, with_block, without_block
+from gpusage_slurm.installing.lua_block import block_of, with_block, without_block
 
 pieces = [
     "function slurm_job_submit(d, p, u)\n",

@@ -12,7 +12,7 @@ from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
 from gpusage.policies.price import limits, partners_of
 from gpusage.predictors.beside import beside
-from gpusage.predictors.intervals import product
+from gpusage.predictors.learned.intervals import product
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage_slurm.conf import setting, with_item, with_setting, without_edits
+from gpusage_slurm.installing.conf import setting, with_item, with_setting, without_edits
 
 Step = tuple[Callable[[str, str, str], str], str, str]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpusage.configuration import SiteMode
 from gpusage.edits import make_edits
-from gpusage_slurm.conf import holds, read_files, setting
-from gpusage_slurm.install import Site, plan_installation, plan_uninstallation
+from gpusage_slurm.installing.conf import holds, read_files, setting
+from gpusage_slurm.installing.install import Site, plan_installation, plan_uninstallation
 
 SETTINGS = [
     "ClusterName=Big",

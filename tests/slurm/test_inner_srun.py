@@ -19,8 +19,8 @@ from gpusage.dividing.granted import NOT_READ_BACK, granted_of
 from gpusage.edits import make_edits
 from gpusage.service.protocol import Answer, Ask, parse_line
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Granted, Submission
-from gpusage_slurm.install import Site, plan_installation
-from gpusage_slurm.node_side import EPILOG, PROLOG
+from gpusage_slurm.installing.install import Site, plan_installation
+from gpusage_slurm.installing.node_side import EPILOG, PROLOG
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import parse_submission

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusage.learning.identity import manner_settings
-from gpusage.predictors import speedups
-from gpusage.predictors.intervals import inverse, other_factor, product, scaled
+from gpusage.predictors.learned.intervals import inverse, other_factor, product, scaled
+from gpusage.predictors.times import speedups
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -38,7 +38,7 @@ def interval(figure: Interval) -> dict[str, float]:
 
 def model(graph: ModelGraph) -> dict[str, Any]:
     """Return what a model is; ``flop`` is of one sample's forward pass, parameters count as fp32."""
-    from gpusage.predictors.lowering import forward_flop  # noqa: PLC0415 - imports numpy
+    from gpusage.predictors.work.lowering import forward_flop  # noqa: PLC0415 - imports numpy
 
     return {
         "name": graph.name,

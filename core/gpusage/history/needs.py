@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.learned.intervals import exactly
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, Price
 from gpusage_hooks.units import WHOLE_PERCENT
 
 SHARPNESS = 8.0
-"""As in `gpusage.predictors.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""
+"""As in `gpusage.predictors.times.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""
 OWN_STEP = exactly(1.0)
 """No step time is known: the job's own step is the unit."""
 

@@ -20,8 +20,8 @@ from gpusage.learning.findings import Experience, Finding, Habit
 from gpusage.learning.promises import PARTNERS, WAITS_FOR_HOST
 from gpusage.learning.windows import at_most_one
 from gpusage.learning.words import counted
-from gpusage.predictors.intervals import around, product, ratio
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
+from gpusage.predictors.learned.intervals import around, product, ratio
 from gpusage.predictors.question import Question, question_of
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import exp, hypot, log, sqrt
 from statistics import median
 
-from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.learned.intervals import NINETY_PERCENT
 from gpusage_hooks.types import Interval
 
 RUN_DEVIATION = 0.08

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpusage.policies.place import admitted, doubt_of_whole, names, preferable, step_time_s
-from gpusage.predictors.intervals import scaled
+from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 

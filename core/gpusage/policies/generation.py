@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpusage.policies import rivals
 from gpusage.policies.place import admitted, doubt_of_whole, names, preferable, step_time_s
-from gpusage.predictors import speedups
+from gpusage.predictors.times import speedups
 from gpusage_hooks.types import Case, Decision, Interval, Place
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.latency import latency_s
 from gpusage.policies.place import limits_threads, why_unlimited
-from gpusage.predictors.intervals import other_factor, product, ratio
+from gpusage.predictors.learned.intervals import other_factor, product, ratio
 from gpusage.wording import percent
 from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib

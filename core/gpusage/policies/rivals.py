@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from gpusage.policies.place import step_time_s
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks.types import Place
 
 LEAST_RIVALS = 8

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import exp, hypot, log
 from typing import NamedTuple
 
-from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.host import SHARPNESS
+from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.times.host import SHARPNESS
 from gpusage_hooks.types import Interval
 
 

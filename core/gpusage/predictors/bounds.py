@@ -26,8 +26,8 @@ def least_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
 
     The arithmetic is counted as the fastest algorithm has it, and the cache is taken to hold as many parameters as fit.
     """
-    from gpusage.predictors.lowering import step_flop  # noqa: PLC0415 - numpy, and few users know a step time
     from gpusage.predictors.question import question_of  # noqa: PLC0415
+    from gpusage.predictors.work.lowering import step_flop  # noqa: PLC0415 - numpy, and few users know a step time
 
     flop = step_flop(question_of(graph, workload).lowering) / FEWER_MULTIPLICATIONS
     read_bytes = max(_parameter_bytes(graph, workload.precision) - gpu.l2_bytes, 0)

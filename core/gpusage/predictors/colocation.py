@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import ColocationParameters, pretrained
-from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.learned.arrays import FloatArray, shaped
+from gpusage.predictors.learned.artifacts import ColocationParameters, pretrained
+from gpusage.predictors.learned.intervals import NINETY_PERCENT
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gpusage.predictors.artifacts import Card
-from gpusage.predictors.attentions import writes_text
-from gpusage.predictors.lowering import ARITHMETIC, QUANTISED_BYTES, Lowering, step_flop
+from gpusage.predictors.learned.artifacts import Card
+from gpusage.predictors.work.attentions import writes_text
+from gpusage.predictors.work.lowering import ARITHMETIC, QUANTISED_BYTES, Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000

@@ -3,7 +3,7 @@
 Invariants:
 
 1. What the GPU does in a step is as predicted; a known step time says how long that takes, and what part of it the
-   GPU works is weighed as for the price of a share (`gpusage.predictors.host`).
+   GPU works is weighed as for the price of a share (`gpusage.predictors.times.host`).
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
 4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.predictors.bounds import least_step_s
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.learned.intervals import exactly
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Alone, Figure, Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
 from gpusage_hooks.units import seconds

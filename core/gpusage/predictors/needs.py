@@ -8,8 +8,8 @@ from dataclasses import replace
 from gpusage.predictors.familiarity import gpu_notes, workload_notes
 from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import Question, question_of
-from gpusage.predictors.replicas import replica_notes
 from gpusage.predictors.slowdown import working_shares
+from gpusage.predictors.times.replicas import replica_notes
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
 from gpusage_hooks.units import KIB, seconds

@@ -18,26 +18,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.activity import Activity, activities
-from gpusage.predictors.activity_features import Work, work_of
-from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import Pretrained, pretrained
-from gpusage.predictors.autocast import widened
-from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.efficiency import Efficiency, efficiency_of
+from gpusage.predictors.activity.activities import Activity, activities
+from gpusage.predictors.activity.features import Work, work_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
-from gpusage.predictors.generation import Answer, answer_of
-from gpusage.predictors.host import fed_share
 from gpusage.predictors.identity import Newest
-from gpusage.predictors.kernels import AUTOCAST, Kernels, kernels_of
 from gpusage.predictors.lazy import lazy
-from gpusage.predictors.lowering import FLOAT_BYTES, Lowering, lower
-from gpusage.predictors.memory import answer_bytes, tensor_bytes, with_context
-from gpusage.predictors.replicas import NOT_MEASURED, of_replicas
-from gpusage.predictors.residual import COUNT
-from gpusage.predictors.step_time import step_times_s
-from gpusage.predictors.structure import Structure, structure_of
-from gpusage.predictors.timing import Timing, kernels_on, timing_with
+from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.learned.artifacts import Pretrained, pretrained
+from gpusage.predictors.memory.peak import answer_bytes, tensor_bytes, with_context
+from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
+from gpusage.predictors.times.host import fed_share
+from gpusage.predictors.times.replicas import NOT_MEASURED, of_replicas
+from gpusage.predictors.times.residual import COUNT
+from gpusage.predictors.times.step_time import step_times_s
+from gpusage.predictors.times.timing import Timing, kernels_on, timing_with
+from gpusage.predictors.work.autocast import widened
+from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.work.generation import Answer, answer_of
+from gpusage.predictors.work.kernels import AUTOCAST, Kernels, kernels_of
+from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, lower
+from gpusage.predictors.work.structure import Structure, structure_of
 from gpusage_hooks.types import Alone, Gpu, Interval, MemoryInterval, ModelGraph, Workload
 
 KEPT_QUESTIONS = 3

@@ -3,7 +3,7 @@
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
 how much of the step the GPU works: the model's graph tells it, or an earlier run alone on the whole GPU
-(`gpusage.predictors.host`).
+(`gpusage.predictors.times.host`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import SlowdownParameters, pretrained
-from gpusage.predictors.host import SHARPNESS, HostDoubt, working_of
+from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.learned.artifacts import SlowdownParameters, pretrained
 from gpusage.predictors.question import question_of
-from gpusage.predictors.residual import COUNT
-from gpusage.predictors.timing import Timing
+from gpusage.predictors.times.host import SHARPNESS, HostDoubt, working_of
+from gpusage.predictors.times.residual import COUNT
+from gpusage.predictors.times.timing import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
 

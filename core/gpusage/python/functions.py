@@ -21,7 +21,7 @@ from gpusage.arguments import (
 )
 from gpusage.batch_search import largest_batches
 from gpusage.devices.shares import share_of
-from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.explanations.explanation import explanation_of
 from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError

@@ -8,7 +8,7 @@ from dataclasses import fields
 from gpusage.cli import figures
 from gpusage.cli.predicting import explain, explain_page, need_cells
 from gpusage.pages import html
-from gpusage.predictors.explanation import Explanation
+from gpusage.predictors.explanations.explanation import Explanation
 from gpusage_hooks.types import GpuNeed
 
 
@@ -50,7 +50,7 @@ class Needs(tuple[Need, ...]):
 
 
 class Explained(Explanation):
-    """Where the time and the memory of a step go, with the fields of `gpusage.predictors.explanation.Explanation`."""
+    """Where the time and the memory of a step go, with `gpusage.predictors.explanations.explanation`'s fields."""
 
     __slots__ = ()
 

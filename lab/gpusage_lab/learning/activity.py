@@ -14,11 +14,11 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     RandomForestRegressor,
 )
 
-from gpusage.predictors.activity import NEARLY_BUSY, deviations_of, regions_of, shares
-from gpusage.predictors.activity_features import NAMES
-from gpusage.predictors.artifacts import ActivityParameters, Card, RegionParameters
-from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage.predictors.trees import read_trees
+from gpusage.predictors.activity.activities import NEARLY_BUSY, deviations_of, regions_of, shares
+from gpusage.predictors.activity.features import NAMES
+from gpusage.predictors.learned.artifacts import ActivityParameters, Card, RegionParameters
+from gpusage.predictors.learned.intervals import NINETY_PERCENT
+from gpusage.predictors.learned.trees import read_trees
 from gpusage_lab.learning import activity_known, boosting, random_networks
 from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact

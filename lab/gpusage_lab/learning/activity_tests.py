@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.question import Question
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload

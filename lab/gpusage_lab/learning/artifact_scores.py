@@ -15,12 +15,12 @@ import numpy as np
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.learned.intervals import exactly
 from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import predict_slowdown
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Figure, Interval, Known, Workload
 from gpusage_hooks.units import GIB

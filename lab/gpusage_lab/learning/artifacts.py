@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpusage.predictors.pretrained
-from gpusage.predictors.artifacts import IN_USE, Card, Parameters, Pretrained, pretrained
+from gpusage.predictors.learned.artifacts import IN_USE, Card, Parameters, Pretrained, pretrained
 from gpusage_hooks.errors import RequestError
 
 FOLDER = Path(gpusage.predictors.pretrained.__file__).parent

@@ -1,4 +1,4 @@
-"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays that `gpusage.predictors.trees` asks."""
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.learned.trees`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     HistGradientBoostingRegressor,
 )
 
-from gpusage.predictors.artifacts import ForestParameters
-from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
+from gpusage.predictors.learned.artifacts import ForestParameters
+from gpusage.predictors.learned.trees import MAXIMUM_LEAVES, read_trees
 
 FloatArray = npt.NDArray[np.float64]
 MAXIMUM_DEPTH = 6

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.artifacts import Card, ColocationParameters
 from gpusage.predictors.colocation import WORTHWHILE_SUM, LearnedColocation, beside, learned_from, predict_colocation
-from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.learned.artifacts import Card, ColocationParameters
+from gpusage.predictors.learned.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, lucid_utilizations, scores
 from gpusage_lab.learning.partners import GUESSING, RANKING, seen_as, unacquainted

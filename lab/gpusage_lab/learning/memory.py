@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.artifacts import Card, MemoryParameters
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.learned.artifacts import Card, MemoryParameters
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import IntArray, MemoryFit, fit_memory

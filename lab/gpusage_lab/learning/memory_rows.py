@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB

@@ -13,11 +13,11 @@ from itertools import product
 
 import numpy as np
 
-from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import Card, SlowdownParameters
 from gpusage.predictors.beside import Partners
-from gpusage.predictors.host import HostDoubt
+from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.learned.artifacts import Card, SlowdownParameters
 from gpusage.predictors.slowdown import SlowdownDeviations, ToldFrom, around, slowdowns
+from gpusage.predictors.times.host import HostDoubt
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_host

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpusage.predictors.host import HostDoubt, working_of
 from gpusage.predictors.slowdown import points
+from gpusage.predictors.times.host import HostDoubt, working_of
 from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns
 from gpusage_lab.learning.splits import IntArray
 

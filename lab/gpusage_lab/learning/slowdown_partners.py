@@ -13,12 +13,12 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of
-from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.beside import Partners, with_partners
-from gpusage.predictors.host import working_of
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
-from gpusage.predictors.residual import COUNT
 from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
+from gpusage.predictors.times.host import working_of
+from gpusage.predictors.times.residual import COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of

@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of, share_of
-from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.host import HostDoubt, working_of
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
-from gpusage.predictors.residual import COUNT
 from gpusage.predictors.slowdown import ToldFrom
+from gpusage.predictors.times.host import HostDoubt, working_of
+from gpusage.predictors.times.residual import COUNT
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.timing import timing_with
+from gpusage.predictors.times.timing import timing_with
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import initial
 from gpusage_lab.learning.step_flat import Sample

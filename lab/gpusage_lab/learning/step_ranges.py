@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpusage.predictors.familiarity import work_shares
-from gpusage.predictors.lowering import forward_flop
 from gpusage.predictors.question import Question
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.step_samples import Measurements
 from gpusage_lab.zoo.cards import load_zoo

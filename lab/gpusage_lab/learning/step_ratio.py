@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.artifacts import StepTimeDeviations
+from gpusage.predictors.learned.artifacts import StepTimeDeviations
 from gpusage_lab.learning.step_residual import own_parts
 from gpusage_lab.learning.step_rows import StepRow
 from gpusage_lab.learning.step_samples import Measurements, family_folds

@@ -1,4 +1,4 @@
-"""Fits the correction of `gpusage.predictors.residual` to what whole steps took beyond the fitted roofline.
+"""Fits the correction of `gpusage.predictors.times.residual` to what whole steps took beyond the fitted roofline.
 
 It is a Gaussian process with anchors for inducing points, one for each GPU on which many models were measured. Rows of
 one model share an error of their own, so that each GPU's part is learned from what GPUs differ in; large misses count
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.residual import COUNT, NO_RESIDUAL, Residual, bells, standard
+from gpusage.predictors.times.residual import COUNT, NO_RESIDUAL, Residual, bells, standard
 
 Array = npt.NDArray[Any]
 ANCHORS = 150

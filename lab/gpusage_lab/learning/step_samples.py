@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.question import Question
-from gpusage.predictors.timing import Timing, timing_with
+from gpusage.predictors.times.timing import Timing, timing_with
 from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import Fitted, fit

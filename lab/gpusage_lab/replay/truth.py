@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpusage.advisor import Advisor
-from gpusage.predictors import speedups
+from gpusage.predictors.times import speedups
 from gpusage_hooks.types import Alone, ModelGraph, Workload
 from gpusage_lab.learning import pairs
 from gpusage_lab.learning.named_jobs import LUCID, workload

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.efficiency import Efficiency
-from gpusage.predictors.lowering import FLOAT_BYTES, WIDE_BYTES
 from gpusage.predictors.question import Question
-from gpusage.predictors.timing import timing_with
+from gpusage.predictors.times.efficiency import Efficiency
+from gpusage.predictors.times.timing import timing_with
+from gpusage.predictors.work.lowering import FLOAT_BYTES, WIDE_BYTES
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload

@@ -21,7 +21,7 @@ from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ign
 )
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity_features import features_of
+from gpusage.predictors.activity.features import features_of
 from gpusage.predictors.question import Question
 from gpusage_lab.learning import activity_rows, boosting
 from gpusage_lab.learning.activity_tests import yeung_features

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.policies.packing import Load
-from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import beside, features_of, learned_from, rule
+from gpusage.predictors.learned.artifacts import pretrained
 from gpusage_hooks.types import GpuNeed
 
 FloatArray = npt.NDArray[np.float64]

@@ -12,9 +12,9 @@ from math import exp, log
 
 import numpy as np
 
-from gpusage.predictors import speedups
 from gpusage.predictors.beside import beside
-from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.learned.intervals import NINETY_PERCENT
+from gpusage.predictors.times import speedups
 from gpusage_hooks.types import Interval, Price
 from gpusage_lab.simulator.contract import Tenant, Together
 from gpusage_lab.simulator.fleet import Fleet

@@ -19,7 +19,7 @@ from gpusage_slurm.address import local_sockets
 from gpusage_slurm.doctor.checks import examine
 from gpusage_slurm.doctor.evidence import gather
 from gpusage_slurm.drain import require_none
-from gpusage_slurm.install import (
+from gpusage_slurm.installing.install import (
     PACKAGED_UNIT,
     find_site,
     new_node_scripts,

@@ -11,8 +11,8 @@ from contextlib import suppress
 from gpusage.configuration import Configuration, DaemonSettings
 from gpusage.configuration_file import load_configuration
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_slurm.install import find_site
-from gpusage_slurm.lua_block import block_of
+from gpusage_slurm.installing.install import find_site
+from gpusage_slurm.installing.lua_block import block_of
 
 _SOCKET = re.compile(r'socket = "([^"]*)"')
 _NUMBER = re.compile(rb"\\(\d{3})")

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from gpusage.advisor import Advisor
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.times.speedups import speedup
 from gpusage.store.numbers import Numbers
 from gpusage.store.opening import open_store
 from gpusage.verdict import Premises, Verdict, judge

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpusage.cli import documents
-from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.intervals import inverse, product
+from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.learned.intervals import inverse, product
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, Workload
 
 SHARE = Interval(value=0.5, low=0.4, high=0.6)

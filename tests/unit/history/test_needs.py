@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage.history import needs
-from gpusage.predictors import host
+from gpusage.predictors.times import host
 
 
 def test_a_step_is_the_same_norm_as_where_the_model_is_known() -> None:

@@ -14,8 +14,8 @@ from gpusage.learning.identity import fingerprint
 from gpusage.learning.lessons import learn
 from gpusage.learning.runs import Run
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.intervals import exactly
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.learned.intervals import exactly
+from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks.types import Alone, GpuNeed, Submitter, Workload
 from graphs import convolution_graph
 from runs import GIB, RUN, runs, shared

@@ -11,7 +11,7 @@ from gpusage.policies.by_price import may_share
 from gpusage.policies.price import partners_of
 from gpusage.policies.price_list import price_list
 from gpusage.predictors.beside import beside
-from gpusage.predictors.intervals import exactly, product
+from gpusage.predictors.learned.intervals import exactly, product
 from gpusage.wording import cost, percent
 from gpusage_hooks import samples
 from gpusage_hooks.types import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies import sharing
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.learned.intervals import exactly
 from gpusage_hooks import samples
 from gpusage_hooks.types import Case, Decision, Figure, Interval, Known, Rules, SharingRules, Workload
 from gpusage_hooks.units import GIB, MIB

@@ -10,7 +10,7 @@ import pytest
 
 from gpusage.policies import eligibility, fit, generation, sharing, slo
 from gpusage.policies.place import admitted
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks.types import (
     Case,
     Cluster,

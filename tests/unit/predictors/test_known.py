@@ -11,8 +11,8 @@ from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.bounds import least_step_s
-from gpusage.predictors.intervals import exactly
-from gpusage.predictors.speedups import speedup
+from gpusage.predictors.learned.intervals import exactly
+from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks import samples
 from gpusage_hooks.types import Alone, Figure, Gpu, Known, Precision, Workload
 from graphs import convolution_graph

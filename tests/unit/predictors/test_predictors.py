@@ -6,7 +6,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.memory.peak import CONTEXT_BYTES
 from gpusage.predictors.question import question_of
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
 from gpusage_hooks.units import GIB

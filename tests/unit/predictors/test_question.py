@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.artifacts import IN_USE, Pretrained
+from gpusage.predictors.learned.artifacts import IN_USE, Pretrained
 from gpusage.predictors.question import KEPT_QUESTIONS, Question, question_of
 from gpusage_hooks.types import Slo, Workload
 from graphs import perceptron_graph

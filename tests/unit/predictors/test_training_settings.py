@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.liveness import step_walk
+from gpusage.predictors.explanations.explanation import explanation_of
+from gpusage.predictors.memory.liveness import step_walk
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.question import Question, question_of
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from graphs import convolution_graph, stack

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpusage_slurm.installing.node_side import TASK_EPILOG
 from gpusage_slurm.jobs.starving import SEEN
-from gpusage_slurm.node_side import TASK_EPILOG
 
 SCONTROL = """#!/bin/sh
 [ "$1" = show ] && cat "$STAND_IN/shown" || printf '%s\\n' "$@" >>"$STAND_IN/told"

@@ -27,7 +27,7 @@ MAXIMUM_BYTES = 1024 * 1024
 _FORMAT = "3"
 _HOOKS = ("known_figures", "predict_needs", "predict_slowdown")
 _PACKAGE = Path(__file__).resolve().parents[2]
-_OURS = ("prediction.py", "graphs", "graphs/card", "predictors", "predictors/pretrained")
+_OURS = ("prediction.py", "graphs/*", "graphs/card/*", "predictors/**/*")
 _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
 
 
@@ -80,9 +80,8 @@ def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
 
 def _files() -> Iterator[tuple[str, int, int]]:
     """Yield something of each file of ours that a prediction rests on that changes when the file does."""
-    for name in _OURS:
-        path = _PACKAGE / name
-        for each in sorted(path.iterdir()) if path.is_dir() else (path,):
+    for pattern in _OURS:
+        for each in sorted(_PACKAGE.glob(pattern)):
             if each.suffix in {".py", ".json"}:
                 status = each.stat()
-                yield f"{name}/{each.name}", status.st_size, status.st_mtime_ns
+                yield str(each.relative_to(_PACKAGE)), status.st_size, status.st_mtime_ns

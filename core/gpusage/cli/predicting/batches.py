@@ -11,7 +11,7 @@ import click
 from gpusage.batch_search import largest_batches
 from gpusage.cli import options
 from gpusage.cli.predicting import shares
-from gpusage.predictors.intervals import scaled
+from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, ModelRequest, Workload
 
 if TYPE_CHECKING:

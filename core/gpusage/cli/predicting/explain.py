@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpusage.cli import documents, figures, tables
-from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, Seconds
-from gpusage.predictors.memory_parts import MemoryPart
+from gpusage.predictors.explanations.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, Seconds
+from gpusage.predictors.explanations.memory_parts import MemoryPart
 
 SHOWN_LAYERS = 12
 SAME_SHARE = 0.05

@@ -10,7 +10,7 @@ from gpusage.cli import figures
 from gpusage.cli.predicting import explain
 from gpusage.pages import bars, curves, html, meters
 from gpusage.pages.definitions import DEFINITIONS
-from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
+from gpusage.predictors.explanations.explanation import BOUNDS, Explanation, Seconds
 from gpusage_hooks.types import GpuNeed, Price
 
 COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), strict=True))

@@ -17,8 +17,8 @@ from gpusage.devices.shares import share_of
 from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves
 from gpusage.policies.place import limits_threads
-from gpusage.predictors.explanation import Explanation, explanation_of
-from gpusage.predictors.intervals import scaled
+from gpusage.predictors.explanations.explanation import Explanation, explanation_of
+from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
 
 SCHEMA = "gpusage.predict/1"

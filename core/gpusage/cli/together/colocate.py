@@ -15,7 +15,7 @@ from gpusage.cli.together import partners
 from gpusage.policies import partition
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM
-from gpusage.predictors.intervals import inverse
+from gpusage.predictors.learned.intervals import inverse
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelRequest
 from gpusage_hooks.units import gib
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
-from gpusage_slurm import node_side, scontrol
+from gpusage_slurm import scontrol
 from gpusage_slurm.address import local_sockets
 from gpusage_slurm.cluster.per_gpu_defaults import losses
 from gpusage_slurm.cluster.pools import read_cluster
@@ -19,6 +19,7 @@ from gpusage_slurm.cluster.unshared import (
     partitions_with,
     whole_node_partitions,
 )
+from gpusage_slurm.installing import node_side
 
 _NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"

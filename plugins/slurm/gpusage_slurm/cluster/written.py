@@ -16,7 +16,7 @@ from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm.cluster.hostlist import expand
 from gpusage_slurm.cluster.pools import NodeState, pools_of
-from gpusage_slurm.conf import read_files
+from gpusage_slurm.installing.conf import read_files
 from gpusage_slurm.submission.request import MANAGER
 
 _LINE = re.compile(r"^\s*(nodename|partitionname|nodeset)\s*=", re.IGNORECASE)

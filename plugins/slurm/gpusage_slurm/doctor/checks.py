@@ -7,14 +7,14 @@ import re
 from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
 from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_slurm.cluster.preference import SETTING, is_soft
-from gpusage_slurm.conf import holds
 from gpusage_slurm.doctor.billing import wrong_weights
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.doctor.job_checks import rewritten_jobs
 from gpusage_slurm.doctor.node_checks import node_prolog, sampler, task_prolog
 from gpusage_slurm.doctor.releases import dry_run_crashes, is_vulnerable
-from gpusage_slurm.install import accounts, tracked_or_billed
-from gpusage_slurm.lua_block import block_of
+from gpusage_slurm.installing.conf import holds
+from gpusage_slurm.installing.install import accounts, tracked_or_billed
+from gpusage_slurm.installing.lua_block import block_of
 
 _TOLERATED_LATE = 0.05
 OLDEST_VERSION = (22, 5)

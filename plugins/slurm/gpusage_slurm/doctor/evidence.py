@@ -25,8 +25,8 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.address import sockets
 from gpusage_slurm.cluster.pools import pyslurm_version, read_cluster
 from gpusage_slurm.doctor.releases import dry_run_crashes
-from gpusage_slurm.install import Site, find_site, plan_installation
-from gpusage_slurm.node_side import FOLDER, PROLOG, SAMPLER, named
+from gpusage_slurm.installing.install import Site, find_site, plan_installation
+from gpusage_slurm.installing.node_side import FOLDER, PROLOG, SAMPLER, named
 
 LONGEST_REST_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpusage.cli.findings import Finding, failed, passed, warned
 from gpusage_slurm.doctor.evidence import Evidence
-from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
+from gpusage_slurm.installing.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
 
 
 def task_prolog(evidence: Evidence) -> Finding:

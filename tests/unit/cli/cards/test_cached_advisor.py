@@ -73,7 +73,7 @@ def test_other_predictors_of_ours_predict_anew(
     shutil.copytree(subject._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(subject, "_PACKAGE", package)
     assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus), "a copy is the same"
-    file = package / "predictors" / "memory.py"
+    file = package / "predictors" / "memory" / "peak.py"
     file.write_text(file.read_text() + "\n")
     with pytest.raises(AttributeError):
         without_predictors(asked).predict(GRAPH, WORKLOAD, gpus)

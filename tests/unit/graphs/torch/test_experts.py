@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpusage
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 
 from gpusage.graphs.torch.libraries import import_library
 from gpusage.graphs.torch.module import graph_from_module
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 
 torch = pytest.importorskip("torch")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import NEARLY_BUSY, Regions, deviations_of
-from gpusage.predictors.activity_features import NAMES, features_of
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.activity.activities import NEARLY_BUSY, Regions, deviations_of
+from gpusage.predictors.activity.features import NAMES, features_of
+from gpusage.predictors.learned.trees import read_trees
 from gpusage.predictors.question import Question, question_of
-from gpusage.predictors.trees import read_trees
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Mode, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity_tests import yeung_features

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.predictors import artifacts
-from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.learned import artifacts
+from gpusage.predictors.learned.artifacts import pretrained
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import artifact_scores
 from gpusage_lab.learning.artifacts import FOLDER, reading

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
+from gpusage.predictors.learned.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
 from gpusage.predictors.question import question_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload

@@ -13,8 +13,8 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
 from gpusage.graphs.card.document import document_of
-from gpusage.predictors.artifacts import MemoryParameters
-from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.learned.artifacts import MemoryParameters
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB

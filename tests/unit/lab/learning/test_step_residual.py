@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpusage.predictors.intervals import ratio
-from gpusage.predictors.residual import FEATURES, NO_RESIDUAL
+from gpusage.predictors.learned.intervals import ratio
+from gpusage.predictors.times.residual import FEATURES, NO_RESIDUAL
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.step_ratio import StepPairs, shared_shares
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual

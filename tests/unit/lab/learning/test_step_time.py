@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.question import Question
-from gpusage.predictors.timing import ideal_times, timing_with
+from gpusage.predictors.times.timing import ideal_times, timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report

@@ -14,10 +14,10 @@ from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.address import sockets
 from gpusage_slurm.doctor.checks import examine
 from gpusage_slurm.doctor.evidence import Evidence, sampler_of
-from gpusage_slurm.install import Site
+from gpusage_slurm.installing.install import Site
+from gpusage_slurm.installing.lua_block import with_block
+from gpusage_slurm.installing.node_side import PROLOG
 from gpusage_slurm.lua import LuaSettings, job_submit_block
-from gpusage_slurm.lua_block import with_block
-from gpusage_slurm.node_side import PROLOG
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)

@@ -1,0 +1,1 @@
+"""How busy a workload keeps a GPU, and the features that say so."""

@@ -1,0 +1,1 @@
+"""What predictors learned from measurements, and how far the truth may lie from a point."""

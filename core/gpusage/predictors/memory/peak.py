@@ -1,0 +1,292 @@
+"""Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
+
+The walk over the graph says which tensors there are (`gpusage.predictors.memory.liveness`). A training step's memory is
+a sum of the walk's terms with weights that are not negative, learned from measured peaks by `gpusage train`, so that
+more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.predictors.learned.arrays import FloatArray, shaped
+from gpusage.predictors.learned.artifacts import MemoryParameters
+from gpusage.predictors.learned.intervals import spread
+from gpusage.predictors.memory.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.division import Division, division_of
+from gpusage.predictors.work.generation import Answer, Pass
+from gpusage.predictors.work.kernels import AUTOCAST, PARAMETER_SHARE
+from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, resident_bytes
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.units import MIB
+
+_MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
+STATE_BYTES = {
+    "none": 0.0,
+    "sgd": 0.0,
+    "momentum": 4.0,
+    "adam": 8.0,
+    "adamw": 8.0,
+    "adafactor": 0.1,
+    "adam8bit": _MOMENTS_OF_8_BITS,
+    "adamw8bit": _MOMENTS_OF_8_BITS,
+}
+"""The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
+moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""
+UPDATE_COPY_BYTES = {
+    "none": 0.0,
+    "sgd": 4.0,
+    "momentum": 4.0,
+    "adam": 4.0,
+    "adamw": 4.0,
+    "adafactor": 4.0,
+    "adam8bit": 0.0,
+    "adamw8bit": 0.0,
+}
+"""What the update computes beside them, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
+with their weight decay, or the root of the second moment."""
+WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
+"""Autocast leaves weights in fp32, frozen ones as well."""
+FITTED_STATE_BYTES = STATE_BYTES["momentum"]
+"""The state that the measured peaks contain."""
+LOSS_BYTES = 12.0
+"""Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output itself.
+
+By rule, for the measured models have too few outputs to tell.
+"""
+CONTEXT_BYTES = {
+    "kepler": 500 * MIB,
+    "pascal": 800 * MIB,
+    "volta": 1000 * MIB,
+    "turing": 1000 * MIB,
+    "ampere": 1443 * MIB,
+    "ada": 1000 * MIB,
+    "hopper": 1000 * MIB,
+    "blackwell": 1000 * MIB,
+}
+"""CUDA context with the kernels of PyTorch and cuBLAS, as nvidia-smi shows it.
+
+Ampere is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The others are estimates by the
+number of kernels; where CUDA loads them lazily it is less than half, which the interval covers.
+"""
+DEFAULT_CONTEXT_BYTES = 1000 * MIB
+MEASURED_GENERATIONS = frozenset({"ampere"})
+"""Where the context is in the measured peaks, so that their interval covers it."""
+CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
+INFERENCE_DEVIATION = 0.15
+"""Of the logarithm of measured over predicted, context left out: an estimate, for no public data has such peaks."""
+ALLOCATOR_FACTOR = 1.05
+"""Inference: the caching allocator rounds blocks up and cannot join all that is free."""
+WORKSPACE_FACTOR = 3.3
+"""Inference: scratch memory of a convolution for each byte that it reads and writes ..."""
+MAXIMUM_WORKSPACE_BYTES = 970 * MIB
+"""... and the most of it; both fitted on training's peaks."""
+
+LEAST_MARGIN = 0.05
+"""The upper end of a training step is at least by this share above the point ..."""
+BLOCK_BYTES = 64 * MIB
+"""... and by what the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace:
+checked on perceptrons, which are smaller than that."""
+
+
+def with_context(tensors: MemoryInterval, generation: str) -> MemoryInterval:
+    """Return the bytes that a process takes on a GPU of *generation*: its *tensors*, and the CUDA context."""
+    context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
+    low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
+    return MemoryInterval(
+        value=tensors.value + context,
+        low=tensors.low + low * context,
+        high=tensors.high + high * context,
+        share_high=tensors.share_high + high * context,
+    )
+
+
+def tensor_bytes(
+    parameters: MemoryParameters,
+    graph: ModelGraph,
+    lowering: Lowering,
+    workload: Workload,
+    checkpoints: Checkpoints | None = None,
+) -> MemoryInterval:
+    """Return what a process takes beside the CUDA context, in bytes; no GPU changes it.
+
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+        checkpoints: From which blocks are computed once more.
+    """
+    learned, division = _learned(parameters), division_of(lowering, workload)
+    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
+    tensors = tensors.trained(workload.trainable * parameter_share(workload) * division.gradients)
+    library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
+    weights = resident_bytes(lowering, workload.precision) * division.weights
+    inference = _inference_bytes(lowering, tensors, weights, library_bytes)
+    if not lowering.train:
+        return _inference(graph, inference)
+    walked = terms(lowering, tensors)
+    peak = tensors.accumulating(workload.accumulate).training_peak()
+    step = library_bytes + _step_bytes(lowering, peak, workload, division)
+    update = library_bytes + _update_bytes(lowering, tensors, workload, division)
+    sums = _weighted_sums(learned, lowering, walked, workload, division)
+    ends = [end + (peak - walked.peak) + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
+    if workload.trainable < 1:
+        ends[_LOW] = min(ends[_LOW], inference)
+    return _training(graph, ends, max(inference, step, update))
+
+
+def answer_bytes(graph: ModelGraph, answer: Answer, workload: Workload) -> MemoryInterval:
+    """Return what a process takes beside the CUDA context that writes answers, in bytes: with keys and values."""
+    weights = resident_bytes(answer.prompt, workload.precision)
+    return _inference(graph, weights + max(_present_bytes(graph, one, workload.batch_size) for one in answer.passes()))
+
+
+def peak_pass(graph: ModelGraph, answer: Answer, batch_size: int) -> Pass:
+    """Return the pass of *answer* in which most memory is taken."""
+    return max(answer.passes(), key=lambda one: _present_bytes(graph, one, batch_size))
+
+
+def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:
+    return one.cached_bytes + _passing_bytes(walk(graph, one.lowering, batch_size))
+
+
+def _passing_bytes(tensors: Walk) -> float:
+    """Return the inputs of a pass, and the most outputs that are still to be read."""
+    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(tensors.live.max(initial=0.0)))
+
+
+def _inference(graph: ModelGraph, value: float) -> MemoryInterval:
+    uncertain = spread(INFERENCE_DEVIATION, graph)
+    return MemoryInterval(value=value, low=value / uncertain, high=value * uncertain, share_high=value * uncertain)
+
+
+def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> MemoryInterval:
+    """Return the interval of a training step of *graph*.
+
+    Args:
+        graph: The model.
+        ends: Low end, point, high end and a share's high end, in bytes, as they were learned.
+        least_value: What the point is at least, in bytes.
+    """
+    low, value, high, share_high = ends
+    value = max(value, least_value)
+    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph)
+    high = max(high, least)
+    return MemoryInterval(
+        value=value,
+        low=min(low, value) / unknown,
+        high=high * unknown,
+        share_high=min(max(share_high, least), high) * unknown,
+    )
+
+
+def _unmeasured_bytes(workload: Workload, division: Division) -> float:
+    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state.
+
+    Weights count as divided like the state in what was learned; what is whole beside it is added.
+    """
+    copies = float(FLOAT_BYTES[workload.precision]) * division.copies if workload.precision in AUTOCAST else 0.0
+    share, state = workload.trainable, workload.trainable * division.state
+    frozen = (1.0 - share) * WEIGHT_BYTES * division.weights + (
+        division.weights - division.state
+    ) * share * WEIGHT_BYTES
+    if workload.precision in PARAMETER_SHARE:
+        return parameter_share(workload) * ((STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * state + frozen)
+    return copies + STATE_BYTES[workload.optimizer] * state - FITTED_STATE_BYTES * state + frozen
+
+
+def parameter_share(workload: Workload) -> float:
+    """Return what a weight, its gradient and its state take, against 4 bytes each."""
+    return PARAMETER_SHARE.get(workload.precision, 1.0)
+
+
+class _Learned(NamedTuple):
+    """One entry each for low end, point, high end and a share's high end.
+
+    Attributes:
+        weights: Of the walk's terms, shape (4, terms).
+        constants: Bytes that cuDNN's kernels add to the context, shape (4,).
+    """
+
+    weights: FloatArray
+    constants: FloatArray
+
+
+_ENDS = 4
+_LOW, _POINT = 0, 1
+
+
+@lru_cache(maxsize=4)
+def _learned(parameters: MemoryParameters) -> _Learned:
+    return _Learned(
+        weights=shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
+        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"],
+    )
+
+
+def _weighted_sums(
+    learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload, division: Division
+) -> list[float]:
+    """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
+    sums = learned.weights @ np.array(
+        walked._replace(weights=walked.weights * workload.trainable * parameter_share(workload) * division.state)
+    )
+    extra = (
+        lowering.parameter_count * _unmeasured_bytes(workload, division)
+        + LOSS_BYTES * lowering.output_elements_of_model
+    )
+    ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
+    return ends
+
+
+def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Division) -> float:
+    """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
+    state = STATE_BYTES[workload.optimizer] * workload.trainable * division.state
+    resident = lowering.parameter_count * (WEIGHT_BYTES * division.weights + state)
+    resident *= parameter_share(workload)
+    buffers = division.bucket_bytes + division.gathered_bytes
+    return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
+
+
+def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, division: Division) -> float:
+    """Return what the update takes: weights, gradients, state, what it computes beside them."""
+    if workload.optimizer == "none":
+        return tensors.input_bytes
+    state = [one * division.state for one in (STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer])]
+    trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
+    a_weight = sum(trained, WEIGHT_BYTES * division.weights)
+    held = tensors.input_bytes + lowering.parameter_count * a_weight * parameter_share(workload)
+    return held + division.bucket_bytes
+
+
+def _inference_bytes(lowering: Lowering, tensors: Walk, weights: float, library_bytes: float) -> float:
+    """Return *weights*, the most outputs that are still to be read, and the scratch memory of that moment."""
+    if not len(tensors.live):
+        return weights + tensors.input_bytes
+    at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live
+    return weights + ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max())) + library_bytes
+
+
+_IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
+
+
+def _workspace(lowering: Lowering) -> FloatArray:
+    """Return for each node the scratch memory of its kernel."""
+    wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
+    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
+    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
+    return workspace[lowering.structure.kind_of_node]
+
+
+_LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
+
+
+def _has_convolutions(lowering: Lowering) -> bool:
+    return bool((lowering.operator_class <= _LAST_CONVOLUTION).any())

@@ -1,0 +1,154 @@
+"""The attentions of a language model, as its graph has them: which nodes grow with the context, and what is cached.
+
+Of an attention, the product of queries and keys, what is done to the scores, and the product with the values grow with
+the number of keys; everything else of a model grows with the tokens that it is given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, element_count, operator_number
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph, Node, Shape
+
+_MOST_STEPS = 40
+"""Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
+_PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
+_SEQUENCE_RANK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One attention, by the indices of its nodes; one that is a single node is its own scores and values.
+
+    Attributes:
+        scores: The product of queries and keys.
+        between: What is done to the scores.
+        values: The product of scores and values.
+        key_elements: Of the keys of one sample that are kept, before heads are repeated.
+        value_elements: The same of the values.
+    """
+
+    scores: int
+    between: tuple[int, ...]
+    values: int
+    key_elements: int
+    value_elements: int
+
+
+def length_of(graph: ModelGraph) -> int:
+    """Return how many tokens the model was read with.
+
+    Raises:
+        GraphError: It does not read one sequence of tokens.
+    """
+    (_, shape), *others = graph.inputs or (("none", ()),)
+    strange = [name for name, other in others if "decoder" in name or len(other) > _SEQUENCE_RANK]
+    if len(shape) != _SEQUENCE_RANK or strange:
+        got = f"inputs {', '.join(name for name, _ in graph.inputs)[:80]}"
+        _refuse(graph, f"read one sequence of tokens and write it on; got {got}")
+    return max(abs(shape[1]), 1)
+
+
+def attentions_of(graph: ModelGraph) -> list[Attention]:
+    """Return the attentions of a language model that writes on what it reads.
+
+    Raises:
+        GraphError: It has none, or they are not between its own tokens.
+    """
+    length = length_of(graph)
+    found = [*_fused(graph), *_products(graph)]
+    if not found:
+        _refuse(graph, "have attentions whose keys and values can be cached; got a model without")
+    for attention in found:
+        keys = _shape(graph.nodes[attention.scores].outputs)[-2:]
+        if attention.scores != attention.values and keys != (length, length):
+            _refuse(graph, f"attend to its own {length} tokens; got scores of {'x'.join(map(str, keys))}")
+    return found
+
+
+def writes_text(graph: ModelGraph) -> bool:
+    """Tell whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
+    tokens = graph.inputs[0][1] if graph.inputs else ()
+    last = graph.nodes[-1].outputs if graph.nodes else ()
+    rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
+    is_text = len(tokens) == _SEQUENCE_RANK and bool(last) and last[0][:-1] == tokens and last[0][-1] in rows
+    return is_text and any(node.op_type == "Softmax" or _class(node) == OperatorClass.ATTENTION for node in graph.nodes)
+
+
+def _refuse(graph: ModelGraph, rule: str) -> None:
+    message = f"Model {graph.name!r} with 'generate' must {rule}. Leave 'generate' out to predict one forward pass."
+    raise GraphError(message)
+
+
+def _fused(graph: ModelGraph) -> Iterator[Attention]:
+    """Yield the attentions that are one node."""
+    for index, node in enumerate(graph.nodes):
+        if _class(node) == OperatorClass.ATTENTION and len(node.inputs) >= 3:  # noqa: PLR2004 - query, key, value
+            keys, values = (_kept_elements(graph, index, place) for place in (1, 2))
+            yield Attention(scores=index, between=(), values=index, key_elements=keys, value_elements=values)
+
+
+def _products(graph: ModelGraph) -> Iterator[Attention]:
+    """Yield the attentions that are a product, a softmax and a product."""
+    for values, node in enumerate(graph.nodes):
+        if not _is_product(node):
+            continue
+        after = _path(graph, graph.producers[values][0], lambda one: one.op_type == "Softmax")
+        before = _path(graph, graph.producers[after[-1]][0], _is_product) if after else ()
+        if before:
+            yield Attention(
+                scores=before[-1],
+                between=(*after, *before[:-1]),
+                values=values,
+                key_elements=_kept_elements(graph, before[-1], 1),
+                value_elements=_kept_elements(graph, values, 1),
+            )
+
+
+def _is_product(node: Node) -> bool:
+    return node.op_type == "MatMul" and not node.parameters and len(node.inputs) > 1
+
+
+def _path(graph: ModelGraph, start: int, is_end: Callable[[Node], bool]) -> tuple[int, ...]:
+    """Return the nodes from *start* back to the nearest that *is_end*, through what changes single numbers only."""
+    paths, seen = deque[tuple[int, ...]]([(start,)]), {start}
+    while paths:
+        path = paths.popleft()
+        if path[-1] < 0 or len(path) > _MOST_STEPS:
+            continue
+        if is_end(graph.nodes[path[-1]]):
+            return path
+        if _class(graph.nodes[path[-1]]) in _PASSED or graph.nodes[path[-1]].op_type == "Softmax":
+            more = [producer for producer in graph.producers[path[-1]] if producer not in seen]
+            seen.update(more)
+            paths.extend([(*path, producer) for producer in more])
+    return ()
+
+
+def _kept_elements(graph: ModelGraph, index: int, place: int) -> int:
+    """Return the elements of one sample that come by input *place* of a node, where they are fewest.
+
+    The way back ends at the product that makes them, or where parts are put together. Heads that several queries share
+    are repeated on it.
+    """
+    shape, producer = graph.nodes[index].inputs[place], graph.producers[index][place]
+    least = element_count(shape, 1)
+    for _ in range(_MOST_STEPS):
+        node = graph.nodes[producer] if producer >= 0 else None
+        if node is None or node.parameters or _class(node) not in _PASSED or node.op_type == "Concat":
+            break
+        least = min(least, element_count(_shape(node.inputs), 1))
+        producer = graph.producers[producer][0] if graph.producers[producer] else -1
+    return least
+
+
+def _class(node: Node) -> int:
+    return int(CLASS_OF_NUMBER[operator_number(node.op_type)])
+
+
+def _shape(shapes: Sequence[Shape]) -> Shape:
+    return shapes[0] if shapes else ()

@@ -1,0 +1,160 @@
+"""Graph and workload -> numpy columns: the work of each kind of node, forward and backward.
+
+Invariants:
+
+1. One row per kind of node, not one per node; ``counts`` says how often it occurs.
+2. Nothing here depends on a GPU.
+3. Every column grows or stays when the batch grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
+from gpusage.predictors.work.kinds import kinds_of
+from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.structure import Structure, structure_of
+from gpusage_hooks.types import ModelGraph, Precision, Workload
+
+FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
+"""Of an activation."""
+ARITHMETIC: dict[Precision, Precision] = {"bf16-pure": "bf16", "int8": "fp16", "int4": "fp16"}
+"""In which products are computed, where that is not the precision's own name; quantised weights are widened first."""
+WIDE_BYTES = 4
+QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
+"""Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
+MINIMUM_MATRIX_WIDTH = 8
+"""Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowering:
+    """The columns; one entry per kind of node unless said otherwise.
+
+    Attributes:
+        operator_class: `OperatorClass` numbers.
+        flop: Of one forward execution.
+        read_bytes: Activations read by one forward execution.
+        parameter_bytes: Weights read by one forward execution.
+        written_bytes: Written by one forward execution.
+        output_elements: Elements of the outputs, which say how many SMs can work at once.
+        output_bytes: Storage that the outputs need; 0 for a view and for what is fused away.
+        kept_bytes: What the backward pass needs beside inputs and outputs: masks and indices.
+        keeps_inputs: Whether the backward pass needs the inputs again.
+        keeps_output: Whether the backward pass needs the output again.
+        matrix_units: Whether tensor cores can do the work.
+        sequential_steps: How often kernels must follow one another within one execution: time steps of an LSTM.
+        inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
+        width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
+        cast_elements: Elements that mixed precision casts to 2 bytes before the node reads them.
+        parameter_count: Elements of all weights.
+        parameter_tensor_count: How many weights the optimizer visits.
+        structure: Of the graph.
+        output_elements_of_model: What the loss reads.
+        train: Whether backward passes and the optimizer follow.
+    """
+
+    operator_class: IntArray
+    flop: FloatArray
+    read_bytes: FloatArray
+    parameter_bytes: FloatArray
+    written_bytes: FloatArray
+    output_elements: FloatArray
+    output_bytes: FloatArray
+    kept_bytes: FloatArray
+    keeps_inputs: BoolArray
+    keeps_output: BoolArray
+    matrix_units: BoolArray
+    sequential_steps: FloatArray
+    inner: FloatArray
+    width: FloatArray
+    cast_elements: FloatArray
+    parameter_count: int
+    parameter_tensor_count: int
+    structure: Structure
+    output_elements_of_model: float
+    train: bool
+
+
+def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Lowering:
+    """Return the columns of *graph* under *workload*.
+
+    Args:
+        graph: The model.
+        structure: Its structure; where the workload's floats have 2 bytes, the widened one.
+        workload: Its batch size, mode and precision count.
+    """
+    batch_size, float_bytes = workload.batch_size, FLOAT_BYTES[workload.precision]
+    kinds = kinds_of(structure, batch_size)
+    outputs, flop = kinds.outputs, kinds.flop
+    of_float = np.where(structure.wide, WIDE_BYTES, float_bytes)
+    output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
+    stored_bytes = output_bytes * kinds.stored
+    cast = kinds.wide_inputs * kinds.sums
+    read = kinds.inputs * float_bytes + (kinds.wide_inputs - cast) * (WIDE_BYTES - float_bytes)
+    return Lowering(
+        operator_class=kinds.operator_class,
+        flop=flop,
+        read_bytes=read + output_bytes * kinds.gathers,
+        parameter_bytes=kinds.weight_elements * weight_bytes(kinds.operator_class, structure, workload.precision),
+        written_bytes=stored_bytes,
+        output_elements=outputs,
+        output_bytes=stored_bytes,
+        kept_bytes=kinds.extra_bytes * outputs,
+        keeps_inputs=kinds.keeps_inputs,
+        keeps_output=kinds.keeps_output,
+        matrix_units=kinds.matrix & (flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs),
+        sequential_steps=kinds.sequential_steps,
+        inner=np.maximum(kinds.sums * flop / np.maximum(2.0 * outputs, 1.0), 1.0),
+        width=kinds.width,
+        cast_elements=cast,
+        parameter_count=graph.parameter_count,
+        parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
+        structure=structure,
+        output_elements_of_model=_last_output(graph, structure, batch_size),
+        train=workload.mode == "train",
+    )
+
+
+def weight_bytes(operator_class: IntArray, structure: Structure, precision: Precision) -> FloatArray:
+    """Return for each kind the bytes of one of its weights: quantised ones of products, but for the model's outputs."""
+    quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
+    if precision in QUANTISED_BYTES:
+        products = operator_class == OperatorClass.PRODUCT
+        products[structure.kind_of_node[structure.unread]] = False
+        quantised[products] = QUANTISED_BYTES[precision]
+    return quantised
+
+
+def resident_bytes(lowering: Lowering, precision: Precision) -> float:
+    """Return the bytes of all weights in inference."""
+    whole = lowering.parameter_count * float(FLOAT_BYTES[precision])
+    if precision not in QUANTISED_BYTES:
+        return whole
+    of_one = weight_bytes(lowering.operator_class, lowering.structure, precision)
+    saved = lowering.parameter_bytes / of_one * (FLOAT_BYTES[precision] - of_one)
+    return whole - float(saved @ lowering.structure.counts)
+
+
+def forward_flop(graph: ModelGraph) -> float:
+    """Return the FLOP of one sample's forward pass, a multiply-add being 2."""
+    batch_size = graph.fixed_batch_size or 1
+    lowering = lower(graph, structure_of(graph), Workload(batch_size=batch_size, mode="infer"))
+    return step_flop(lowering) / batch_size
+
+
+def step_flop(lowering: Lowering) -> float:
+    """Return the FLOP of one step's forward pass."""
+    return float(lowering.flop @ lowering.structure.counts)
+
+
+def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:
+    """Return the elements of the model's last output of floats."""
+    for index in structure.unread[::-1].tolist():
+        node = graph.nodes[index]
+        if node.element_type == "float" and node.outputs:
+            return float(element_count(node.outputs[0], batch_size))
+    return 0.0

@@ -1,0 +1,211 @@
+"""What a graph's edges say: equal nodes counted once, shared storage, when each tensor is read last.
+
+Invariants:
+
+1. Nothing here depends on the batch, the precision or the mode.
+2. Arrays have one entry per node or one per edge, in the graph's order, so that later steps need no loop over nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from gpusage.predictors.learned.arrays import BoolArray, IntArray
+from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, operator_numbers
+from gpusage_hooks.types import ModelGraph, Node
+
+_FUSED_RANK = 4
+"""PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
+_SHAPE_ELEMENTS = 64
+"""An integer tensor this small is a shape, which PyTorch works out on the host."""
+
+
+class Role(IntEnum):
+    """What a node really does, which its operator alone does not say."""
+
+    PLAIN = 0
+    SCORES = 1
+    """The product before a softmax inside a fused attention: its result never reaches memory."""
+    INSIDE = 2
+    """The mask or the softmax inside a fused attention."""
+    VALUES = 3
+    """The product after the softmax inside a fused attention."""
+    COPY = 4
+    """A reshape of a transposed view, which has to copy."""
+    BIAS = 5
+    """The bias of a product, which is added as the product is written."""
+    HOST = 6
+    """Arithmetic on shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """The arrays; nodes are of one kind where they are equal in everything that counts.
+
+    Attributes:
+        kinds: One node of each kind.
+        operators: Their `operator_number`s.
+        roles: Their `Role`s.
+        wide: Of which kinds mixed precision writes the output in 4 bytes; see `gpusage.predictors.work.autocast`.
+        wide_inputs: Which inputs of each kind it leaves in 4 bytes; empty where it leaves none.
+        kind_of_node: Index into *kinds*, one entry per node.
+        counts: How often each kind occurs.
+        root_of_node: The node whose storage this node's output lives in, itself where it has its own; ``-1`` for a
+            view of a model input or of a weight.
+        sources: Root of the producer, one entry per edge; edges from model inputs are left out.
+        destinations: Index of the reader, one entry per edge.
+        last_reader: Index of the last node that reads a node's storage, its own where none does.
+        unread: Nodes whose output nobody reads: the model's outputs.
+    """
+
+    kinds: tuple[Node, ...]
+    operators: IntArray
+    roles: IntArray
+    wide: BoolArray
+    kind_of_node: IntArray
+    counts: IntArray
+    root_of_node: IntArray
+    sources: IntArray
+    destinations: IntArray
+    last_reader: IntArray
+    unread: IntArray
+    wide_inputs: tuple[tuple[bool, ...], ...] = ()
+
+
+def structure_of(graph: ModelGraph) -> Structure:
+    """Return the structure of *graph*."""
+    node_count = len(graph.nodes)
+    lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
+    producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
+    destinations = np.repeat(np.arange(node_count), lengths)
+    inside = producers >= 0
+    makers, destinations = producers[inside], destinations[inside]
+    read_count = np.bincount(makers, minlength=node_count)
+    kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, read_count))
+    operators = operator_numbers(kinds)
+    roots = _roots(graph, _views(operators, roles)[kind_of_node])
+    sources = roots[makers]
+    stored = sources >= 0
+    sources, destinations = sources[stored], destinations[stored]
+    last_reader = np.arange(node_count)
+    np.maximum.at(last_reader, sources, destinations)
+    return Structure(
+        kinds=kinds,
+        operators=operators,
+        roles=roles,
+        wide=np.zeros(len(kinds), dtype=bool),
+        kind_of_node=kind_of_node,
+        counts=np.bincount(kind_of_node, minlength=len(kinds)),
+        root_of_node=roots,
+        sources=sources,
+        destinations=destinations,
+        last_reader=last_reader,
+        unread=(read_count == 0).nonzero()[0],
+    )
+
+
+def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node, ...], IntArray, IntArray]:
+    """Return a node of each kind, each kind's role, and each node's kind.
+
+    Readers make equal nodes one object; where no two nodes are one object they are compared by value, which is slower.
+    """
+    keys: list[Any] = list(map(id, nodes))
+    if len(set(keys)) == len(nodes):
+        keys = list(nodes)
+    for index, role in roles.items():
+        keys[index] = (keys[index], int(role))
+    kinds = dict(zip(keys, nodes, strict=True))
+    numbers = dict(zip(kinds, range(len(kinds)), strict=True))
+    kind_of_node = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
+    kind_roles = [_HOST if node.element_type in _HOST_TYPES and _is_shape(node) else 0 for node in kinds.values()]
+    for index, role in roles.items():
+        kind_roles[numbers[keys[index]]] = int(role)
+    return tuple(kinds.values()), np.array(kind_roles, dtype=np.int64), kind_of_node
+
+
+_HOST = int(Role.HOST)
+_HOST_TYPES = ("int64", "int32", "bool")
+
+
+def _is_shape(node: Node) -> bool:
+    return all(len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs)
+
+
+def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
+    """Return for each node the owner of its output's storage; a view's owner is where the view starts."""
+    roots = list(range(len(is_view)))
+    for index in is_view.nonzero()[0].tolist():
+        producers = graph.producers[index]
+        roots[index] = roots[producers[0]] if producers and producers[0] >= 0 else -1
+    return np.array(roots, dtype=np.int64)
+
+
+def _views(operators: IntArray, roles: IntArray) -> BoolArray:
+    views: BoolArray = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
+    return views
+
+
+_IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW
+_IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
+
+
+def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
+    """Return the roles that the neighbours decide; a node that is not here has a plain one."""
+    roles: dict[int, Role] = {}
+    softmaxes: list[int] = []
+    products: list[int] = []
+    for index, node in enumerate(graph.nodes):
+        op_type = node.op_type
+        if op_type == "Reshape":
+            if _producer_type(graph, index) == "Transpose":
+                roles[index] = Role.COPY
+        elif op_type == "Add":
+            if _is_bias(graph, index, node):
+                roles[index] = Role.BIAS
+        elif op_type == "Softmax":
+            softmaxes.append(index)
+        elif op_type == "MatMul" and not node.parameters:
+            products.append(index)
+    return {**roles, **_attention_roles(graph, read_count, softmaxes, products)} if softmaxes else roles
+
+
+def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
+    if len(node.inputs) != 1 or len(node.parameters) != 1 or len(node.parameters[0]) != 1:
+        return False
+    return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
+
+
+def _producer_type(graph: ModelGraph, index: int) -> str:
+    producers = graph.producers[index]
+    return graph.nodes[producers[0]].op_type if producers and producers[0] >= 0 else ""
+
+
+def _attention_roles(
+    graph: ModelGraph, read_count: IntArray, softmaxes: list[int], products: list[int]
+) -> dict[int, Role]:
+    """Return the roles inside fused attentions.
+
+    PyTorch's exporter writes ``scaled_dot_product_attention`` as product, mask, softmax, product, with the scale on
+    query and key; where the scale is on the scores the model's own code computes them, and they reach memory.
+    """
+    readers = {graph.producers[index][0]: index for index in products if graph.producers[index]}
+    roles: dict[int, Role] = {}
+    for softmax in softmaxes:
+        path = [softmax]
+        if _producer_type(graph, softmax) == "Add":
+            path.append(graph.producers[softmax][0])
+        if _producer_type(graph, path[-1]) != "MatMul" or softmax not in readers:
+            continue
+        scores = graph.producers[path[-1]][0]
+        alone = all(read_count[index] == 1 for index in (*path, scores))
+        fits = len(graph.nodes[softmax].outputs[0]) <= _FUSED_RANK
+        if alone and fits and not graph.nodes[scores].parameters:
+            roles.update(dict.fromkeys(path, Role.INSIDE))
+            roles[scores] = Role.SCORES
+            roles[readers[softmax]] = Role.VALUES
+    return roles
