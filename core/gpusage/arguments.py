@@ -12,6 +12,7 @@ from typing import Any, TypedDict, get_args
 
 from gpusage_hooks.comment import QUANTISED, TRAINING_KEYS
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.synonyms import usual_word
 from gpusage_hooks.types import Alone, Generation, Mode, Optimizer, Precision, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -72,12 +73,7 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     Raises:
         RequestError: One of them is no field of a workload, or not what that may be.
     """
-    for name, value in arguments.items():
-        _check_name(name)
-        choices = CHOICES.get(name)
-        if choices:
-            right = isinstance(value, str) and value in choices
-            require(f"Argument {name!r}", f"be one of {', '.join(choices)}", value, right=right)
+    arguments = {name: _read_choice(name, value) for name, value in arguments.items()}
     for name in ("batch_size", "accumulate", "gpus"):
         count = arguments.get(name, 1)
         rule = f"be a whole number, at least 1 and at most {_MAXIMUM_COUNT}"
@@ -100,6 +96,17 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.mode == "infer" or workload.generate is None
     require("Argument 'generate'", "be left out where the mode is not infer", arguments.get("generate"), right=right)
     return workload
+
+
+def _read_choice(name: str, value: object) -> object:
+    """Return the usual word for *value*, where the argument *name* has some; a value of another argument as it is."""
+    _check_name(name)
+    choices = CHOICES.get(name)
+    if choices is None:
+        return value
+    word = usual_word(value, choices) if isinstance(value, str) else value
+    require(f"Argument {name!r}", f"be one of {', '.join(choices)}", value, right=word in choices)
+    return word
 
 
 def _read_generation(given: object) -> Generation | None:

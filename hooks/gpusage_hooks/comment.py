@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, get_args
 
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.synonyms import usual_word
 from gpusage_hooks.types import Alone, Generation, Mode, ModelRequest, Optimizer, Precision, Slo, Strategy, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
@@ -288,10 +289,11 @@ def _rate(text: str) -> float:
 
 
 def _one_of(key: str, text: str, known: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of the literals of `known`
-    if text not in known:
+    word = usual_word(text, known)
+    if word not in known:
         near = next((name for name in known if text.lower().startswith(name)), known[0])
         _refuse(key, f"must be one of {', '.join(known)}", text, f"Write '{key}={near}'")
-    return text
+    return word
 
 
 def _refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:

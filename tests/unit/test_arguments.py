@@ -51,7 +51,7 @@ GRAPH = convolution_graph()
         ({"mode": "trian"}, "'mode' must be one of train, infer; got 'trian'"),
         ({"mode": ["train"]}, "'mode' must be one of train, infer; got \\['train'\\]"),
         ({"precision": "fp8"}, "'precision' must be one of fp32, tf32, fp16, bf16.*; got 'fp8'"),
-        ({"optimizer": "Adam"}, "'optimizer' must be one of none, sgd, .*; got 'Adam'"),
+        ({"optimizer": "Adamax"}, "'optimizer' must be one of none, sgd, .*; got 'Adamax'"),
         ({"batch": 8}, "'batch' must be one that gpusage knows; got 'batch'. Did you mean 'batch_size'\\?"),
         ({"gpu": 100}, "'gpu' must be a name such as 'a100', or a list of names; got 100"),
         ({"gpu": []}, "'gpu' must be a name such as 'a100', or a list of names; got \\[\\]"),

@@ -6,19 +6,35 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
 from gpusage_hooks.comment import MANNER_KEYS, MODEL_SUFFIXES, parse_model, parse_shape
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.synonyms import usual_word
 from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Strategy, Workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT = Workload()
+
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # no generic before click 8.2
+
+
+class Words(_Choice):
+    """One of several words, or another that users know for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own types
+        """Return the usual word for *value*."""
+        return super().convert(usual_word(value, self.choices), param, ctx)
 
 
 def _checked_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,16 +58,16 @@ _batch_option = click.option(
     "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples per step on one GPU.  [default: 1]"
 )
 _MANNER_OPTIONS = (
-    click.option("--mode", type=click.Choice(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
+    click.option("--mode", type=Words(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
     click.option(
         "--precision",
-        type=click.Choice(get_args(Precision)),
+        type=Words(get_args(Precision)),
         help="fp16 and bf16 mean automatic mixed precision in training; bf16-pure: everything has two bytes; "
         f"int8 and int4: quantised weights, in inference.  [default: {_DEFAULT.precision}]",
     ),
     click.option(
         "--optimizer",
-        type=click.Choice(get_args(Optimizer)),
+        type=Words(get_args(Optimizer)),
         help=f"Optimizer in training; none: forward and backward only.  [default: {_DEFAULT.optimizer}]",
     ),
     shape_option,
@@ -84,7 +100,7 @@ _MANNER_OPTIONS = (
     ),
     click.option(
         "--strategy",
-        type=click.Choice(get_args(Strategy)),
+        type=Words(get_args(Strategy)),
         help=f"Training on several GPUs: how the model is divided between them.  [default: {_DEFAULT.strategy}]",
     ),
     click.option(

@@ -22,7 +22,12 @@ _UNBOUNDED = 10_000
 
 def print_json(document: object) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(document, indent=2, allow_nan=False))
+    click.echo(json_text(document), nl=False)
+
+
+def json_text(document: object) -> str:
+    """Return a document as a file has it, its last line ended."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def console() -> Console:

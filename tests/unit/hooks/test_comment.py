@@ -115,7 +115,7 @@ def test_a_job_can_opt_out(text: str) -> None:
         ("model=x,batch=0", "whole number"),
         ("model=x,batch=64,batch=32", "given once"),
         ("model=x,batch=9999999999", "10\\^9"),
-        ("model=x,mode=training", "train, infer"),
+        ("model=x,mode=trained", "train, infer"),
         ("model=x,slo=50ms", "mode=infer"),
         ("model=x,mode=infer,rate=5", "slo=50ms"),
         ("model=x,mode=infer,slo=0ms", "above 0"),

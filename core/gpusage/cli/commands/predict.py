@@ -47,7 +47,7 @@ Examples:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the explanation as an HTML page with plots; the page needs no network.",
+    help="Write the explanation as an HTML page with plots, which needs no network; FILE.json gets what --json prints.",
 )
 @click.option(
     "--fail-if-not-fits",

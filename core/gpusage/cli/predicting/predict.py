@@ -52,18 +52,16 @@ def predict(
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     asked = shares.read_shares(run)
     groups = _predictions(models, gpus, asked, run)
+    is_page = output is not None and output.suffix.lower() != ".json"
     answers = [
-        [
-            _answer(one, run["deadline_s"], asked, is_asked=bool(gpus), explains=explains or bool(output))
-            for one in group
-        ]
+        [_answer(one, run["deadline_s"], asked, is_asked=bool(gpus), explains=explains or is_page) for one in group]
         for group in groups
     ]
+    everything = [answer for group in answers for answer in group]
     if output is not None:
-        _write_page(output, [answer for group in answers for answer in group], asked)
+        _write(output, _page(everything, asked) if is_page else tables.json_text(_whole(everything, explains=explains)))
     if as_json:
-        entries = [_document(answer, explains=explains) for group in answers for answer in group]
-        tables.print_json({"schema": SCHEMA, "predictions": entries})
+        tables.print_json(_whole(everything, explains=explains))
     else:
         for group in answers:
             _show(group, explains=explains)
@@ -101,7 +99,7 @@ def _explanations(
     return [explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}) for gpu in gpus]
 
 
-def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> None:
+def _page(answers: Sequence[Answer], asked: shares.Shares) -> str:
     models = [
         explain_page.Model(
             title=_title(one, answers),
@@ -115,10 +113,14 @@ def _write_page(path: Path, answers: Sequence[Answer], asked: shares.Shares) -> 
         )
         for one, explanations, _ in answers
     ]
+    return explain_page.page(models, LEGEND, origin())
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(explain_page.page(models, LEGEND, origin()), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
+        message = f"Output {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
         raise click.ClickException(message) from error
 
 
@@ -135,6 +137,10 @@ def _prices(
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
     shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.cut_from]
     return asked.prices(advisor(), graph, run, shared, curves.PERCENTS)
+
+
+def _whole(answers: Sequence[Answer], *, explains: bool) -> dict[str, Any]:
+    return {"schema": SCHEMA, "predictions": [_document(answer, explains=explains) for answer in answers]}
 
 
 def _document(answer: Answer, *, explains: bool) -> dict[str, Any]:

@@ -39,6 +39,12 @@ def default_shape(source: str) -> str | None:
     return None if key is None else str(key).partition("@")[2]
 
 
+def like(word: str) -> list[str]:
+    """Return the names, library included, whose model is called *word*: ``timm:resnet50`` of ``resnet50``."""
+    wanted = f":{word.lower()}"
+    return sorted(name for name in names() if name.endswith(wanted))
+
+
 def find(source: str, shape: str) -> ModelGraph | None:
     """Return the graph of the model called *source* at *shape*, ``None`` where there is no such card."""
     key = _index()["names"].get(source, "").partition("@")[0] + f"@{shape}"

@@ -6,14 +6,18 @@ The library's own definition is built on PyTorch's meta device: no weights, no d
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from gpusage.graphs.guard import shown
 from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 CONFIGURATION = "config.json"
 LIBRARIES = ("timm", "torchvision", "hf")
+_BARE_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 @hookimpl(trylast=True)
@@ -23,12 +27,30 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
     is_named = bool(colon) and library in LIBRARIES
     configuration = None if is_named else _configuration(source)
     if not is_named and configuration is None:
+        _refuse_without_library(source)
         return None
     from gpusage.graphs.named import huggingface, image_libraries  # noqa: PLC0415 - asked about every model, read few
 
     if configuration is not None:
         return huggingface.read_configuration(configuration, source, shape)
     return huggingface.read_name(name, shape) if library == "hf" else image_libraries.read(library, name, shape)
+
+
+def _refuse_without_library(source: str) -> None:
+    """Say which library to name, where *source* is a model's name without one and no file.
+
+    Raises:
+        GraphError: It is.
+    """
+    if os.path.lexists(source) or not _BARE_NAME.fullmatch(source):
+        return
+    from gpusage.graphs.named import cards  # noqa: PLC0415 - asked about every model, and few have no file
+
+    like = cards.like(source)
+    if like:
+        rule = f"Model {shown(source)} must be named with its library, or be a file; got a name alone."
+        message = f"{rule} Did you mean {' or '.join(like)}?"
+        raise GraphError(message)
 
 
 def _configuration(source: str) -> str | None:

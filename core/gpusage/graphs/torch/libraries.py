@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,9 @@ from typing import Any
 
 from gpusage.graphs.guard import printable, shown
 from gpusage_hooks.errors import GraphError
+
+_LIBRARIES = ("transformers", "timm", "torchvision")
+"""Whose loggers have a level of their own."""
 
 
 def import_library(name: str) -> Any:  # noqa: ANN401 - a module
@@ -50,10 +54,18 @@ def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # noqa: ANN401
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep warnings of third-party code from the user, who cannot mend them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Keep warnings of third-party code, logged ones too, from the user, who cannot mend them."""
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def cannot_run(label: str, rule: str, error: Exception) -> GraphError:

@@ -197,3 +197,29 @@ def test_each_batch_is_explained_under_its_name(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["predict", RESNET, *words])
     assert all(f", batch {batch}</a>" in page.read_text() for batch in (8, 16))
     assert [line for line in result.stdout.splitlines() if line.startswith("Batch ")] == ["Batch 8.", "Batch 16."]
+
+
+def test_other_words_mean_the_usual_ones_and_capitals_do_not_matter() -> None:
+    said = ["--precision", "Float16", "--mode", "inference"]
+    in_a_word = f"{RESNET},precision=HALF,mode=Infer"
+    usual = _json("predict", RESNET, "--precision", "fp16", "--mode", "infer", "--gpu", "a100")
+    assert _json("predict", RESNET, *said, "--gpu", "a100") == usual
+    assert _json("predict", in_a_word, "--gpu", "a100") == usual
+    need = gpusage.predict(RESNET, gpu="a100", precision="float16", mode="inference")  # type: ignore[arg-type]
+    assert need == gpusage.predict(RESNET, gpu="a100", precision="fp16", mode="infer")
+
+
+def test_a_file_of_json_gets_what_json_prints(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    printed = _json("predict", RESNET, "--gpu", "a100", "-o", str(path))
+    assert json.loads(path.read_text()) == printed
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [("resnet50", "timm:resnet50 or torchvision:resnet50"), ("GPT2", "hf:gpt2")],
+)
+def test_a_name_without_its_library_is_told_with_it(word: str, names: str) -> None:
+    result = CliRunner().invoke(main, ["predict", word])
+    assert result.exit_code == 1
+    assert f"got a name alone. Did you mean {names}?" in result.stderr

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import gpusage
@@ -41,3 +46,11 @@ def test_scans_of_mamba_are_said_and_not_familiar() -> None:
     assert graph.unknown_op_types == (("selective_scan", 1),)
     assert "scans over the sequence" in graph.notes[-1]
     assert not gpusage.predict(graph, gpu="h100", mode="infer").familiar
+
+
+def test_what_a_library_logs_of_its_kernels_is_kept_from_the_user(tmp_path: Path) -> None:
+    configuration = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(configuration))
+    words = [sys.executable, "-m", "gpusage.cli", "predict", str(tmp_path), "--mode", "infer", "--gpu", "a100"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
