@@ -35,11 +35,16 @@ enum Ending {
       case NEVER_STARTED:
         return LOST;
       case MISSED:
-        return story.contains("prelaunch.err") ? FAILED : LOST;
+        return hasOutput(story) ? FAILED : LOST;
       case GpuShareNodeListener.REFUSED_STATUS:
-        return story.contains(GpuShareNodeListener.REFUSAL) ? REFUSED : FAILED;
+        return story.contains(GpuShareNodeListener.REFUSAL) ? REFUSED : hasOutput(story) ? FAILED : LOST;
       default:
         return exit > 0 && Rescue.isStarved(story) ? STARVED : FAILED;
     }
+  }
+
+  /** Tell whether {@code story} has what the container wrote. A NodeManager that dies between its end and the report of it has only the status left. */
+  private static boolean hasOutput(String story) {
+    return story.contains("prelaunch.err");
   }
 }

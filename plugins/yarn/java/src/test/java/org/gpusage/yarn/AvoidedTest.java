@@ -80,8 +80,13 @@ class AvoidedTest {
     assertEquals(Ending.LOST, Ending.of(154, "Container exited with a non-zero exit code 154"));
     assertEquals(Ending.FAILED, Ending.of(154, "Container exited with a non-zero exit code 154. Error file: prelaunch.err."));
     assertEquals(Ending.DONE, Ending.of(0, ""));
-    assertEquals(Ending.FAILED, Ending.of(64, "usage: train.py"));
+    assertEquals(Ending.FAILED, Ending.of(64, "Error file: prelaunch.err. Last 4096 bytes of stderr : usage: train.py"));
     assertEquals(Ending.REFUSED, Ending.of(64, "prelaunch.err: " + GpuShareNodeListener.REFUSAL + "has room for share 50"));
+  }
+
+  @Test
+  void aRefusalWhoseWordsWereLostWithItsNodeManagerIsNoFailure() {
+    assertEquals(Ending.LOST, Ending.of(64, "Container exited with a non-zero exit code 64"));
   }
 
   private void serve() throws Exception {
