@@ -202,7 +202,9 @@ class State:
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
         sightings = dict(self._sightings)
         fresh = {
-            manager: replace(sighting.cluster, neighbours=self._neighbours.get(manager, ()))
+            manager: replace(
+                sighting.cluster, neighbours=(*sighting.cluster.neighbours, *self._neighbours.get(manager, ()))
+            )
             for manager, sighting in sightings.items()
             if sighting.seen_at_s >= oldest_s
         }

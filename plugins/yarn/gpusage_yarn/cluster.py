@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpusage.service.ledger import Claim, left_of
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
-from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_hooks.types import Cluster, GpuPool, Neighbour, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.documents import Document, amounts, as_list
 from gpusage_yarn.pending import pending_claims
@@ -86,6 +86,7 @@ class View:
         resource_types: Names and the most that a container can have of each.
         labels: Node labels that exist, also those without a node.
         claims: What was submitted a moment ago and has no container yet.
+        neighbours: What runs on shares now, as far as its plans tell.
         makes_queues: Whether a queue that is not there may come into being when it is named.
     """
 
@@ -96,10 +97,16 @@ class View:
     resource_types: Mapping[str, int]
     makes_queues: bool = False
     claims: tuple[Claim, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
 
     def of_label(self, label: str) -> tuple[NodeState, ...]:
         """Return the nodes with *label*, ``""`` for those without one."""
         return tuple(node for node in self.nodes if node.label == label)
+
+    def without(self, names: Iterable[str]) -> View:
+        """Return it without the nodes with these *names*."""
+        left_out = frozenset(names)
+        return replace(self, nodes=tuple(node for node in self.nodes if node.name not in left_out))
 
     def room(self, label: str) -> int:
         """Return the largest share that one container could have at once on a node with *label*."""
@@ -147,6 +154,7 @@ def cluster_of(view: View, catalogue: GpuCatalogue) -> Cluster:
         pools=tuple(_pool(label, nodes, view.queues, catalogue) for label, nodes in sorted(grouped.items())),
         default_partition=DEFAULT if any(DEFAULT in names for _, names in spellings(view.queues)) else None,
         notes=notes,
+        neighbours=view.neighbours,
     )
     return left_of(seen, Counter(view.claims))
 
@@ -186,13 +194,28 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         feature=label,
         exact_feature=label,
         partitions=tuple(sorted(names)) or ("",),
-        node_kinds=tuple(dict.fromkeys(_kind(node.total) for node in nodes)),
+        node_kinds=tuple(_kinds(nodes)),
         free_share_percent=max(node.room if node.usable else 0 for node in nodes),
     )
 
 
-def _kind(total: Size) -> NodeKind:
-    return NodeKind(cpu_count=total.vcores, host_memory_bytes=total.memory_mib * MIB)
+def _kinds(nodes: Iterable[NodeState]) -> Iterator[NodeKind]:
+    """Yield each kind of *nodes*, by what they have beside GPUs, with the room on each node that has some."""
+    alike: dict[tuple[int, int], list[Room]] = {}
+    for node in nodes:
+        rooms = alike.setdefault((node.total.vcores, node.total.memory_mib), [])
+        if node.usable and node.room:
+            memory_bytes = node.free.memory_mib * MIB
+            rooms.append(
+                Room(
+                    share_percent=node.room,
+                    cpu_count=node.free.vcores,
+                    host_memory_bytes=memory_bytes,
+                    node=node.name,
+                )
+            )
+    for (vcores, memory_mib), rooms in alike.items():
+        yield NodeKind(cpu_count=vcores, host_memory_bytes=memory_mib * MIB, rooms=tuple(rooms))
 
 
 def _count(node: NodeState) -> int:

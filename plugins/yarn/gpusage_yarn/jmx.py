@@ -20,9 +20,11 @@ import requests
 
 from gpusage.plain_text import visible
 from gpusage_yarn.install import CLASSES, LISTENERS
+from gpusage_yarn.neighbours import parse_neighbours
 from gpusage_yarn.rest import kerberos
 
 if TYPE_CHECKING:
+    from gpusage_hooks.types import Neighbour
     from gpusage_yarn.cluster import NodeState, View
 
 MOST_ASKED = 16
@@ -33,7 +35,7 @@ MOST_NODES = 100
 """So many do `doctor` and `status` ask: they are no load test."""
 NODES_LIMIT_S = 15.0
 _AT_ONCE = 16
-_ANSWER_LIMIT_BYTES, _CHUNK_BYTES = 64 * 1024, 1024
+_ANSWER_LIMIT_BYTES, _CHUNK_BYTES = 256 * 1024, 1024
 _WHOLE_GPU = 100
 _BEAN = "/jmx?qry=org.gpusage:type=Metrics"
 _LISTENER = CLASSES[LISTENERS].rpartition(".")[2]
@@ -49,6 +51,7 @@ class JmxReport:
         failures: How many exceptions of ours were kept from it.
         free: What is free of each of its GPUs, in hundredths; ``None`` where it does not tell.
         troubles: What does not work there, a sentence each.
+        running: What runs on shares of which node, as `gpusage_yarn.neighbours` reads it; a ResourceManager tells.
         letter: What containers that ended there really did, as `gpusage.sampler.letter` reads it.
         trouble: Why it said nothing.
     """
@@ -59,6 +62,7 @@ class JmxReport:
     failures: int = 0
     free: tuple[int, ...] | None = None
     troubles: tuple[str, ...] = ()
+    running: str = ""
     letter: str = ""
     trouble: str = ""
 
@@ -138,6 +142,7 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
         classes=frozenset(classes.replace(",", " ").split() if isinstance(classes, str) else map(str, classes)),
         failures=int(bean.get("FAILURES") or 0),
         free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
+        running=str(bean.get("Running") or ""),
         letter=str(bean.get("Usage") or ""),
         troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
@@ -162,6 +167,15 @@ def with_told(view: View, reports: Mapping[str, JmxReport]) -> View:
     """Return *view* with the largest free part of one GPU, for the nodes that have told it."""
     largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(view, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in view.nodes))
+
+
+def neighbours_of(view: View, address: str) -> tuple[Neighbour, ...]:
+    """Return who runs on shares of *view*, as the ResourceManager at *address* tells; nobody where it does not.
+
+    It is asked only where a node has given out a part of its GPUs, and for no longer than a submission may wait.
+    """
+    in_use = any(0 < node.free.share < node.total.share for node in view.nodes)
+    return parse_neighbours(ask_daemon("ResourceManager", address, LIMIT_S).running) if in_use else ()
 
 
 def unbound(reports: Mapping[str, JmxReport]) -> tuple[str, ...]:

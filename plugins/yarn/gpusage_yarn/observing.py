@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Cluster, Usage
 from gpusage_yarn.cluster import cluster_of, parse_node, read_view
 from gpusage_yarn.documents import Document, as_list
-from gpusage_yarn.jmx import NODES_LIMIT_S, ask_nodes
+from gpusage_yarn.jmx import NODES_LIMIT_S, ask_nodes, neighbours_of
 from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.usage import collecting
@@ -21,7 +23,8 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
     """
     manager = ResourceManager(addresses)
     share_resource = context.settings_of(YarnSettings).share_resource
-    return cluster_of(read_view(lambda path: manager.look("GET", path), share_resource), context.catalogue)
+    view = read_view(lambda path: manager.look("GET", path), share_resource)
+    return cluster_of(replace(view, neighbours=neighbours_of(view, manager.address)), context.catalogue)
 
 
 def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, ...]:

@@ -21,11 +21,14 @@ SHARE = "gpusage.io/share"
 WHOLE_GPU = 100
 MOST_LABELS = 16
 MOST_CONTAINERS = 10_000
+MOST_NODES = 64
 LABEL = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}")
 
 _MOST_CHARACTERS = 16 * 1024
 _VERSION = "1"
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_NODE = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]{0,254}:[0-9]{1,5}")
+_NEED = re.compile(r"[0-9a-z.,:=+-]{0,400}")
 _IDENTITY = re.compile(r"[0-9a-zA-Z._:-]{0,64}")
 
 
@@ -44,6 +47,8 @@ class Plan:
         memory_mib: Of a container's host memory; 0 where nothing was said.
         vcores: Of a container; 0 where nothing was said.
         rescue: Whether a command whose share has too little GPU memory runs once more, with a whole GPU.
+        need: What a container needs of its GPU and promises, as `gpusage_yarn.neighbours` has it; empty where unknown.
+        avoid: Nodes, ``host:port``, that containers keep off while another one has room.
     """
 
     share: int
@@ -57,6 +62,8 @@ class Plan:
     memory_mib: int = 0
     vcores: int = 0
     rescue: bool = True
+    need: str = ""
+    avoid: tuple[str, ...] = ()
 
     def texts(self) -> dict[str, str]:
         """Return the plan as it travels, all values texts."""
@@ -73,6 +80,8 @@ class Plan:
             "memory_mib": str(self.memory_mib),
             "vcores": str(self.vcores),
             "rescue": str(int(self.rescue)),
+            "need": self.need,
+            "avoid": ",".join(self.avoid),
         }
 
     def encoded(self) -> str:
@@ -107,18 +116,22 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         _refuse("v", f"be {_VERSION}", texts.get("v"))
     if not _IDENTITY.fullmatch(texts.get("id", "")):
         _refuse("id", "have at most 64 letters, digits and ._:-", texts["id"])
+    if not _NEED.fullmatch(texts.get("need", "")):
+        _refuse("need", "have at most 400 small letters, digits and .,:=+-", texts["need"])
     return Plan(
         identity=texts.get("id", ""),
         share=_number(texts, "share", None, (1, WHOLE_GPU)),
         threads=_number(texts, "threads", "0", (0, WHOLE_GPU)),
         priority=_number(texts, "priority", "0", (0, 1)),
         memory_cap_mib=_number(texts, "memory_cap_mib", "0", (0, 1 << 24)),
-        labels=_labels(texts.get("labels", "")),
+        labels=_names(texts, "labels", LABEL, MOST_LABELS, "node labels"),
         fallback_after_s=_number(texts, "fallback_after_s", "0", (0, 7 * 86400)),
         containers=_number(texts, "containers", "1", (1, MOST_CONTAINERS)),
         memory_mib=_number(texts, "memory_mib", "0", (0, 1 << 24)),
         vcores=_number(texts, "vcores", "0", (0, 10_000)),
         rescue=_number(texts, "rescue", "1", (0, 1)) == 1,
+        need=texts.get("need", ""),
+        avoid=_names(texts, "avoid", _NODE, MOST_NODES, "nodes host:port"),
     )
 
 
@@ -142,6 +155,11 @@ def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MOST_LABELS]
 
 
+def usable_nodes(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *names* that a plan can name."""
+    return tuple(name for name in names if _NODE.fullmatch(name))[:MOST_NODES]
+
+
 def _number(texts: Mapping[str, str], key: str, absent: str | None, limits: tuple[int, int]) -> int:
     text = texts.get(key, absent)
     least, most = limits
@@ -150,11 +168,12 @@ def _number(texts: Mapping[str, str], key: str, absent: str | None, limits: tupl
     return int(text)
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    labels = tuple(dict.fromkeys(text.split(","))) if text else ()
-    if len(labels) > MOST_LABELS or not all(map(LABEL.fullmatch, labels)):
-        _refuse("labels", f"be at most {MOST_LABELS} node labels with commas between them", text)
-    return labels
+def _names(texts: Mapping[str, str], key: str, pattern: re.Pattern[str], most: int, what: str) -> tuple[str, ...]:
+    text = texts.get(key, "")
+    names = tuple(dict.fromkeys(text.split(","))) if text else ()
+    if len(names) > most or not all(map(pattern.fullmatch, names)):
+        _refuse(key, f"be at most {most} {what} with commas between them", text)
+    return names
 
 
 def _refuse(key: str, rule: str, value: object) -> NoReturn:

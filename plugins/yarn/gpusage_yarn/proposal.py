@@ -22,7 +22,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, Rendered
 from gpusage_yarn.cluster import MASTER, Size, View, cluster_of
-from gpusage_yarn.plan import WHOLE_GPU, Plan
+from gpusage_yarn.plan import WHOLE_GPU, Plan, usable_nodes
 from gpusage_yarn.queues import find_queue
 from gpusage_yarn.render import FALLBACK_AFTER_S, describe_plan, plan_labels
 
@@ -62,14 +62,18 @@ def propose(premises: Premises, job: Job, graph: ModelGraph | None, view: View, 
     if verdict.held_back:
         whole = replace(verdict.decision, request=job.request)
         return Proposal(verdict=verdict, plan=_asking(whole, pools, view, size, catalogue))
-    cap_mib, threads, priority = (int(verdict.rendered.fields.get(f"set.{key}", "0")) for key in _LIMITS)
-    plan = replace(wanted, memory_cap_mib=cap_mib, threads=threads, priority=priority)
+    fields = verdict.rendered.fields
+    cap_mib, threads, priority = (int(fields.get(f"set.{key}", "0")) for key in _LIMITS)
+    avoid = usable_nodes(verdict.decision.request.avoided_nodes)
+    plan = replace(wanted, memory_cap_mib=cap_mib, threads=threads, priority=priority, avoid=avoid)
+    plan = replace(plan, need=fields.get("set.need", ""))
     return Proposal(verdict=verdict, plan=plan)
 
 
 def _asking(decision: Decision, pools: tuple[GpuPool, ...], view: View, size: Size, catalogue: GpuCatalogue) -> Plan:
     """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
+    view = view.without(decision.request.avoided_nodes)
     labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not view.fits(label, size)))
     return Plan(
         share=size.share,

@@ -16,7 +16,8 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered
 from gpusage_hooks.units import MIB
-from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels
+from gpusage_yarn.neighbours import describe_need
+from gpusage_yarn.plan import SHARE, WHOLE_GPU, usable_labels, usable_nodes
 from gpusage_yarn.request import MANAGER
 
 DECISION_VARIABLE = "GPUSAGE_DECISION"
@@ -45,9 +46,17 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
     if percent is not None and not (job.model_request and job.model_request.workload.slo):
         fields["set.priority"] = "1"  # MPS's, below normal: what has a latency limit goes first
+    fields |= _company(job, decision)
     fields[f"env.{DECISION_VARIABLE}"] = f"share={fields['set.share']}"
     after = describe_plan(percent or WHOLE_GPU, labels)
     return Rendered(before=before, after=after, fields=MappingProxyType(fields))
+
+
+def _company(job: Job, decision: Decision) -> dict[str, str]:
+    """Return what whoever decides on neighbours must know, and the nodes whose jobs are none for it."""
+    avoid = usable_nodes(decision.request.avoided_nodes)
+    need = describe_need(decision, job.model_request.workload) if job.model_request else ""
+    return {f"set.{name}": text for name, text in (("need", need), ("avoid", ",".join(avoid))) if text}
 
 
 def describe_plan(percent: int, labels: tuple[str, ...]) -> str:

@@ -34,7 +34,7 @@ from gpusage_yarn.cluster import Size, View, read_view
 from gpusage_yarn.following import Outcome, Progress, follow, log_tails
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 from gpusage_yarn.hdfs import find_hdfs
-from gpusage_yarn.jmx import ask_nodes, sample, with_told
+from gpusage_yarn.jmx import ask_nodes, neighbours_of, sample, with_told
 from gpusage_yarn.pending import tags_of
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
@@ -149,7 +149,7 @@ def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes
     labels = require_ready(view, wanted)
     reports = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
     bound, notes = require_listeners(view, labels, reports)
-    return with_told(bound, reports), notes
+    return replace(with_told(bound, reports), neighbours=neighbours_of(bound, manager.address)), notes
 
 
 def _files(

@@ -71,6 +71,20 @@ def test_who_runs_there_is_part_of_what_is_seen() -> None:
     assert state.snapshot is second
 
 
+def test_a_manager_may_tell_neighbours_of_its_own() -> None:
+    """Beside those that carry marks, if it has both."""
+    need = samples.need(samples.gpus()[0])
+    own, marked = (
+        Neighbour(nodes=(node,), share_percent=50, thread_percent=50, need=need, workload=Workload())
+        for node in ("n1", "n2")
+    )
+    state = seeing(lambda manager: replace(CLUSTER, manager=manager, neighbours=(own,)))
+    state._ask("slurm")
+    assert state.snapshot.clusters["slurm"].neighbours == (own,)
+    state.take_neighbours("slurm", (marked,))
+    assert state.snapshot.clusters["slurm"].neighbours == (own, marked)
+
+
 def test_a_cluster_not_seen_for_too_long_is_not_used() -> None:
     """Here at once."""
     state = seeing(observe_one, stale_after_s=0)

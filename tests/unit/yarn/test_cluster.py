@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpusage.api import advisor
-from gpusage_hooks.types import Cluster, NodeKind
+from gpusage_hooks.types import Cluster, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster import cluster_of, parse_node, read_view
 
@@ -70,7 +70,11 @@ def test_a_share_that_is_given_out_is_not_free(documents: Documents) -> None:
 def test_what_a_container_could_have_on_a_node_is_known_of_each_kind(documents: Documents) -> None:
     (pool,) = (pool for pool in cluster(documents).pools if pool.site_type == "v100")
     state = parse_node(node(documents, "v100"))
-    assert NodeKind(cpu_count=state.total.vcores, host_memory_bytes=state.total.memory_mib * MIB) in pool.node_kinds
+    (kind,) = pool.node_kinds
+    assert (kind.cpu_count, kind.host_memory_bytes) == (state.total.vcores, state.total.memory_mib * MIB)
+    memory_bytes = state.free.memory_mib * MIB
+    room = Room(share_percent=100, cpu_count=32, host_memory_bytes=memory_bytes, node=state.name)
+    assert (kind.room, kind.rooms) == (None, (room,))
     assert (pool.exact_feature, pool.free_share_percent) == ("v100", 100)
 
 

@@ -17,7 +17,8 @@ GOOD = {"v": "1", "share": "40"}
 def test_a_plan_comes_back_as_it_was() -> None:
     plan = Plan(share=40, identity="a_1", memory_cap_mib=6144, labels=("h100", "a100"), fallback_after_s=30, vcores=2)
     assert parse_plan(plan.encoded()) == plan
-    assert parse_plan(replace(plan, rescue=False).encoded()) == replace(plan, rescue=False)
+    for other in (replace(plan, rescue=False), replace(plan, need="mode=train,sm=0.1:1e-05", avoid=("a-1.b:45454",))):
+        assert parse_plan(other.encoded()) == other
 
 
 def test_a_plan_travels_in_letters_that_bash_leaves_alone() -> None:
@@ -42,6 +43,9 @@ def test_a_plan_travels_in_letters_that_bash_leaves_alone() -> None:
         {"id": "a\nb"},
         {"memory_cap_mib": "99999999999"},
         {"containers": "0"},
+        {"need": "a b"},
+        {"avoid": "node"},
+        {"avoid": ",".join(f"node:{number}" for number in range(65))},
     ],
     ids=str,
 )

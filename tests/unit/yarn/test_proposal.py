@@ -13,10 +13,11 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.configuration import Configuration, StoreSettings
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Code, ModelGraph, ModelRequest, Submission, Workload
+from gpusage_hooks.types import Alone, Code, ModelGraph, ModelRequest, Submission, Workload
 from gpusage_yarn.cluster import NodeState, Size, View, read_view
 from gpusage_yarn.install import CLASSES, LISTENERS
 from gpusage_yarn.jmx import JmxReport, with_told
+from gpusage_yarn.neighbours import parse_neighbours
 from gpusage_yarn.plan import SHARE
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
@@ -78,6 +79,23 @@ def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -
     made = proposed(advisor, graph, with_room(**{first: 5}))
     assert made.plan.labels[-1] == first
     assert made.plan.fallback_after_s == 30
+
+
+def test_a_neighbour_that_would_be_hurt_is_avoided_and_generations_without_another_node_come_last(
+    advisor: Advisor, graph: ModelGraph
+) -> None:
+    plain = proposed(advisor, graph)
+    assert (plain.plan.avoid, plain.plan.need.partition(",")[0]) == ((), "mode=infer")
+    first = next(node for node in VIEW.nodes if node.label == plain.plan.labels[0])
+    tight = plain.plan.need + ",step=0.002:0.003,batch=8,latency=0.002"  # which is promised, and might not hold
+    view = replace(VIEW, neighbours=parse_neighbours(f"{first.name} 40 {tight}"))
+    light = str(ROOT / "examples/models/resnet18.onnx")
+    training = ModelRequest(model=light, workload=Workload(batch_size=8, alone=Alone(utilization=0.15)))
+    made = proposed(advisor, advisor.read(light), view, wish=training)
+    assert made.plan.share < 100
+    assert made.plan.avoid == (first.name,)
+    assert made.plan.labels[0] != first.label
+    assert "kept off" in made.line()
 
 
 def test_a_generation_without_memory_for_a_container_comes_last(advisor: Advisor, graph: ModelGraph) -> None:

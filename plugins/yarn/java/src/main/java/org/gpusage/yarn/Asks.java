@@ -1,6 +1,7 @@
 package org.gpusage.yarn;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -11,6 +12,7 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiFunction;
 import java.util.function.ToIntFunction;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -35,6 +37,7 @@ final class Asks {
   private static final int MOST_KEYS = 10_000;
 
   final Plan plan;
+  final KeptOff keptOff;
   private final boolean planned;
   private final boolean shared;
   private final boolean every;
@@ -58,12 +61,14 @@ final class Asks {
    *
    * @param every whether each request is for a GPU: so with our own master; others' say so by one yarn.io/gpu, or by a share
    * @param label the generation that it begins on; null if we may not choose it
+   * @param keptOff the nodes to keep off
    */
-  Asks(Plan plan, boolean every, String share, String label) {
-    this(plan, true, true, every, share, label);
+  Asks(Plan plan, boolean every, String share, String label, KeptOff keptOff) {
+    this(plan, true, true, every, share, label, keptOff);
   }
 
-  private Asks(Plan plan, boolean planned, boolean shared, boolean every, String share, String label) {
+  private Asks(Plan plan, boolean planned, boolean shared, boolean every, String share, String label, KeptOff keptOff) {
+    this.keptOff = keptOff;
     this.plan = plan;
     this.planned = planned;
     this.shared = shared;
@@ -79,7 +84,7 @@ final class Asks {
    * @param label where its requests for GPUs go that name no label; null if we may not say
    */
   static Asks unplanned(String share, boolean shared, String label) {
-    return new Asks(Plan.wholeGpu(), false, shared, false, share, label);
+    return new Asks(Plan.wholeGpu(), false, shared, false, share, label, new KeptOff(Collections.emptyList()));
   }
 
   /** Return what the scheduler is to see for {@code asked}, of which a container can have {@code most}. */
@@ -153,6 +158,16 @@ final class Asks {
       copy.setExposedPorts(container.getExposedPorts());
     }
     return copy;
+  }
+
+  /** Return the generation that open requests are for. */
+  String label() {
+    return label;
+  }
+
+  /** Return how large the containers are that are still wanted of that generation. */
+  List<Resource> wanted() {
+    return open.values().stream().map(request -> request.ask.getCapability()).distinct().collect(Collectors.toList());
   }
 
   int keysRemembered() {

@@ -2,10 +2,15 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueConfigurations;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
@@ -37,12 +42,28 @@ final class Generations {
 
   /** Return {@code labels}, those first where one node has room for {@code wanted} now: share, memory and cores. */
   static List<String> roomiest(RMContext rm, List<String> labels, Resource wanted) {
+    return roomiest(rm, labels, wanted, Collections.emptyList());
+  }
+
+  /** Return likewise, where the nodes {@code avoided} do not count. */
+  static List<String> roomiest(RMContext rm, List<String> labels, Resource wanted, Collection<String> avoided) {
     List<String> roomy = new ArrayList<>(labels);
-    roomy.removeIf(label -> !hasNode(rm, label, node -> Resources.fitsIn(wanted, node.getUnallocatedResource())));
+    roomy.removeIf(label -> !hasRoom(rm, label, wanted, avoided));
     List<String> full = new ArrayList<>(labels);
     full.removeAll(roomy);
     roomy.addAll(full);
     return roomy;
+  }
+
+  /** Tell whether a node with {@code label}, none of those {@code avoided} by id or name, has room for {@code wanted} now. */
+  static boolean hasRoom(RMContext rm, String label, Resource wanted, Collection<String> avoided) {
+    return hasNode(
+        rm,
+        label,
+        node ->
+            Resources.fitsIn(wanted, node.getUnallocatedResource())
+                && !avoided.contains(node.getNodeID().toString())
+                && !avoided.contains(node.getNodeName()));
   }
 
   /** Tell whether requests without a label go to nodes without a label, and {@code wanted} fits such a node. */
@@ -52,6 +73,16 @@ final class Generations {
         && info.getMaximumCapacity() > 0
         && defaultLabel(rm, queue).isEmpty()
         && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(wanted, node.getTotalResource()));
+  }
+
+  /** Return the names by which the scheduler knows those of the nodes {@code ids}, each {@code host:port}, that are there. */
+  static List<String> names(RMContext rm, List<String> ids) {
+    AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
+    return ids.stream()
+        .map(id -> scheduler.getSchedulerNode(NodeId.fromString(id)))
+        .filter(Objects::nonNull)
+        .map(SchedulerNode::getNodeName)
+        .collect(Collectors.toList());
   }
 
   private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {

@@ -108,7 +108,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();
-    List<String> usable = Generations.roomiest(rm, Generations.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)));
+    List<String> usable = Generations.roomiest(
+        rm, Generations.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)), plan.avoid);
     if (!isEmpty(application.getNodeLabelExpression()) || usable.isEmpty()) {
       return;
     }

@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -19,6 +20,7 @@ import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRespons
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -122,6 +124,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, false);
     defaultLabel = conf.getTrimmed(Settings.DEFAULT_LABEL, "");
     rm = (RMContext) context;
+    Metrics.showRunning(this::running);
     Metrics.started(this);
   }
 
@@ -140,6 +143,12 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       return;
     }
     long now = System.nanoTime();
+    changeAsks(asks, attempt, request, now);
+    KeptOff off = asks.keptOff;
+    off.change(request, asks.wanted(), wanted -> Generations.hasRoom(rm, asks.label(), wanted, off.names), now);
+  }
+
+  private void changeAsks(Asks asks, ApplicationAttemptId attempt, AllocateRequest request, long now) {
     List<ResourceRequest> moved =
         asks.moved(key -> left(attempt, key), (label, wanted) -> following(attempt, asks.plan.labels, label, wanted), now);
     List<ResourceRequest> asked = request.getAskList();
@@ -191,13 +200,31 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       Plan plan = plan(application);
       if (plan != null) {
         boolean ours = application.getApplicationSchedulingEnvs().containsKey(GpuShareApplicationMaster.COMMAND);
-        return Optional.of(new Asks(plan, ours, share, label(application, plan)));
+        KeptOff keptOff = new KeptOff(Generations.names(rm, plan.avoid));
+        return Optional.of(new Asks(plan, ours, share, label(application, plan), keptOff));
       }
     } catch (Plan.PlanException | IOException refusal) {
       // The rule has logged why; the application goes on without a plan.
     }
     String label = defaultLabel(application);
     return forWholeGpus || label != null ? Optional.of(Asks.unplanned(share, forWholeGpus, label)) : Optional.empty();
+  }
+
+  private String running() {
+    try {
+      return Company.of(rm, share, needs());
+    } catch (Throwable failure) {
+      Metrics.contain("processor.running", failure);
+      return "";
+    }
+  }
+
+  /** Return what each application's containers need, by the plans of those that have one. */
+  private Map<ApplicationId, String> needs() {
+    Map<ApplicationId, String> needs = new HashMap<>();
+    applications.forEach((attempt, asks) -> asks.ifPresent(ours -> needs.put(attempt.getApplicationId(), ours.plan.need)));
+    needs.values().removeIf(String::isEmpty);
+    return needs;
   }
 
   /** Return an application's plan: its own, else gpusaged's, if that was silent when it was asked before. */
@@ -223,7 +250,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       return plan.labels.contains(named) ? named : null;
     }
     List<String> usable = Generations.usable(rm, application.getQueue(), plan.labels);
-    return Generations.roomiest(rm, usable, plan.container(share)).stream().findFirst().orElse(null);
+    return Generations.roomiest(rm, usable, plan.container(share), plan.avoid).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {

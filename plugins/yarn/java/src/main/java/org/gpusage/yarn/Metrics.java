@@ -27,7 +27,7 @@ import org.slf4j.LoggerFactory;
  * Counts what our code did in this daemon, in the MBean {@code org.gpusage:type=Metrics}; each daemon's /jmx shows them.
  *
  * <p>Its further attributes are {@code Version}, the jar's; {@code Classes}, those of ours that started here; {@code Free}, what a node can still
- * give out of each GPU; {@code Usage}, what its containers that ended did; and {@code Troubles}, what is wrong now, one line each.
+ * give out of each GPU; {@code Running}, who runs on shares; {@code Usage}, what its containers that ended did; and {@code Troubles}, what is wrong now, one line each.
  */
 final class Metrics implements DynamicMBean {
 
@@ -60,6 +60,7 @@ final class Metrics implements DynamicMBean {
     VERSION("Version", "the jar's version", Metrics::version),
     CLASSES("Classes", "the classes of ours that started in this daemon", () -> String.join(",", STARTED)),
     FREE("Free", "what can still be given out of each GPU of this node", () -> free.get()),
+    RUNNING("Running", "what runs on shares of nodes that have some of a GPU left", () -> running.get()),
     USAGE("Usage", "what containers that ended on this node really did", () -> usage.get()),
     TROUBLES("Troubles", "what is wrong now, a line each", Metrics::troubles);
 
@@ -80,6 +81,7 @@ final class Metrics implements DynamicMBean {
   private static final Map<String, Long> LOGGED_NS = new ConcurrentHashMap<>();
   private static final Map<String, String> TROUBLED = new ConcurrentSkipListMap<>();
   private static volatile Supplier<String> free = () -> "";
+  private static volatile Supplier<String> running = () -> "";
   private static volatile Supplier<String> usage = () -> "";
 
   private final Map<Counter, LongAdder> counts = new EnumMap<>(Counter.class);
@@ -110,6 +112,11 @@ final class Metrics implements DynamicMBean {
   /** Show what {@code known} says is free of each GPU. */
   static void showFree(Supplier<String> known) {
     free = known;
+  }
+
+  /** Show what {@code known} says that runs beside a new share. */
+  static void showRunning(Supplier<String> known) {
+    running = known;
   }
 
   /** Show what {@code known} says that containers did. */

@@ -25,6 +25,10 @@ final class Plan {
   private static final int LIMIT_CHARACTERS = 16 * 1024;
   private static final Pattern NUMBER = Pattern.compile("[0-9]{1,9}");
   private static final Pattern LABEL = Pattern.compile("[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}");
+  private static final Pattern NODE = Pattern.compile("[0-9a-zA-Z][0-9a-zA-Z._-]{0,254}:[0-9]{1,5}");
+  private static final Pattern NEED = Pattern.compile("[0-9a-z.,:=+-]{0,400}");
+  private static final int MOST_LABELS = 16;
+  private static final int MOST_NODES = 64;
   private static final Pattern ID = Pattern.compile("[0-9a-zA-Z._:-]{0,64}");
 
   final String id;
@@ -58,6 +62,12 @@ final class Plan {
   /** Whether a command whose share has too little GPU memory runs once more, with a whole GPU. */
   final boolean rescue;
 
+  /** What each container needs of its GPU and promises, for those who decide on its neighbours; empty if it has none. */
+  final String need;
+
+  /** Nodes, as {@code host:port}, that each container keeps off while another one has room. */
+  final List<String> avoid;
+
   private Plan(Map<String, String> texts) throws PlanException {
     if (!VERSION.equals(texts.get("v"))) {
       throw new PlanException("v", "be " + VERSION, texts.get("v"));
@@ -67,12 +77,14 @@ final class Plan {
     threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
     priority = number(texts, "priority", "0", 0, 1);
     memoryCapMib = number(texts, "memory_cap_mib", "0", 0, 1 << 24);
-    labels = labels(texts.getOrDefault("labels", ""));
+    labels = names(texts, "labels", LABEL, MOST_LABELS, "node labels");
     fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
     containers = number(texts, "containers", "1", 1, 10_000);
     memoryMib = number(texts, "memory_mib", "0", 0, 1 << 24);
     vcores = number(texts, "vcores", "0", 0, 10_000);
     rescue = number(texts, "rescue", "1", 0, 1) == 1;
+    need = matched(texts, "need", NEED, "have at most 400 small letters, digits and .,:=+-");
+    avoid = names(texts, "avoid", NODE, MOST_NODES, "nodes host:port");
   }
 
   /** Return what the scheduler must have for one container, as far as the plan says it. */
@@ -98,6 +110,8 @@ final class Plan {
     texts.put("share", String.valueOf(Settings.WHOLE_GPU));
     texts.put("threads", "0");
     texts.put("memory_cap_mib", "0");
+    texts.put("need", "");
+    texts.put("avoid", "");
     return sound(texts);
   }
 
@@ -144,6 +158,8 @@ final class Plan {
     texts.put("memory_mib", String.valueOf(memoryMib));
     texts.put("vcores", String.valueOf(vcores));
     texts.put("rescue", rescue ? "1" : "0");
+    texts.put("need", need);
+    texts.put("avoid", String.join(",", avoid));
     return texts;
   }
 
@@ -168,16 +184,17 @@ final class Plan {
     return text;
   }
 
-  private static List<String> labels(String text) throws PlanException {
+  private static List<String> names(Map<String, String> texts, String key, Pattern pattern, int most, String what)
+      throws PlanException {
+    String text = texts.getOrDefault(key, "");
     if (text.isEmpty()) {
       return Collections.emptyList();
     }
-    List<String> labels = new ArrayList<>(new LinkedHashSet<>(Arrays.asList(text.split(",", -1))));
-    boolean named = labels.stream().allMatch(label -> LABEL.matcher(label).matches());
-    if (!named || labels.size() > 16) {
-      throw new PlanException("labels", "be at most 16 node labels with commas between them", text);
+    List<String> names = new ArrayList<>(new LinkedHashSet<>(Arrays.asList(text.split(",", -1))));
+    if (names.size() > most || !names.stream().allMatch(name -> pattern.matcher(name).matches())) {
+      throw new PlanException(key, "be at most " + most + " " + what + " with commas between them", text);
     }
-    return Collections.unmodifiableList(labels);
+    return Collections.unmodifiableList(names);
   }
 
   /** Says what is wrong with a plan, in one sentence that is safe to print. */

@@ -169,7 +169,7 @@ class AsksTest {
 
   private static Asks asks(boolean every) throws Plan.PlanException {
     String text = "{'v':'1','share':'40','memory_mib':'128','labels':'a100,h100','fallback_after_s':'30'}";
-    return new Asks(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100");
+    return new Asks(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100", new KeptOff(Collections.emptyList()));
   }
 
   static ResourceRequest ask(long memory, long gpus, long share, int containers) {

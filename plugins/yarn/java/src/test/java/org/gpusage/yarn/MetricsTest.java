@@ -26,7 +26,7 @@ class MetricsTest {
     for (MBeanAttributeInfo attribute : server.getMBeanInfo(name).getAttributes()) {
       attributes.add(attribute.getName());
     }
-    assertEquals(Metrics.Counter.values().length + 5, attributes.size());
+    assertEquals(Metrics.Counter.values().length + 6, attributes.size());
     assertEquals(attributes.size(), server.getAttributes(name, attributes.toArray(new String[0])).size());
     assertEquals(Metrics.value(Metrics.Counter.FALLBACKS), server.getAttribute(name, "FALLBACKS"));
     assertTrue(((String) server.getAttribute(name, "Classes")).contains("GpuShareProcessor"));
