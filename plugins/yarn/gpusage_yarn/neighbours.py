@@ -21,7 +21,6 @@ from gpusage_hooks.units import WHOLE_PERCENT
 _LINE_WORDS = 3
 _MOST = 1e9
 _UNKNOWN = Interval(value=0.0, low=0.0, high=0.0)
-_ACTIVITIES = {"sm": "sm_activity", "dram": "dram_activity", "busy": "gpu_utilization"}
 
 
 def describe_need(decision: Decision, workload: Workload | None) -> str:
@@ -36,7 +35,9 @@ def describe_need(decision: Decision, workload: Workload | None) -> str:
         "mode": workload.mode,
         "threads": f"{decision.request.thread_cap_percent or percent}",
         "of": f"{need.share_percent}",
-        **{word: _ends(getattr(need, name)) for word, name in _ACTIVITIES.items()},
+        "sm": _ends(need.sm_activity),
+        "dram": _ends(need.dram_activity),
+        "busy": _ends(need.gpu_utilization),
         "slow": _ends(need.slowdown),
     }
     if workload.slowdown is not None:
@@ -83,7 +84,6 @@ def _neighbour(node: str, share: str, need: str) -> Neighbour:
 
 
 def _need(said: Mapping[str, str]) -> GpuNeed:
-    activities = {name: _interval(said[word], 0.0, 1.0) for word, name in _ACTIVITIES.items()}
     return GpuNeed(
         gpu="",
         step_time_s=_interval(said.get("step", "0:0"), 0.0, _MOST),
@@ -92,7 +92,9 @@ def _need(said: Mapping[str, str]) -> GpuNeed:
         fits=True,
         share_percent=_whole(said["of"], WHOLE_PERCENT),
         slowdown=_interval(said["slow"], 1.0, _MOST),
-        **activities,
+        gpu_utilization=_activity(said["busy"]),
+        sm_activity=_activity(said["sm"]),
+        dram_activity=_activity(said["dram"]),
     )
 
 
@@ -118,6 +120,10 @@ def _ends(interval: Interval) -> str:
 
 def _short(figure: float) -> str:
     return f"{figure:.4g}"
+
+
+def _activity(text: str) -> Interval:
+    return _interval(text, 0.0, 1.0)
 
 
 def _interval(text: str, least: float, most: float) -> Interval:
