@@ -57,6 +57,7 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import MIB, percent
 from gpusage_lab.measurements.tables import DataFolder
+from tally import WHOLE, Tally
 
 DAYS, DAY_S = 90, 86_400.0
 USERS, SCRIPTS, TIMES = 40, (1, 6), (4, 60)
@@ -68,11 +69,8 @@ INTERACTIVE = 0.1
 GROWTH = (0.6, 1.0)
 ALONE = 0.5
 """The part of the runs on a share that have the GPU for themselves."""
-EXPECTED, WORST = 1.25, 1.5
-"""The site's limits of a slowdown."""
 ATTACKS = 5000
 TEMPLATES, FROM_TEMPLATE, TEMPLATE_ERROR = 10, 0.2, 0.2
-WHOLE = 100
 console = Console(highlight=False, width=max(Console().width, 120))
 
 
@@ -90,17 +88,11 @@ class Arrival:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the runs of a site; GPU time in seconds of a whole GPU."""
+    """What became of a site: its runs, since which day its history is trusted, and how many runs came after."""
 
-    runs: int = 0
+    tally: Tally = field(default_factory=Tally)
     earned_day: int | None = None
     after: int = 0
-    shared: int = 0
-    kept: int = 0
-    broken: int = 0
-    starved: int = 0
-    whole_s: float = 0.0
-    used_s: float = 0.0
     past: list[PastRun] = field(default_factory=list)
     checked: list[Checked] = field(default_factory=list)
 
@@ -222,7 +214,8 @@ class Site:
         size, cap_bytes = share or WHOLE, decision.request.memory_cap_bytes if share else None
         starved = cap_bytes is not None and arrival.memory_bytes > cap_bytes
         slowdown = _slowdown(arrival, size) * (chance.uniform(1.0, 1.1) if share else 1.0)
-        _count(outcome, arrival, size, slowdown, starved=starved)
+        outcome.after += outcome.earned_day is not None
+        outcome.tally.add(size, slowdown, arrival.whole_s, starved=starved)
         granted = (
             Granted(division="percentage", share_percent=size, memory_limit_bytes=cap_bytes) if share else Granted()
         )
@@ -264,19 +257,6 @@ def _slowdown(arrival: Arrival, size: int) -> float:
     """Return how many times as long a run takes on *size* % of the GPU, alone."""
     busy = arrival.utilization * _growth(arrival, size)
     return float((busy**SHARPNESS + 1 - arrival.utilization**SHARPNESS) ** (1 / SHARPNESS))
-
-
-def _count(outcome: Outcome, arrival: Arrival, size: int, slowdown: float, *, starved: bool) -> None:
-    """Count a run; one that starves on a share runs once more, on a whole GPU."""
-    shared = size < WHOLE
-    outcome.runs += 1
-    outcome.after += outcome.earned_day is not None
-    outcome.shared += shared
-    outcome.kept += shared and slowdown <= EXPECTED and not starved
-    outcome.broken += shared and slowdown > WORST
-    outcome.starved += starved
-    outcome.whole_s += arrival.whole_s
-    outcome.used_s += arrival.whole_s * (slowdown * size / WHOLE + starved)
 
 
 def main() -> None:
@@ -339,15 +319,16 @@ def show_trueness(sites: Sequence[Sequence[Trueness]]) -> None:
 
 def show(seed: int, outcome: Outcome) -> None:
     """Show what became of one site's runs."""
-    parts = [outcome.kept, outcome.broken, outcome.starved]
-    kept, broken, starved = (f"{100 * part / max(outcome.shared, 1):.1f} %" for part in parts)
+    tally = outcome.tally
+    parts = [tally.kept, tally.broken, tally.starved]
+    kept, broken, starved = (f"{100 * part / max(tally.shared, 1):.1f} %" for part in parts)
     trust = trust_of(outcome.checked)
     others = [each.held for each in outcome.checked if each.user != "666"]
     console.print(
-        f"site {seed}: {outcome.runs} runs; earned on day {outcome.earned_day}, held {percent(trust.site.share)}"
-        f" (all others' runs {100 * fmean(others):.1f} %); {outcome.shared} runs on a share"
-        f" ({percent(outcome.shared / max(outcome.after, 1))} of those after), GPU time saved"
-        f" {100 * (1 - outcome.used_s / outcome.whole_s):.1f} %; of the shares at most 25 % slower {kept},"
+        f"site {seed}: {tally.runs} runs; earned on day {outcome.earned_day}, held {percent(trust.site.share)}"
+        f" (all others' runs {100 * fmean(others):.1f} %); {tally.shared} runs on a share"
+        f" ({percent(tally.shared / max(outcome.after, 1))} of those after), GPU time saved"
+        f" {100 * (1 - tally.used_s / tally.whole_s):.1f} %; of the shares at most 25 % slower {kept},"
         f" more than 50 % {broken}, starved {starved}"
     )
 

@@ -54,21 +54,20 @@ from gpusage_hooks.types import (
     Workload,
 )
 from gpusage_lab.measurements.tables import DataFolder
+from tally import WHOLE, Tally
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 DAYS, DAY_S = 90, 86_400.0
 USERS = 8
 TIMES = (4, 60)
 """How often a job comes in that time, at least and at most."""
-SIZES, WHOLE = (25, 33, 50, 75), 100
+SIZES = (25, 33, 50, 75)
 GROWTH_ERROR = 0.15
 """Standard deviation of the logarithm of truth over prediction: of how much longer a share makes the GPU's own time."""
 RUN_ERROR = 0.04
 """The same of one run against the job's own mean."""
 ALONE = 0.5
 """The part of the runs on a share that have the GPU for themselves."""
-EXPECTED, WORST = 1.25, 1.5
-"""The site's limits of a slowdown."""
 Arm = Literal["graph", "learning", "told"]
 console = Console(highlight=False, width=max(Console().width, 110))
 
@@ -109,25 +108,11 @@ class Recurring:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of a site's runs; GPU time in seconds of a whole GPU."""
+class Outcome:
+    """What became of a site's runs, and how often each job's share changed."""
 
-    runs: int = 0
-    shared: int = 0
-    kept: int = 0
-    broken: int = 0
-    whole_s: float = 0.0
-    used_s: float = 0.0
+    tally: Tally = field(default_factory=Tally)
     changes: Counter[str] = field(default_factory=Counter)
-
-    def add(self, percent: int, slowdown: float, whole_s: float) -> None:
-        """Count one run."""
-        self.runs += 1
-        self.shared += percent < WHOLE
-        self.kept += percent < WHOLE and slowdown <= EXPECTED
-        self.broken += percent < WHOLE and slowdown > WORST
-        self.whole_s += whole_s
-        self.used_s += whole_s * slowdown * percent / WHOLE
 
 
 class Site:
@@ -169,9 +154,9 @@ class Site:
             graph=graph, workload=run, submitter=Submitter(fields=MappingProxyType(who)), truth=truth, later=truth
         )
 
-    def quarter(self, arm: Arm) -> Tally:
+    def quarter(self, arm: Arm) -> Outcome:
         """Return what becomes of all runs at a site of the kind *arm*."""
-        chance, tally, seen, last = random.Random(self.seed), Tally(), list[Run](), dict[int, int]()  # noqa: S311
+        chance, outcome, seen, last = random.Random(self.seed), Outcome(), list[Run](), dict[int, int]()  # noqa: S311
         advisor, today = self.advisor, 0
         for day, index in self.arrivals:
             if arm == "learning" and int(day) > today:
@@ -181,13 +166,13 @@ class Site:
             verdict = self._decided(advisor, job, truth.utilization if arm == "told" else None)
             percent = verdict.decision.request.mps_thread_percent if verdict.carried_out is Code.REWRITE else None
             percent = percent or WHOLE
-            tally.changes[job.submitter.job_name] += last.setdefault(index, percent) != percent
+            outcome.changes[job.submitter.job_name] += last.setdefault(index, percent) != percent
             last[index] = percent
             slowdown = truth.slowdown(percent) * (chance.uniform(1.0, 1.1) if percent < WHOLE else 1.0)
-            tally.add(percent, slowdown, truth.whole_s)
+            outcome.tally.add(percent, slowdown, truth.whole_s)
             run = self._run(verdict, truth, percent, slowdown, day, chance)
             seen += [run] if run else []
-        return tally
+        return outcome
 
     def _decided(self, advisor: Advisor, job: Recurring, utilization: float | None) -> Verdict:
         workload = replace(job.workload, alone=Alone(utilization=utilization))
@@ -279,10 +264,11 @@ def show(title: str, sites: Sequence[Site]) -> None:
         title=title,
     )
     for arm in get_args(Arm):
-        tallies = [site.quarter(arm) for site in sites]
+        outcomes = [site.quarter(arm) for site in sites]
+        tallies = [outcome.tally for outcome in outcomes]
         runs, shared, kept, broken = (sum(getattr(t, n) for t in tallies) for n in ("runs", "shared", "kept", "broken"))
         saved = 1 - sum(t.used_s for t in tallies) / sum(t.whole_s for t in tallies)
-        most = max(max(tally.changes.values()) for tally in tallies)
+        most = max(max(outcome.changes.values()) for outcome in outcomes)
         parts = (shared / runs, saved, kept / max(shared, 1), broken / max(shared, 1))
         table.add_row(arm, *(f"{100 * part:.1f} %" for part in parts), str(most))
     console.print(table)

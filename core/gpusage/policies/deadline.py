@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpusage.policies.place import admitted, doubt_of_whole, names, preferable, step_time_s
+from gpusage.policies.place import judged, names, preferable, step_time_s
 from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
@@ -67,7 +67,7 @@ def decide_deadline(case: Case, draft: Decision) -> Decision | None:
     """Prefer the cheapest GPU type with room on which the run ends in time; where none has room, all such types."""
     if latest_step_s(case) is None or case.request.gpu_type is not None or not case.rules.generation.enabled:
         return None
-    where = [place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None]
+    where = judged(case)
     runs = _runs(case, where)
     kept = [place for place in where if runs[place.name].ends_within(case.request.deadline_s or 0)]
     if not where or (len(kept) == len(where) and not any(run.cost for run in runs.values())):

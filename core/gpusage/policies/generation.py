@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies import rivals
-from gpusage.policies.place import admitted, doubt_of_whole, names, preferable, step_time_s
+from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
 from gpusage.predictors.times import speedups
 from gpusage_hooks.types import Case, Decision, Interval, Place
 
@@ -21,15 +21,14 @@ def decide_generation(case: Case, draft: Decision) -> Decision | None:
     rules = case.rules.generation
     if not rules.enabled or case.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
-    fitting = [place for place in admitted(case) if place.need.fits]
-    judged = [place for place in fitting if doubt_of_whole(place) is None]
-    competed = rivals.preferred(judged, case.cluster.rivals) if rules.by_rivals else []
-    chosen = competed or preferred(judged, rules.minimum_speedup)
-    worse = [place for place in admitted(case) if place not in chosen and (place in judged or place not in fitting)]
+    where = judged(case)
+    competed = rivals.preferred(where, case.cluster.rivals) if rules.by_rivals else []
+    chosen = competed or preferred(where, rules.minimum_speedup)
+    worse = [place for place in admitted(case) if place not in chosen and (place in where or not place.need.fits)]
     if not chosen or not worse:
         return None
     request = replace(draft.request, preferred_gpus=preferable(chosen))
-    reasons = (*draft.reasons, rivals.reason(chosen, judged) if competed else _reason(chosen, judged))
+    reasons = (*draft.reasons, rivals.reason(chosen, where) if competed else _reason(chosen, where))
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
 
 

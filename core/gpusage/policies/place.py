@@ -46,6 +46,11 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
 
 
+def judged(case: Case) -> tuple[Place, ...]:
+    """Return the places of *case* where the job surely fits, and whose predictions are good enough to choose by."""
+    return tuple(place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None)
+
+
 def not_understood(case: Case) -> tuple[GpuPool, ...]:
     """Return the pools that may run the job and whose GPU type the catalogue does not know."""
     return tuple(pool for pool in case.cluster.pools if pool.gpu is None and admits(pool, case.request))
@@ -100,8 +105,8 @@ def step_times_s(case: Case) -> dict[str, float]:
     """Return how long a step takes on each GPU type where the job of *case* fits, of those that it may choose among."""
     if case.request.gpu_type is not None:
         return {}
-    judged = [place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None]
-    return {place.name: step_time_s(place) for place in judged} if len(judged) > 1 else {}
+    where = judged(case)
+    return {place.name: step_time_s(place) for place in where} if len(where) > 1 else {}
 
 
 def step_time_s(place: Place) -> float:

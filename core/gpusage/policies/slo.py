@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import admitted, doubt_of_whole, names, preferable, step_time_s
+from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
 from gpusage_hooks.types import Case, Decision, Place, Slo
 from gpusage_hooks.units import seconds
 
@@ -63,7 +63,7 @@ def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
 
 def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
     """Return *draft* with a preference for GPUs that, alone, hold the promise, where only some do."""
-    where = [place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None]
+    where = judged(case)
     met = [place for place in where if latency_s(place.need.step_time_s.high, case.workload) <= slo.latency_s]
     if len(met) == len(where):
         return draft

@@ -50,20 +50,21 @@ def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
     return Fleet(types=types, cluster=cluster)
 
 
-def as_if_installed(cluster: Cluster) -> tuple[Cluster, tuple[str, ...]]:
+def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:
     """Return *cluster* as a site that installs gpusage has it, and the types that it does not divide today.
 
     Each of its GPUs of a known type counts `SHARES`, and a feature holds a job to the type. Slices stay as they are.
     Partitions are left out: no job of a trace names one.
     """
-    undivided = tuple(pool.site_type for pool in cluster.pools if _may_be_divided(pool))
-    pools = (_divided(pool) if _may_be_divided(pool) else pool for pool in cluster.pools)
+    undivided = [pool for pool in cluster.pools if _may_be_divided(pool, catalogue)]
+    pools = (_divided(pool) if pool in undivided else pool for pool in cluster.pools)
     everywhere = (replace(pool, partitions=(), node_kinds=()) for pool in pools)
-    return replace(cluster, pools=tuple(everywhere), default_partition=None), undivided
+    installed = replace(cluster, pools=tuple(everywhere), default_partition=None)
+    return installed, tuple(pool.site_type for pool in undivided)
 
 
-def _may_be_divided(pool: GpuPool) -> bool:
-    return pool.mps_per_gpu is None and pool.gpu is not None and ":" not in pool.gpu
+def _may_be_divided(pool: GpuPool, catalogue: Catalogue) -> bool:
+    return pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).cut_from is None
 
 
 def _divided(pool: GpuPool) -> GpuPool:

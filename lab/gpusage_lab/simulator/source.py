@@ -129,7 +129,7 @@ def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]
     """Return the GPUs, and the types that the site does not divide today."""
     catalogue = advisor.catalogue
     cluster = example_cluster(MANAGER, catalogue) if path is None else any_cluster(path, MANAGER, advisor)
-    installed, undivided = as_if_installed(cluster)
+    installed, undivided = as_if_installed(cluster, catalogue)
     fleet = fleet_of(installed, catalogue)
     if not fleet.types:
         message = f"Cluster file {str(path)!r} must have a pool with at least one GPU; got none. Add one."

@@ -13,6 +13,7 @@ from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.together import partners
 from gpusage.policies import partition
+from gpusage.policies.place import why_unlimited
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM
 from gpusage.predictors.learned.intervals import inverse
@@ -50,6 +51,8 @@ def colocate(
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
+    if is_fair:
+        _require_limits(context, gpu)
     requests = options.read_requests(models, run)
     needs, colocation = _colocation(requests, gpu)
     if is_fair:
@@ -67,6 +70,16 @@ def _require_one(context: click.Context, candidates: Path | None, state: JobStat
     if is_fair or (candidates is not None and state is not None):
         other = "--fair" if is_fair else "--running or --queue"
         message = f"Options {other} and {ranking} must not be given together; got both. Leave one out."
+        raise click.UsageError(message, context)
+
+
+def _require_limits(context: click.Context, name: str) -> None:
+    why = why_unlimited(advisor().catalogue.find(name))
+    if why:
+        message = (
+            f"Option --fair must have a GPU on which MPS limits a job's threads; got '{name}', which is {why}."
+            " Leave --fair out."
+        )
         raise click.UsageError(message, context)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
@@ -23,6 +24,14 @@ def test_fair_gives_the_job_that_a_small_part_slows_most_of_the_threads() -> Non
     assert training["mps_thread_percent"] > 50 > inference["mps_thread_percent"]  # type: ignore[operator]
     assert training["mps_thread_percent"] + inference["mps_thread_percent"] <= 100  # type: ignore[operator]
     assert training["memory_cap_bytes"] == colocate()[0]["memory_cap_bytes"]
+
+
+@pytest.mark.parametrize(("gpu", "why"), [("p100", "older than Volta"), ("mi300x", "not of Nvidia")])
+def test_fair_is_refused_where_mps_limits_no_threads(gpu: str, why: str) -> None:
+    result = CliRunner().invoke(main, ["colocate", *PAIR, "--fair", "--gpu", gpu])
+    assert result.exit_code == 2
+    assert f"got '{gpu}', which is {why}. Leave --fair out." in " ".join(result.output.split())
+    assert CliRunner().invoke(main, ["colocate", *PAIR, "--gpu", gpu]).exit_code < 2
 
 
 def test_fair_and_among_do_not_go_together() -> None:

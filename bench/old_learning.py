@@ -1,0 +1,292 @@
+"""What a site gains by learning, and whether it ever swings: simulated months of jobs that come again.
+
+The 96 submissions of the example models are jobs of eight users, each of which comes again 4 to 60 times in 90 days. A
+job's truth is drawn once, with a seed: how busy it keeps a whole GPU, from the utilizations that Lucid measured of 66
+jobs alone (``--data``) or else evenly from 30 to 100 %; how much longer a share makes the GPU's own time than is
+predicted, log-normally with a deviation of 15 %. Each run differs by 4 %, and beside partners by 0 to 10 % more. Every
+decision is the one that gpusaged would take, from records and usage as the store has them; it learns once a day.
+
+Three sites decide the same jobs: by the graph alone, with learning, and told every job's true utilization. In the
+second table shares of one family cost twice what is predicted; in the third the jobs of two users keep their GPU twice
+as busy after half of the time, because their loader is faster.
+
+Example: python bench/learning.py --data ../shared/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from math import exp
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from example_runs import RUNS
+from gpusage.advisor import Advisor, make_advisor
+from gpusage.devices.shares import shares_of
+from gpusage.learning.lessons import learn
+from gpusage.learning.runs import Run, run_of
+from gpusage.predictors.question import question_of
+from gpusage.predictors.times.host import SHARPNESS
+from gpusage.verdict import Premises, Verdict, judge
+from gpusage_hooks.types import (
+    Alone,
+    Cluster,
+    Code,
+    Gpu,
+    GpuPool,
+    GpuRequest,
+    Granted,
+    Job,
+    ModelGraph,
+    ModelRequest,
+    Submission,
+    Submitter,
+    Usage,
+    Workload,
+)
+from gpusage_lab.measurements.tables import DataFolder
+
+MODELS = Path(__file__).parent.parent / "examples" / "models"
+DAYS, DAY_S = 90, 86_400.0
+USERS = 8
+TIMES = (4, 60)
+"""How often a job comes in that time, at least and at most."""
+SIZES, WHOLE = (25, 33, 50, 75), 100
+GROWTH_ERROR = 0.15
+"""Standard deviation of the logarithm of truth over prediction: of how much longer a share makes the GPU's own time."""
+RUN_ERROR = 0.04
+"""The same of one run against the job's own mean."""
+ALONE = 0.5
+"""The part of the runs on a share that have the GPU for themselves."""
+EXPECTED, WORST = 1.25, 1.5
+"""The site's limits of a slowdown."""
+Arm = Literal["graph", "learning", "told"]
+console = Console(highlight=False, width=max(Console().width, 110))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What a job really does.
+
+    Attributes:
+        utilization: Alone on the whole GPU.
+        growth: Of the GPU's own time on a share, by its percentage.
+        whole_s: How long a run takes on the whole GPU.
+    """
+
+    utilization: float
+    growth: Mapping[int, float]
+    whole_s: float
+
+    def slowdown(self, percent: int) -> float:
+        """Return how many times as long a run on *percent* of the GPU takes."""
+        busy = self.utilization * self.growth.get(percent, 1.0)
+        return float((busy**SHARPNESS + 1 - self.utilization**SHARPNESS) ** (1 / SHARPNESS))
+
+    def utilization_on(self, percent: int) -> float:
+        """Return how busy the GPU is while the job runs on *percent* of it."""
+        return min(self.utilization * self.growth.get(percent, 1.0) / self.slowdown(percent), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurring:
+    """A job that comes again; *later* is its truth in the second half."""
+
+    graph: ModelGraph
+    workload: Workload
+    submitter: Submitter
+    truth: Truth
+    later: Truth
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of a site's runs; GPU time in seconds of a whole GPU."""
+
+    runs: int = 0
+    shared: int = 0
+    kept: int = 0
+    broken: int = 0
+    whole_s: float = 0.0
+    used_s: float = 0.0
+    changes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, percent: int, slowdown: float, whole_s: float) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.shared += percent < WHOLE
+        self.kept += percent < WHOLE and slowdown <= EXPECTED
+        self.broken += percent < WHOLE and slowdown > WORST
+        self.whole_s += whole_s
+        self.used_s += whole_s * slowdown * percent / WHOLE
+
+
+class Site:
+    """A population of jobs on one GPU type.
+
+    Args:
+        advisor: Has learned nothing.
+        gpu: The type.
+        seed: Of the population.
+        utilizations: To draw from.
+    """
+
+    def __init__(self, advisor: Advisor, gpu: Gpu, seed: int, utilizations: Sequence[float]) -> None:
+        self.advisor, self.gpu, self.seed = advisor, gpu, seed
+        pool = GpuPool(gpu=gpu.name, site_type="gpu", gpu_count=64, free_gpu_count=8, mps_per_gpu=WHOLE)
+        self.cluster = Cluster(manager="slurm", version="24.11", pools=(pool,))
+        chance = random.Random(seed)  # noqa: S311 - the same each time
+        graphs = [advisor.read(str(path)) for path in sorted(MODELS.glob("*.onnx"))]
+        self.jobs = [
+            self._job(graph, Workload(mode=mode, batch_size=batch, precision="fp16"), utilizations, chance)
+            for graph in graphs
+            for mode, batch in RUNS
+        ]
+        self.arrivals = sorted(
+            (chance.uniform(0, DAYS), index) for index in range(len(self.jobs)) for _ in range(chance.randint(*TIMES))
+        )
+
+    def _job(self, graph: ModelGraph, run: Workload, utilizations: Sequence[float], chance: random.Random) -> Recurring:
+        kernels_s = question_of(graph, run).kernels_s((self.gpu, *shares_of(self.gpu, SIZES)))
+        missed = chance.lognormvariate(0, GROWTH_ERROR)
+        growth = {
+            size: max(1 + (s / kernels_s[0] - 1) * missed, 1) for size, s in zip(SIZES, kernels_s[1:], strict=True)
+        }
+        truth = Truth(
+            utilization=chance.choice(utilizations), growth=growth, whole_s=3600 * chance.lognormvariate(0, 1)
+        )
+        who = {"user": str(chance.randrange(USERS)), "job_name": f"{graph.name}-{run.mode}-{run.batch_size}"}
+        return Recurring(
+            graph=graph, workload=run, submitter=Submitter(fields=MappingProxyType(who)), truth=truth, later=truth
+        )
+
+    def quarter(self, arm: Arm) -> Tally:
+        """Return what becomes of all runs at a site of the kind *arm*."""
+        chance, tally, seen, last = random.Random(self.seed), Tally(), list[Run](), dict[int, int]()  # noqa: S311
+        advisor, today = self.advisor, 0
+        for day, index in self.arrivals:
+            if arm == "learning" and int(day) > today:
+                advisor, today = replace(self.advisor, learned=learn(seen)), int(day)
+            job = self.jobs[index]
+            truth = job.truth if day < DAYS / 2 else job.later
+            verdict = self._decided(advisor, job, truth.utilization if arm == "told" else None)
+            percent = verdict.decision.request.mps_thread_percent if verdict.carried_out is Code.REWRITE else None
+            percent = percent or WHOLE
+            tally.changes[job.submitter.job_name] += last.setdefault(index, percent) != percent
+            last[index] = percent
+            slowdown = truth.slowdown(percent) * (chance.uniform(1.0, 1.1) if percent < WHOLE else 1.0)
+            tally.add(percent, slowdown, truth.whole_s)
+            run = self._run(verdict, truth, percent, slowdown, day, chance)
+            seen += [run] if run else []
+        return tally
+
+    def _decided(self, advisor: Advisor, job: Recurring, utilization: float | None) -> Verdict:
+        workload = replace(job.workload, alone=Alone(utilization=utilization))
+        asked = Job(
+            submission=Submission(manager="slurm", fields={"tres_per_node": "gres:gpu:1"}),
+            request=GpuRequest(gpu_count=1),
+            request_text="gres/gpu:1",
+            model_request=ModelRequest(model=job.graph.name, workload=workload),
+            submitter=job.submitter,
+        )
+        return judge(asked, self.cluster, Premises(advisor=advisor, mode="enforce"), lambda _job, _wish: job.graph)
+
+    def _run(
+        self, verdict: Verdict, truth: Truth, percent: int, slowdown: float, day: float, chance: random.Random
+    ) -> Run | None:
+        """Return what the store's two tables show of one run."""
+        took_s, busy = (exp(chance.gauss(0, RUN_ERROR)) for _ in range(2))
+        took_s *= truth.whole_s * slowdown
+        usage = Usage(
+            number="",
+            manager="slurm",
+            job_id="",
+            user="",
+            gpu=self.gpu.name,
+            granted=Granted(division="percentage", share_percent=percent) if percent < WHOLE else Granted(),
+            outcome="completed",
+            started_at_s=day * DAY_S,
+            ended_at_s=day * DAY_S + took_s,
+            sampled_s=took_s,
+            alone_s=took_s if percent == WHOLE or chance.random() < ALONE else 0.0,
+            gpu_utilization=min(truth.utilization_on(percent) * busy, 1.0),
+        )
+        return run_of(usage, verdict.record(origin="", number="", decided_at_s=day * DAY_S), 60.0)
+
+    def changed(self, change: Callable[[Recurring], Recurring]) -> Site:
+        """Return the same site with each job as *change* returns it."""
+        other = copy(self)
+        other.jobs = [change(job) for job in self.jobs]
+        return other
+
+
+def main() -> None:
+    """Print the tables; a missed goal is said in them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the public measurements, for Lucid's utilizations")
+    parser.add_argument("--gpu", default="h100", help="the site's one GPU type (default h100)")
+    parser.add_argument("--seeds", type=int, default=3, help="populations of jobs (default 3)")
+    options = parser.parse_args()
+    advisor = make_advisor()
+    gpu = advisor.catalogue.find(options.gpu)
+    utilizations = lucid(options.data) if options.data else [percent / 100 for percent in range(30, 101)]
+    sites = [Site(advisor, gpu, seed, utilizations) for seed in range(options.seeds)]
+    show(f"{DAYS} days on {gpu.name}, {options.seeds} populations", sites)
+    show("shares of ResNets cost twice what is predicted", [site.changed(dear_resnet) for site in sites])
+    show("two users' jobs are twice as busy after half of the time", [site.changed(faster_loader) for site in sites])
+
+
+def lucid(folder: Path) -> list[float]:
+    """Return the utilizations of Lucid's jobs alone on a GPU."""
+    return [percent / 100 for percent in DataFolder(folder).read("lucid_solo.csv")["gpu_util_pct"] if percent > 0]
+
+
+def dear_resnet(job: Recurring) -> Recurring:
+    """Return *job*, its shares twice as dear where it is a ResNet."""
+    if not job.graph.name.startswith("resnet"):
+        return job
+    truth = replace(job.truth, growth={size: 2 * growth for size, growth in job.truth.growth.items()})
+    return replace(job, truth=truth, later=truth)
+
+
+def faster_loader(job: Recurring) -> Recurring:
+    """Return *job*, twice as busy in the second half where it is of the first two users."""
+    if int(job.submitter.user) > 1:
+        return job
+    utilization = min(2 * job.truth.utilization, 1.0)
+    whole_s = job.truth.whole_s * job.truth.utilization / utilization
+    return replace(job, later=replace(job.truth, utilization=utilization, whole_s=whole_s))
+
+
+def show(title: str, sites: Sequence[Site]) -> None:
+    """Show what each kind of site makes of the same jobs."""
+    table = Table(
+        "site",
+        "runs on a share",
+        "GPU time saved",
+        "<= 25 % slower",
+        "> 50 % slower",
+        "most changes of a job",
+        title=title,
+    )
+    for arm in get_args(Arm):
+        tallies = [site.quarter(arm) for site in sites]
+        runs, shared, kept, broken = (sum(getattr(t, n) for t in tallies) for n in ("runs", "shared", "kept", "broken"))
+        saved = 1 - sum(t.used_s for t in tallies) / sum(t.whole_s for t in tallies)
+        most = max(max(tally.changes.values()) for tally in tallies)
+        parts = (shared / runs, saved, kept / max(shared, 1), broken / max(shared, 1))
+        table.add_row(arm, *(f"{100 * part:.1f} %" for part in parts), str(most))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
