@@ -12,11 +12,13 @@ import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import Usage
+from gpusage_hooks.types import Granted, Usage
+from gpusage_hooks.units import MIB
 from gpusage_yarn.observing import collect_usage
 from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
+from mps import driver_in
 from nvml import built_nvml
 
 pytestmark = pytest.mark.yarn
@@ -30,20 +32,25 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
     facts.write_text(FACTS)
     command.write_text(
         f"#!/bin/sh\nexport LD_LIBRARY_PATH={built_nvml(tmp_path)} NVML_STANDIN={facts}\n"
+        f"export GPUSAGE_CUDA_LIBRARY={driver_in(tmp_path)}\n"
         f'exec {sys.executable} -m gpusage_yarn.usage.node "$@"\n'
     )
     command.chmod(0o755)
+    pipe = tmp_path / "mps" / "0" / "pipe"
+    pipe.mkdir(parents=True)
+    (pipe / "running").write_text("-d\n")  # as the stand-in for the control daemon leaves it
     settings = {
         **SITE_SETTINGS,
         "gpusage.node.usage-command": str(command),
         "gpusage.node.usage-directory": str(tmp_path / "usage"),
+        "gpusage.node.mps-directory": str(tmp_path / "mps"),
     }
     plan = ClusterPlan(
         nodes=parse_nodes("1xv100:1,1xcpu:0"), jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS
     )
     with start_sandbox(plan) as sandbox:
         work = f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}; python3 -c '{BUSY}'; sleep 3"
-        app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100"))
+        app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100", memory_cap_mib="512"))
         (report,) = masters.wait_for_end(sandbox, app)
         address = f"http://127.0.0.1:{sandbox.record.rm_web_port}"
         context = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
@@ -56,7 +63,10 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
         apps.wait_until(sandbox, is_told, "usage is told")
     (usage,) = told
     assert (usage.job_id, usage.user, usage.outcome) == (app, report["user"], "completed")
-    assert (usage.gpu, usage.granted.share_percent) == ("v100-sxm2-16gb", 40)
+    assert usage.gpu == "v100-sxm2-16gb"
+    assert usage.granted == Granted(
+        division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=512 * MIB
+    )  # which a client with the container's variables has seen
     assert (usage.gpu_utilization, usage.sm_activity, usage.dram_activity) == (0.4, 0.3, 0.2)
     assert usage.memory_bytes == 3_000_000_000
     assert usage.cpu_s is not None

@@ -59,31 +59,45 @@ def granted_of(job_id: str, *, folder: Path = FOLDER, sm_count: int | None = Non
     given = _read(folder / "granted" / f"{job_id}.json", Granted)
     if given is None or given.division == "whole":
         return given
-    return _read_back(given, _read(folder / "granted" / f"{job_id}.seen", Seen), sm_count)
+    return read_back(given, _read(folder / "granted" / f"{job_id}.seen", Seen), sm_count)
 
 
-def _read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Granted:
-    """Return *given* with what a client saw of it."""
+def read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Granted:
+    """Return *given* with what a client saw of it.
+
+    Args:
+        given: What the node set.
+        seen: What the client saw; ``None`` where none could be asked.
+        sm_count: As of `granted_of`.
+    """
     if seen is None or seen.sm_count is None:
         return _with_trouble(given, (seen and _clause(seen.trouble)) or NOT_READ_BACK)
     percent = given.thread_percent
     if sm_count and percent is not None and percent < _WHOLE and seen.sm_count >= sm_count:
         return _with_trouble(replace(given, division="whole", thread_percent=None), _WITHOUT_MPS)
-    limits = (given.memory_limit_bytes, _bytes(seen.memory_limit))
+    limits = (given.memory_limit_bytes, limit_bytes(seen.memory_limit))
     least = min((limit for limit in limits if limit is not None), default=None)
     if sm_count:
         percent = min(_WHOLE, math.ceil(_WHOLE * seen.sm_count / sm_count))
     return replace(given, thread_percent=percent, memory_limit_bytes=least)
 
 
-def _with_trouble(given: Granted, clause: str) -> Granted:
-    return replace(given, trouble="; ".join(filter(None, (given.trouble, clause))))
+def parse_seen(content: bytes) -> Seen | None:
+    """Return what probe.py printed; ``None`` where *content* is something else."""
+    try:
+        return msgspec.json.decode(content[:_MAXIMUM_BYTES], type=Seen)
+    except msgspec.MsgspecError:
+        return None
 
 
-def _bytes(text: str | None) -> int | None:
+def limit_bytes(text: str | None) -> int | None:
     """Return the limit of device 0 in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's own form, ``0=4096M``."""
     limit = _LIMIT.fullmatch(text or "")
     return int(limit[1]) * _UNITS[limit[2]] if limit else None
+
+
+def _with_trouble(given: Granted, clause: str) -> Granted:
+    return replace(given, trouble="; ".join(filter(None, (given.trouble, clause))))
 
 
 def _clause(text: str) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from gpusage.plugins.loading import node_hooks
@@ -20,8 +21,9 @@ from gpusage.sampler.folder import Folder
 from gpusage.sampler.letter import with_letter
 from gpusage.sampler.processes import JobIdentity
 from gpusage.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage_hooks.types import Granted, Usage
+from gpusage_hooks.types import Usage
 from gpusage_yarn.request import MANAGER
+from gpusage_yarn.usage.reading_back import granted_to
 
 LETTER = "letter"
 """The file's name; UsageSampler.java has it too."""
@@ -29,7 +31,6 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 _CONTAINER = re.compile(r"container_[a-z0-9_]{1,60}")
 _DEVICE = re.compile(r"[A-Za-z0-9/-]{1,80}")
 _PERCENT = re.compile(r"[1-9][0-9]?|100")
-_WHOLE = Granted()
 
 
 def main(words: Sequence[str]) -> None:
@@ -67,9 +68,9 @@ def post(folder: Folder, usage: Usage) -> None:
 def _sampled(folder: Folder, job: SampledJob, percent: int) -> Usage:
     device_file, parent = folder.file(job.job_id, "device"), os.getppid()
     device_file.write_text(",".join(job.devices))
-    granted = Granted(division="percentage", share_percent=percent) if percent < _WHOLE.share_percent else _WHOLE
     surroundings = Surroundings(
-        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_others(job.job_id)}), granted=lambda: granted
+        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_others(job.job_id)}),
+        granted=cache(lambda: granted_to(percent, os.environ)),
     )
 
     def ended(pause_s: float) -> bool:

@@ -129,7 +129,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
         prepare(container);
       }
     } else if (after == ContainerState.RUNNING && bindings != null) {
-      bindings.of(id(container)).ifPresent(binding -> sampler.begin(id(container), binding));
+      bindings.of(id(container)).ifPresent(binding -> sampler.begin(id(container), binding, limits(container)));
     } else if (after == ContainerState.DONE && bindings != null) {
       sampler.end(id(container));
       if (container.cloneAndGetContainerStatus().getExitStatus() == Ending.MISSED) {
@@ -238,6 +238,16 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     if ("1".equals(environment.get(PRIORITY))) {
       environment.put("CUDA_MPS_CLIENT_PRIORITY", "1");
     }
+  }
+
+  /** Return the variables that hold {@code container} to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
+  private Map<String, String> limits(Container container) {
+    Map<String, String> limits = new LinkedHashMap<>();
+    if (node.runsAsOurselves()) {
+      limits.putAll(container.getLaunchContext().getEnvironment());
+      limits.keySet().removeIf(name -> !name.startsWith("CUDA_"));
+    }
+    return limits;
   }
 
   private static long number(Map<String, String> environment, String name) {

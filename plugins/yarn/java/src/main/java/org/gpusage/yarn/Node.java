@@ -66,6 +66,11 @@ final class Node {
     return named != null ? Paths.get(named) : Paths.get("/tmp", "gpusage-usage-" + System.getProperty("user.name"));
   }
 
+  /** Tell whether containers run as the NodeManager's own user. */
+  boolean runsAsOurselves() {
+    return !conf.getTrimmed(YarnConfiguration.NM_CONTAINER_EXECUTOR, "").endsWith("LinuxContainerExecutor");
+  }
+
   boolean keepsContainers() {
     return conf.getBoolean(YarnConfiguration.NM_RECOVERY_ENABLED, false);
   }

@@ -33,10 +33,11 @@ final class UsageSampler {
     this.folder = folder;
   }
 
-  void begin(String container, Bindings.Binding binding) {
+  /** Begin with a container, whose {@code limits} are the variables that hold it to its share, as far as this user may try what they do. */
+  void begin(String container, Bindings.Binding binding, Map<String, String> limits) {
     later(() -> {
       if (!running.containsKey(container)) {
-        running.put(container, started(container, binding));
+        running.put(container, started(container, binding, limits));
       }
     });
   }
@@ -61,11 +62,14 @@ final class UsageSampler {
     }
   }
 
-  private Process started(String container, Bindings.Binding binding) throws IOException {
+  private Process started(String container, Bindings.Binding binding, Map<String, String> limits) throws IOException {
     List<String> words = new ArrayList<>(command);
     words.addAll(Arrays.asList(container, binding.gpu, String.valueOf(binding.share), folder.toString()));
     File nowhere = new File("/dev/null");
-    return new ProcessBuilder(words).redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere).start();
+    ProcessBuilder builder = new ProcessBuilder(words).redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere);
+    builder.environment().keySet().removeIf(name -> name.startsWith("CUDA_"));
+    builder.environment().putAll(limits);
+    return builder.start();
   }
 
   /** What may fail. */

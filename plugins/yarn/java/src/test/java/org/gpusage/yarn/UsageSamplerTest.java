@@ -6,24 +6,28 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Collections;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class UsageSamplerTest {
   private static final Bindings.Binding HALF = new Bindings.Binding("GPU-1", 50);
 
+  private static final Map<String, String> LIMITS = Collections.singletonMap("CUDA_MPS_PIPE_DIRECTORY", "/p");
+
   @TempDir Path folder;
 
   @Test
   void theProgramRunsFromAContainersStartToItsEndAndItsLetterIsShown() throws Exception {
-    Path program = program("trap 'echo \"$1 $2 $3\" >\"$4/new\"; mv \"$4/new\" \"$4/letter\"; exit' TERM; : >\"$4/begun\"; while :; do sleep 0.05; done");
+    Path program = program("trap 'echo \"$1 $2 $3 $CUDA_MPS_PIPE_DIRECTORY\" >\"$4/new\"; mv \"$4/new\" \"$4/letter\"; exit' TERM; : >\"$4/begun\"; while :; do sleep 0.05; done");
     UsageSampler sampler = new UsageSampler("sh " + program, folder);
-    sampler.begin("container_1", HALF);
+    sampler.begin("container_1", HALF, LIMITS);
     await(folder.resolve("begun"));
     assertEquals("", sampler.letter());
     sampler.end("container_1");
     await(folder.resolve("letter"));
-    assertEquals("container_1 GPU-1 50\n", sampler.letter());
+    assertEquals("container_1 GPU-1 50 /p\n", sampler.letter());
     sampler.end("container_1"); // what is not known is no error
   }
 
@@ -31,7 +35,7 @@ class UsageSamplerTest {
   void withoutACommandNothingRunsAndNothingIsShown() throws Exception {
     write(folder.resolve("letter"), "of somebody");
     UsageSampler sampler = new UsageSampler("", folder);
-    sampler.begin("container_1", HALF);
+    sampler.begin("container_1", HALF, LIMITS);
     sampler.end("container_1");
     assertEquals("", sampler.letter());
   }
@@ -39,7 +43,7 @@ class UsageSamplerTest {
   @Test
   void aProgramThatIsNotThereOrAHugeLetterHurtsNobody() throws Exception {
     UsageSampler sampler = new UsageSampler(folder.resolve("gone").toString(), folder);
-    sampler.begin("container_1", HALF);
+    sampler.begin("container_1", HALF, LIMITS);
     sampler.end("container_1");
     write(folder.resolve("letter"), new String(new char[9000]).replace('\0', 'a'));
     assertEquals("", sampler.letter());
