@@ -92,7 +92,7 @@ class Asks:
         if ruling is not None:
             self.counts.remembered += 1
             snapshot.ledger.add(ruling.claim)
-            snapshot.ledger.remember(ruling.verdict, ask.fields)
+            snapshot.rivals.remember(ruling.verdict, ask.fields)
             self._settle(ruling, ask, reply)
             return
         exchange = Exchange(ask=ask, snapshot=snapshot, reply=reply)

@@ -107,7 +107,8 @@ class Judge:
             return silence(leave_alone(submission, premises, trouble, job))
         if self._budget.is_spent(submission.origin, time.monotonic()):
             return replace(refusal(leave_alone(submission, premises, SPENT, job)), spent=True)
-        cluster = snapshot.ledger.left_of(cluster or Cluster(manager=submission.manager, version="", pools=()))
+        seen = cluster or Cluster(manager=submission.manager, version="", pools=())
+        cluster = snapshot.ledger.left_of(replace(seen, rivals=snapshot.rivals.of(seen.manager)))
         verdict = judge(job, cluster, premises, lambda job, _: self._graph(job.card))
         return replace(ruling(verdict), claim=None if job.dry_run else claim_of(verdict, cluster))
 

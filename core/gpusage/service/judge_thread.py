@@ -61,7 +61,7 @@ class JudgeThread:
     def _tell(self, exchange: Exchange, ruling: Ruling | None) -> None:
         if ruling is not None:
             exchange.snapshot.ledger.add(ruling.claim)  # before the next one is judged
-            exchange.snapshot.ledger.remember(ruling.verdict, exchange.ask.fields)
+            exchange.snapshot.rivals.remember(ruling.verdict, exchange.ask.fields)
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._judged, exchange, ruling)
 

@@ -1,4 +1,4 @@
-"""The ledger: shares that were given since a cluster was last seen, and so what it has left; and who asked of late.
+"""The ledger: shares that were given since a cluster was last seen, and so what it has left.
 
 Invariants:
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.policies.place import admits
@@ -27,10 +27,8 @@ START_LIMIT_S = 3.0
 
 Source: SchedMD's scheduler, parameter ``batch_sched_delay``: up to 3 seconds.
 """
-REMEMBERED_RIVALS = 64
-"""Jobs of late by which a generation is chosen."""
-REMEMBERED_OF_ONE = 8
-"""Of one user: else many jobs, which need never run, would send everybody else's to slower GPUs."""
+MOST_AVOIDING = 64
+"""Kinds of claims whose avoided nodes count; a decision stays quick, however many nodes users exclude in a burst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +39,21 @@ class Claim:
         site_types: The GPU types where each may start.
         share_percent: 100 is a whole GPU, or a slice.
         count: How many: an array has one for each task that may run at once.
+        avoided_nodes: Where none of them starts.
     """
 
     manager: str
     site_types: tuple[str, ...]
     share_percent: int
     count: int = 1
+    avoided_nodes: tuple[str, ...] = ()
 
 
 class Ledger:
-    """Claims, by the second in which they were made, and rivals, by manager."""
+    """Claims, by the second in which they were made."""
 
     def __init__(self) -> None:
         self._claims: dict[int, Counter[Claim]] = {}
-        self._rivals: dict[str, deque[tuple[str, Mapping[str, float]]]] = {}
         self._lock = threading.Lock()
 
     def add(self, claim: Claim | None) -> None:
@@ -63,23 +62,6 @@ class Ledger:
             return
         with self._lock:
             self._claims.setdefault(int(time.monotonic()), Counter())[claim] += 1
-
-    def remember(self, verdict: Verdict | None, fields: Mapping[str, str]) -> None:
-        """Count a job among those that compete for fast GPUs, where it may choose.
-
-        Args:
-            verdict: Its own, or one that holds for it.
-            fields: Of its own submission.
-        """
-        if verdict is None or verdict.job is None or verdict.is_dry_run or not verdict.decision.step_times_s:
-            return
-        user = replace(verdict.job.submitter, fields=fields).user
-        with self._lock:
-            rivals = self._rivals.setdefault(verdict.submission.manager, deque(maxlen=REMEMBERED_RIVALS))
-            own = [rival for rival in rivals if rival[0] == user]
-            if len(own) == REMEMBERED_OF_ONE:
-                rivals.remove(own[0])
-            rivals.append((user, verdict.decision.step_times_s))
 
     def withdraw(self, claim: Claim | None) -> None:
         """Take back one like *claim*: its job did not get the share."""
@@ -101,23 +83,18 @@ class Ledger:
                     del self._claims[second]
 
     def left_of(self, cluster: Cluster) -> Cluster:
-        """Return *cluster* with the room that is left of what was seen, and the jobs of late."""
+        """Return *cluster* with the room that is left of what was seen."""
         with self._lock:
             claims = sum(self._claims.values(), Counter[Claim]())
-            rivals = tuple(times_s for _, times_s in self._rivals.get(cluster.manager, ()))
-        return left_of(replace(cluster, rivals=rivals) if rivals else cluster, claims)
+        return left_of(cluster, claims)
 
 
 def left_of(cluster: Cluster, claims: Mapping[Claim, int]) -> Cluster:
     """Return *cluster* with the room that *claims*, each made so many times, leave of what was seen."""
-    claimed: dict[str, Counter[int]] = {}
-    for claim, times in claims.items():
-        for site_type in claim.site_types if claim.manager == cluster.manager else ():
-            claimed.setdefault(site_type, Counter())[claim.share_percent] += times * claim.count
-    if not claimed:
+    own = {claim: times * claim.count for claim, times in claims.items() if claim.manager == cluster.manager}
+    if not own:
         return cluster
-    pools = tuple(_left_of_pool(pool, claimed.get(pool.site_type, {})) for pool in cluster.pools)
-    return replace(cluster, pools=pools)
+    return replace(cluster, pools=tuple(_left_of_pool(pool, own) for pool in cluster.pools))
 
 
 def claim_of(verdict: Verdict, cluster: Cluster) -> Claim | None:
@@ -133,17 +110,23 @@ def claim_of(verdict: Verdict, cluster: Cluster) -> Claim | None:
         site_types=request.required_gpus or tuple(anywhere),
         share_percent=part,
         count=request.task_count,
+        avoided_nodes=request.avoided_nodes,
     )
 
 
-def _left_of_pool(pool: GpuPool, claimed: Mapping[int, int]) -> GpuPool:
-    if not claimed:
+def _left_of_pool(pool: GpuPool, claims: Mapping[Claim, int]) -> GpuPool:
+    here = {claim: count for claim, count in claims.items() if pool.site_type in claim.site_types}
+    if not here:
         return pool
+    claimed = Counter[int]()
+    for claim, count in here.items():
+        claimed[claim.share_percent] += count
     shared = pool.free_share_percent or 0
     # A part that is a whole GPU is one of the free ones, which count already.
     free, part = _left(pool.free_gpu_count, 0 if pool.free_gpu_count and shared == WHOLE_PERCENT else shared, claimed)
-    kinds = tuple(_left_of_kind(kind, kind.room, claimed) if kind.room else kind for kind in pool.node_kinds)
-    return replace(pool, free_gpu_count=free, free_share_percent=part, node_kinds=kinds)
+    kinds = (_left_of_kind(kind, kind.room, claimed) if kind.room else kind for kind in pool.node_kinds)
+    kinds = (replace(kind, rooms=_left_of_rooms(kind.rooms, here)) if kind.rooms else kind for kind in kinds)
+    return replace(pool, free_gpu_count=free, free_share_percent=part, node_kinds=tuple(kinds))
 
 
 def _left_of_kind(kind: NodeKind, room: Room, claimed: Mapping[int, int]) -> NodeKind:
@@ -151,6 +134,24 @@ def _left_of_kind(kind: NodeKind, room: Room, claimed: Mapping[int, int]) -> Nod
     free, part = _left(kind.free_gpu_count, 0 if kind.free_gpu_count else room.share_percent, claimed)
     share_percent = WHOLE_PERCENT if free else part
     return replace(kind, free_gpu_count=free, room=replace(room, share_percent=share_percent))
+
+
+def _left_of_rooms(rooms: Sequence[Room], claims: Mapping[Claim, int]) -> tuple[Room, ...]:
+    """Return *rooms* without what *claims*, counts, take: as many of each, and of those with most room one more."""
+    parts = {room.node: room.share_percent for room in rooms}
+    alike = Counter[tuple[int, tuple[str, ...]]]()
+    for claim, count in claims.items():
+        alike[claim.share_percent, claim.avoided_nodes if len(alike) < MOST_AVOIDING else ()] += count
+    for (percent, avoided), count in alike.items():
+        usable = [node for node, part in parts.items() if part >= percent and node not in avoided]
+        usable.sort(key=parts.__getitem__, reverse=True)
+        each, more = divmod(count, len(usable)) if usable else (0, 0)
+        for place, node in enumerate(usable[: None if each else more]):
+            parts[node] = max(parts[node] - percent * (each + (place < more)), 0)
+    return tuple(
+        room if parts[room.node] == room.share_percent else replace(room, share_percent=parts[room.node])
+        for room in rooms
+    )
 
 
 def _left(free: int, part: int, claimed: Mapping[int, int]) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from gpusage.service.configuration_watch import ConfigurationWatch
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.ledger import Ledger
 from gpusage.service.precedents import Precedents
+from gpusage.service.rivals import Rivals
 from gpusage.service.warm_up import warm
 from gpusage.verdict import Premises
 from gpusage_hooks.types import Cluster, Neighbour
@@ -57,6 +58,7 @@ class Snapshot:
         trusted_uids: Who may ask.
         precedents: Rulings that follow from this snapshot; they die with it.
         ledger: What was given of the clusters since they were seen; all snapshots have the same.
+        rivals: The jobs of late; likewise.
     """
 
     configuration: Configuration
@@ -67,6 +69,7 @@ class Snapshot:
     killed: str | None = None
     precedents: Precedents[Any] = field(default_factory=Precedents, compare=False)
     ledger: Ledger = field(default_factory=Ledger, compare=False)
+    rivals: Rivals = field(default_factory=Rivals, compare=False)
 
     @property
     def premises(self) -> Premises:
@@ -101,6 +104,7 @@ class State:
         self._managers = managers
         self._sightings: dict[str, Sighting] = {}
         self._ledger = Ledger()
+        self._rivals = Rivals()
         self._errors: dict[str, str] = {}
         self._killed: str | None = None
         self._learned = NOTHING_LEARNED
@@ -220,6 +224,7 @@ class State:
             },
             killed=self._killed,
             ledger=self._ledger,
+            rivals=self._rivals,
         )
 
 

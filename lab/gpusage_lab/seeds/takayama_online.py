@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpusage.policies.rivals import LEAST_RIVALS, gives_way, least_rank
-from gpusage.service.ledger import REMEMBERED_RIVALS
+from gpusage.service.rivals import REMEMBERED_RIVALS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.mlperf_jobs import JOBS

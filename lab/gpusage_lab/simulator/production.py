@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from gpusage.advisor import Advisor
 from gpusage.policies import rivals
 from gpusage.policies.place import doubt
-from gpusage.service.ledger import REMEMBERED_RIVALS
+from gpusage.service.rivals import REMEMBERED_RIVALS
 from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Place, Rules, SharingRule, SharingRules, Submission
 from gpusage_lab.simulator.contract import Ask, Backfill, Demand
 from gpusage_lab.simulator.fleet import Fleet

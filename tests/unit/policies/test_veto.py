@@ -9,6 +9,7 @@ import pytest
 
 from gpusage.policies import company, veto
 from gpusage.policies.veto import MOST_WEIGHED, decide_veto
+from gpusage.service.ledger import Claim, left_of
 from gpusage_hooks import samples
 from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Room, Rules, SharingRules, Slo, Workload
 
@@ -60,6 +61,15 @@ def test_another_node_must_have_room_for_this_very_job(room: Room) -> None:
     kind = replace(kind, rooms=(*kind.rooms, replace(room, node="n2")))
     pool = replace(case.places[0].pool, node_kinds=(kind,))
     assert avoided(replace(case, places=(replace(case.places[0], pool=pool),)), draft) == ()
+
+
+def test_a_node_that_a_job_of_the_same_burst_took_is_no_way_out() -> None:
+    case, draft = shared("n1", "n2")
+    (pool,) = case.cluster.pools
+    claim = Claim(manager=case.cluster.manager, site_types=(pool.site_type,), share_percent=75, avoided_nodes=("n1",))
+    cluster = left_of(case.cluster, {claim: 1})
+    place = replace(case.places[0], pool=cluster.pools[0])
+    assert avoided(replace(case, cluster=cluster, places=(place,)), draft) == ()
 
 
 def test_a_node_that_has_no_room_need_not_be_avoided() -> None:

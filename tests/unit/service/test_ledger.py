@@ -7,20 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.service.ledger import REMEMBERED_OF_ONE, REMEMBERED_RIVALS, START_LIMIT_S, Claim, Ledger
-from gpusage.verdict import Verdict
-from gpusage_hooks.types import (
-    Cluster,
-    Code,
-    Decision,
-    GpuPool,
-    GpuRequest,
-    Job,
-    NodeKind,
-    Rendered,
-    Room,
-    Submission,
-)
+from gpusage.service.ledger import START_LIMIT_S, Claim, Ledger
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
 
 NEW = GpuPool(gpu=None, site_type="new", gpu_count=4, free_gpu_count=2)
 OLD = replace(NEW, site_type="old")
@@ -120,37 +108,24 @@ def test_an_array_claims_a_share_for_each_of_its_tasks() -> None:
     assert (new.free_gpu_count, new.free_share_percent) == (0, 0)
 
 
-def verdict(step_s: float, *, manager: str = "slurm", dry_run: bool = False) -> Verdict:
-    """Return one on a job that may choose between two types, or on none where *step_s* is 0."""
-    submission, request = Submission(manager=manager), GpuRequest(gpu_count=1)
-    times_s = {"new": step_s, "old": 2 * step_s} if step_s else {}
-    return Verdict(
-        submission=submission,
-        job=Job(submission=submission, request=request, request_text="", dry_run=dry_run),
-        decision=Decision(code=Code.KEEP, request=request, reasons=(), plugin="test", step_times_s=times_s),
-        rendered=Rendered(before="", after="", fields={}),
-        mode="enforce",
-    )
+def rooms_left(*claims: Claim) -> dict[str, int]:
+    """Return the share that *claims* leave on each of three nodes, of which one is half taken."""
+    rooms = tuple(Room(share_percent=part, node=node) for node, part in (("n1", 50), ("n2", 100), ("n3", 100)))
+    kind = NodeKind(room=Room(share_percent=100), rooms=rooms, free_gpu_count=2)
+    (new,) = left(*claims, cluster=replace(CLUSTER, pools=(replace(NEW, node_kinds=(kind,)),))).pools
+    return {room.node: room.share_percent for room in new.node_kinds[0].rooms}
 
 
-def test_the_jobs_of_late_that_may_choose_are_remembered_by_manager() -> None:
-    ledger = Ledger()
-    for each in (None, verdict(0), verdict(1, manager="other"), verdict(2, dry_run=True)):
-        ledger.remember(each, {})
-    assert ledger.left_of(CLUSTER) is CLUSTER
-    for second in range(1, REMEMBERED_RIVALS + 3):
-        ledger.remember(verdict(second), {"user": f"user{second}"})
-    rivals = ledger.left_of(CLUSTER).rivals
-    assert len(rivals) == REMEMBERED_RIVALS
-    assert (rivals[0], rivals[-1]) == ({"new": 3, "old": 6}, {"new": 66, "old": 132})
+def test_each_node_has_less_as_well_those_with_most_room_first() -> None:
+    """A job of the same burst that is kept off other nodes must not count on one that is taken."""
+    assert rooms_left() == {"n1": 50, "n2": 100, "n3": 100}
+    assert rooms_left(QUARTER) == {"n1": 50, "n2": 75, "n3": 100}
+    assert rooms_left(*[QUARTER] * 2) == {"n1": 50, "n2": 75, "n3": 75}
+    assert rooms_left(replace(QUARTER, count=7)) == {"n1": 0, "n2": 25, "n3": 50}
+    assert rooms_left(replace(QUARTER, count=1000)) == {"n1": 0, "n2": 0, "n3": 0}
 
 
-def test_one_user_s_many_jobs_push_out_nobody_else_s() -> None:
-    """Also where the verdict was given on another user's job."""
-    ledger = Ledger()
-    ledger.remember(verdict(1), {"user": "ann"})
-    for _ in range(2 * REMEMBERED_RIVALS):
-        ledger.remember(verdict(2), {"user": "bob"})
-    rivals = ledger.left_of(CLUSTER).rivals
-    assert len(rivals) == 1 + REMEMBERED_OF_ONE
-    assert rivals[0] == {"new": 1, "old": 2}
+def test_a_share_starts_on_no_node_that_it_avoids_or_that_is_too_full() -> None:
+    most = replace(QUARTER, share_percent=75, avoided_nodes=("n2",))
+    assert rooms_left(most) == {"n1": 50, "n2": 100, "n3": 25}
+    assert rooms_left(most, most, most) == {"n1": 50, "n2": 100, "n3": 0}
