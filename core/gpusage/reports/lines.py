@@ -94,17 +94,25 @@ def _unnamed(report: Report) -> Section:
 def _hours(report: Report) -> Section:
     rows = [_amounts(each.gpu or "not known", each.run_count, each.hours) for each in report.gpus]
     rows += [_amounts("all", report.run_count, report.hours)]
-    rows += [_amounts("in money", report.run_count, report.money)] if report.money else []
-    unpriced = [each.gpu for each in report.gpus if each.money is None] if report.money else []
-    notes = [SAVED_RULE, USED_RULE]
-    if unpriced:
-        notes.append(f"In money are only GPUs that have a price in [money]; without one: {', '.join(unpriced)}.")
+    rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
+    notes = [SAVED_RULE, USED_RULE, *_rate_notes(report)]
     if report.hours.savable:
         notes.append(
             f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
         )
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def _rate_notes(report: Report) -> list[str]:
+    if report.money is None:
+        return []
+    missing = [each.gpu for each in report.gpus if each.money is None]
+    without = [f"without one: {', '.join(missing)}"] if missing else []
+    if report.currency == "weights":
+        rule = "In weights is what the workload manager bills, in the dearest partition; [money] has no price."
+        return [rule, *(f"GPUs {each}." for each in without)]
+    return [f"In money are only GPUs that have a price in [money]; {each}." for each in without]
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:

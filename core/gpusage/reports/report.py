@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpusage.hindsight import LEAST_S, own_utilization
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.kept import Promises, promises
+from gpusage.reports.rates import Currency, Rates
 from gpusage.reports.trueness import Trueness, trueness
 from gpusage.reports.unnamed import UnnamedTally, unnamed
 from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
@@ -73,7 +74,8 @@ class Report:
 
     Attributes:
         user: Whose jobs alone; empty for everybody's.
-        money: Of the GPU types that have a price; ``None`` where none has.
+        money: Of the GPU types that have a price, or else a weight; ``None`` where none has.
+        currency: Which of the two that is.
         promises_given: To jobs that had a share.
         promises_withheld: To jobs that would have had one in mode ``enforce``.
         unnamed: What became of jobs that name no model.
@@ -95,6 +97,7 @@ class Report:
     promises_given: Promises
     promises_withheld: Promises
     unnamed: UnnamedTally
+    currency: Currency | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class Period:
 def report_of(
     records: Sequence[DecisionRecord],
     observations: Sequence[Observation],
-    prices: Mapping[str, float],
+    rates: Rates,
     period: Period,
     least_s: float = LEAST_S,
 ) -> Report:
@@ -118,11 +121,11 @@ def report_of(
     Args:
         records: The decisions of that time.
         observations: The runs that ended in that time, the newest first.
-        prices: Of an hour of one whole GPU, by the name that nodes tell.
+        rates: By the name that nodes tell.
         period: Which time that is, and whose jobs they are.
         least_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
     """
-    gpus = _by_gpu(observations, prices)
+    gpus = _by_gpu(observations, rates.per_hour)
     given, withheld = promises(observations, least_s)
     priced = [tally.money for tally in gpus if tally.money is not None]
     return Report(
@@ -134,6 +137,7 @@ def report_of(
         run_count=len(observations),
         hours=total(tally.hours for tally in gpus),
         money=total(priced) if priced else None,
+        currency=rates.currency if priced else None,
         gpus=gpus,
         bands=_bands(observations),
         verdicts=tallied(observations),

@@ -104,6 +104,8 @@ class GpuPool:
         node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
         node_kinds: Its nodes, each kind once; none means not known.
         free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
+        billing_weight: What the site bills for one whole GPU, against other types and resources, per time that it is
+            held; ``None`` where the manager is told none.
     """
 
     gpu: str | None
@@ -117,6 +119,7 @@ class GpuPool:
     node_features: tuple[tuple[str, ...], ...] = ()
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: int | None = None
+    billing_weight: float | None = None
 
     def has_room(self, share_percent: int) -> bool:
         """Tell whether a share of *share_percent* of one GPU could start here now."""

@@ -11,9 +11,11 @@ from gpusage.reports.amounts import amounts_of
 from gpusage.reports.kept import promises
 from gpusage.reports.lines import sections
 from gpusage.reports.page import page
+from gpusage.reports.rates import Rates, rates_of
 from gpusage.reports.report import Period, Report, report_of
 from gpusage.reports.trueness import trueness
 from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Cluster, GpuPool
 from observed import DAY_S, HALF, NOW_S, month, record, usage
 
 MONTH = [*month()]
@@ -21,7 +23,7 @@ PERIOD = Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S)
 
 
 def made(prices: dict[str, float] | None = None) -> Report:
-    return report_of([each.decision for each in MONTH if each.decision], MONTH, prices or {}, PERIOD)
+    return report_of([each.decision for each in MONTH if each.decision], MONTH, Rates(per_hour=prices or {}), PERIOD)
 
 
 def test_money_is_of_the_gpus_with_a_price_alone() -> None:
@@ -36,7 +38,7 @@ def test_money_is_of_the_gpus_with_a_price_alone() -> None:
 
 def test_reasons_that_differ_in_their_numbers_are_one() -> None:
     records = [record(1, percent=25), record(2, percent=50)]
-    (reason,) = report_of(records, [], {}, PERIOD).reasons
+    (reason,) = report_of(records, [], Rates(), PERIOD).reasons
     assert (reason.reason, reason.count) == ("a share of N % costs N %", 2)
 
 
@@ -44,7 +46,7 @@ def test_names_of_gpus_and_models_stay_in_a_reason() -> None:
     text = "only 1.00x (0.34-2.94) on a100-sxm4-80gb, gres/mps:25, resnet50.onnx"
     first = record(1, percent=25)
     first = replace(first, decision=replace(first.decision, reasons=(text,)))
-    (reason,) = report_of([first], [], {}, PERIOD).reasons
+    (reason,) = report_of([first], [], Rates(), PERIOD).reasons
     assert reason.reason == "only Nx (N-N) on a100-sxm4-80gb, gres/mps:N, resnet50.onnx"
 
 
@@ -78,7 +80,7 @@ def test_a_report_rests_on_the_runs_that_the_site_learns_from() -> None:
     decided = record(1)
     short = Observation(usage=usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=30.0), decision=decided)
     idle = Observation(usage=usage(decided, granted=HALF, sampled_s=30.0, alone_s=30.0), decision=decided)
-    found = [report_of([], [short, idle], {}, PERIOD, least_s) for least_s in (20.0, 60.0)]
+    found = [report_of([], [short, idle], Rates(), PERIOD, least_s) for least_s in (20.0, 60.0)]
     assert [(each.promises_given.kept, each.promises_given.broken) for each in found] == [(1, 1), (0, 1)]
     assert [len(each.trueness) for each in found] == [1, 0]
 
@@ -97,7 +99,7 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
-    empty = report_of([], [], {}, PERIOD)
+    empty = report_of([], [], Rates(), PERIOD)
     notes = [note for section in sections(empty) for note in section.notes]
     assert notes[0] == "No decision was recorded in this time."
     assert notes[1].startswith("No run was observed")
@@ -106,7 +108,7 @@ def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
 
 def test_what_users_wrote_is_text_on_the_page() -> None:
     strange = usage(record(1, percent=None), job_name="<script>alert(1)</script>", gpu_utilization=0.1)
-    report = report_of([], [Observation(usage=strange, decision=None)], {}, PERIOD)
+    report = report_of([], [Observation(usage=strange, decision=None)], Rates(), PERIOD)
     assert "<script" not in page(report)
 
 
@@ -115,3 +117,27 @@ def test_nothing_on_the_page_is_wider_than_a_telephone_unless_it_scrolls() -> No
     assert "width=device-width" in text
     assert "<svg" not in text
     assert text.count("<table>") == len(re.findall("<div class='table(?: wide)?'><table>", text)) > 0
+
+
+def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_by() -> None:
+    """Of two clusters the dearer weight; a GPU without one is named."""
+    pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=1, free_gpu_count=1, billing_weight=20.0)
+    cheap, dear, strange = pool, replace(pool, billing_weight=40.0), replace(pool, gpu=None, billing_weight=9.0)
+    clusters = [
+        Cluster(manager="m", version="", pools=(dear, strange)),
+        Cluster(manager="n", version="", pools=(cheap,)),
+    ]
+    rates = rates_of({}, clusters)
+    assert rates == Rates(per_hour={"v100-sxm2-16gb": 40.0}, currency="weights")
+    report = report_of([each.decision for each in MONTH if each.decision], MONTH, rates, PERIOD)
+    assert (report.currency, report.money) == (
+        "weights",
+        next(each.hours for each in report.gpus if each.money).times(40),
+    )
+    (hours,) = (section for section in sections(report) if section.title == "GPU hours")
+    assert hours.rows[-1][0] == "in weights"
+    assert (
+        "In weights is what the workload manager bills, in the dearest partition; [money] has no price." in hours.notes
+    )
+    assert "GPUs without one: t4." in hours.notes
+    assert rates_of({"t4": 1.0}, clusters) == Rates(per_hour={"t4": 1.0})

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpusage.mark import UNNAMED
 from gpusage.reports import lines
+from gpusage.reports.rates import Rates
 from gpusage.reports.report import Period, report_of
 from gpusage.reports.unnamed import UnnamedTally, unnamed
 from gpusage.store.usage_rows import Observation
@@ -40,14 +41,16 @@ def test_jobs_are_counted_by_what_history_told_and_did() -> None:
 def test_the_report_checks_the_runs_from_which_the_site_learns() -> None:
     """By `learning.least_sampled_s`, as gpusaged counts what history has earned."""
     period, long = Period(since_s=0.0, until_s=1.0), USAGE.sampled_s
-    tallies = [report_of([OBSERVED], [run(OBSERVED, 0.3)], {}, period, least_s).unnamed for least_s in (long, long + 1)]
+    tallies = [
+        report_of([OBSERVED], [run(OBSERVED, 0.3)], Rates(), period, least_s).unnamed for least_s in (long, long + 1)
+    ]
     assert [tally.checked for tally in tallies] == [1, 0]
 
 
 def test_the_report_has_a_section_only_where_there_are_such_jobs() -> None:
     period = Period(since_s=0.0, until_s=1.0)
     titles = [
-        [section.title for section in lines.sections(report_of(records, (), {}, period))]
+        [section.title for section in lines.sections(report_of(records, (), Rates(), period))]
         for records in ([RECORD], [RECORD, OBSERVED])
     ]
     assert "Jobs that name no model" not in titles[0]

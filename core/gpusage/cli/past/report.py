@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gpusage.advisor import make_advisor
+from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import tables
 from gpusage.cli.origin import origin
 from gpusage.cli.past.decisions import origins_of, user_name
@@ -17,9 +18,11 @@ from gpusage.cli.predicting.money import site_prices
 from gpusage.configuration_file import load_configuration
 from gpusage.plain_text import visible
 from gpusage.reports import lines, page
+from gpusage.reports.rates import rates_of
 from gpusage.reports.report import Period, Report, report_of
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.types import Cluster
 
 SCHEMA = "gpusage.report/1"
 
@@ -50,7 +53,8 @@ def read_report(period: Period) -> Report:
         RequestError: The caller may not read the store, or it cannot be read.
     """
     configuration = load_configuration()
-    prices = site_prices(make_advisor().catalogue)
+    advisor = make_advisor()
+    prices = site_prices(advisor.catalogue)
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(configuration.store.url)) as store:
@@ -62,7 +66,18 @@ def read_report(period: Period) -> Report:
             "own jobs, gpusage decisions --user NAME asks the workload manager."
         )
         raise RequestError(message) from error
-    return report_of(records, observations, prices, period, configuration.learning.least_sampled_s)
+    managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
+    rates = rates_of(prices, _clusters(advisor, managers))
+    return report_of(records, observations, rates, period, configuration.learning.least_sampled_s)
+
+
+def _clusters(advisor: Advisor, managers: Iterable[str]) -> Iterator[Cluster]:
+    """Yield the clusters of *managers* that this host can ask."""
+    for manager in managers:
+        with suppress(GpuUsageError):
+            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
+            if cluster is not None:
+                yield cluster
 
 
 def document(made: Report) -> dict[str, Any]:

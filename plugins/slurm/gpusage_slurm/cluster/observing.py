@@ -19,6 +19,7 @@ from gpusage_slurm.cluster.unshared import (
     partitions_with,
     whole_node_partitions,
 )
+from gpusage_slurm.cluster.weights import with_weights
 from gpusage_slurm.installing import node_side
 
 _NO_RELEASE = (
@@ -33,7 +34,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
         RequestError: slurmctld does not answer.
     """
     settings, partitions = scontrol.configuration(), scontrol.partitions()
-    cluster = without_demands(read_cluster(partitions, catalogue), settings)
+    cluster = with_weights(without_demands(read_cluster(partitions, catalogue), settings), partitions)
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
     limiting = limiting_qos(scontrol.quality_of_service(settings), units)
     releases = gpusaged_may_change_jobs(settings, local_sockets())

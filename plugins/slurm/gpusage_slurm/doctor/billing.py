@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpusage_hooks.types import GpuPool
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.weights import weights_of
 
 _GPU = re.compile(r"gres/gpu(:.+)?", re.IGNORECASE)
 _MPS = "gres/mps"
@@ -23,7 +24,7 @@ def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool])
         pools: The cluster's.
     """
     for partition in partitions:
-        weights = _weights(partition.get("TRESBillingWeights", ""))
+        weights = weights_of(partition)
         gpu = max((value for name, value in weights.items() if _GPU.fullmatch(name)), default=0.0)
         name = partition["PartitionName"]
         units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
@@ -32,9 +33,3 @@ def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool])
         wanted = gpu / min(units)
         if abs(weights.get(_MPS, 0.0) - wanted) > _TOLERANCE * wanted:
             yield f"GRES/mps={wanted:g} in partition {name}"
-
-
-def _weights(text: str) -> Mapping[str, float]:
-    """Return the weights in ``CPU=1.0,Mem=0.25G,GRES/gpu=100`` that are plain numbers, by their names in lower case."""
-    pairs = (word.partition("=") for word in text.split(","))
-    return {name.lower(): float(value) for name, _, value in pairs if re.fullmatch(r"[0-9]+(\.[0-9]*)?", value)}
