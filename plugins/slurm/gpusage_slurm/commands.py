@@ -118,6 +118,28 @@ def doctor() -> None:
 
 
 @slurm.command()
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="What `gpusage plan --json` printed; its times count from when it was made.",
+)
+@_YES
+@_JSON
+@run_by("gpusage_slurm.power.actions:power")
+def power() -> None:
+    """Show which nodes a plan has Slurm suspend and resume now; with --yes, have Slurm do so.
+
+    A node on which a job runs or is to start is left alone, as is one that is drained, down or reserved, and every node
+    that is not in the plan. Slurm's power saving must be set up, and --yes needs the rights of an admin of Slurm. Do
+    this once a minute, for example by cron: what is done already is not done again.
+
+    Example: gpusage slurm power --plan plan.json --yes
+    """
+
+
+@slurm.command()
 @click.option("--once", is_flag=True, help="Look once, and end.  [default: every daemon.refresh_s]")
 @_JSON
 @run_by("gpusage_slurm.late.actions:late")

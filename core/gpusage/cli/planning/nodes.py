@@ -1,12 +1,14 @@
 """The nodes that `gpusage plan` may use: a JSON or TOML file.
 
-``nodes`` is a list of tables: ``name``, ``count``, and ``types``, what each node may be: a list of tables with
-``name``, ``gpu``, ``gpus`` and ``price_per_hour`` of the whole node, or ``power_w`` where energy is what is paid; then
-the file has ``energy_price_per_kwh``.
+``nodes`` is a list of tables: ``name``; ``count`` of the nodes, or ``names``, a list of their own; and ``types``, what
+each node may be: a list of tables with ``name``, ``gpu``, ``gpus`` and ``price_per_hour`` of the whole node, or
+``power_w`` where energy is what is paid; then the file has ``energy_price_per_kwh``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +36,7 @@ class _Type(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     power_w: _Money | None = None
 
 
+_Names = Annotated[tuple[_Name, ...], Meta(min_length=1, description="a list of at least one name")]
 _Types = Annotated[tuple[_Type, ...], Meta(min_length=1, description="a list of at least one type, as tables")]
 
 
@@ -41,7 +44,8 @@ class _Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes that are alike."""
 
     name: _Name
-    count: _Count
+    count: _Count | None = None
+    names: _Names | None = None
     types: _Types
 
 
@@ -71,21 +75,30 @@ def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
     except MismatchError as error:
         where = "".join(f" {step + 1}" if isinstance(step, int) else f", {step}" for step in error.above)
         raise refusal(error, f"cluster {origin!r}{where}", "docs/planning.md has an example.") from error
-    _require_single([group.name for group in read.nodes], origin)
-    return tuple(
-        NodeGroup(
-            name=group.name,
-            node_count=group.count,
-            types=tuple(_type(kind, read.energy_price_per_kwh, origin) for kind in group.types),
-        )
-        for group in read.nodes
+    _require_single("name", "kind to kind", [group.name for group in read.nodes], origin)
+    groups = tuple(_node_group(group, read.energy_price_per_kwh, origin) for group in read.nodes)
+    _require_single("names", "node to node", [name for group in groups for name in group.node_names], origin)
+    return groups
+
+
+def _node_group(group: _Group, energy_price_per_kwh: float | None, origin: str) -> NodeGroup:
+    names = group.names or ()
+    if (group.count is None) is (group.names is None):
+        got = "neither" if group.count is None else "both"
+        message = f"Kind {group.name!r} of cluster {origin!r} must have 'count' or 'names'; got {got}. Write one."
+        raise RequestError(message)
+    return NodeGroup(
+        name=group.name,
+        node_count=group.count or len(names),
+        types=tuple(_type(kind, energy_price_per_kwh, origin) for kind in group.types),
+        names=names,
     )
 
 
-def _require_single(names: list[str], origin: str) -> None:
-    double = next((name for name in names if names.count(name) > 1), None)
+def _require_single(key: str, places: str, names: Iterable[str], origin: str) -> None:
+    double = next((name for name, count in Counter(names).items() if count > 1), None)
     if double is not None:
-        message = f"Key 'name' of cluster {origin!r} must differ from kind to kind; got {double!r} twice. Rename one."
+        message = f"Key {key!r} of cluster {origin!r} must differ from {places}; got {double!r} twice. Rename one."
         raise RequestError(message)
 
 

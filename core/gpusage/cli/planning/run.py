@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: floa
     if output is not None:
         _write(output, best, others)
     if as_json:
-        tables.print_json(_document(best, others))
+        tables.print_json(_document(best, others, groups))
     else:
         _show(best, others)
 
@@ -60,9 +61,11 @@ def _plans(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], limit_s: flo
     return min([solved, *rules.values()], key=lambda each: each.cost), {"program": solved, **rules}
 
 
-def _document(best: Plan, others: Mapping[str, Plan]) -> dict[str, Any]:
+def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup]) -> dict[str, Any]:
+    active = {each.node for each in best.active}
     return {
         "schema": SCHEMA,
+        "planned_at_s": int(time.time()),
         "cost": rounded(best.cost),
         "node_cost": rounded(best.node_cost),
         "late_cost": rounded(best.late_cost),
@@ -82,6 +85,7 @@ def _document(best: Plan, others: Mapping[str, Plan]) -> dict[str, Any]:
             }
             for each in best.active
         ],
+        "unused_nodes": [name for group in groups for name in group.node_names if name not in active],
     }
 
 

@@ -73,7 +73,7 @@ def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
 
 def _begin(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> _Run:
     coming = [waiting(job, groups) for job in sorted(jobs, key=lambda job: job.submitted_s)]
-    off = {group.name: [f"{group.name}-{number}" for number in range(group.node_count, 0, -1)] for group in groups}
+    off = {group.name: [*group.node_names][::-1] for group in groups}
     now_s = coming[0].job.submitted_s if coming else 0.0
     state = State(now_s=now_s, groups=tuple(groups), waiting=[], active=[], off=off)
     return _Run(state=state, coming=coming[::-1])

@@ -35,11 +35,21 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Nodes that are alike: each can be active as any of the *types*, or be off."""
+    """Nodes that are alike: each can be active as any of the *types*, or be off.
+
+    Attributes:
+        names: Of the nodes, as many as there are; without any, they are the group's name with a number.
+    """
 
     name: str
     node_count: int
     types: tuple[NodeType, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Return the nodes' names."""
+        return self.names or tuple(f"{self.name}-{number}" for number in range(1, self.node_count + 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.free import counts, free_gpus, free_share_percent, of_type
+from gpusage_slurm.cluster.states import states_of, words_of
 from gpusage_slurm.submission.request import MANAGER
 from gpusage_slurm.tres import SHARES, parse_list
 
@@ -105,16 +106,16 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
     """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
-    states = _states(node)
+    states = states_of(node)
     usable = not any(state.startswith(_OUT_OF_USE) for state in states)
     return NodeState(
         name=str(node.get("name", "")),
         gres=str(node.get("gres") or ""),
         gres_used=str(node.get("gres_used") or ""),
-        features=_words(node.get("active_features") or node.get("features")),
-        partitions=_words(node.get("partitions")),
+        features=words_of(node.get("active_features") or node.get("features")),
+        partitions=words_of(node.get("partitions")),
         usable=usable,
-        possible_features=_words(node.get("features")),
+        possible_features=words_of(node.get("features")),
         open=usable and not any(state.startswith(_KEPT_AWAY) for state in states),
         idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
         planned="PLANNED" in states,
@@ -254,17 +255,6 @@ def _exact(pool: GpuPool, names: Iterable[tuple[NodeState, set[str]]]) -> str | 
     return pool.feature if wanted and all(kinds == {pool.site_type} for kinds in there) else None
 
 
-def _words(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
-
-
-def _states(node: Mapping[str, Any]) -> set[str]:
-    words = (*_words(node.get("state")), *_words(node.get("state_flags")))
-    return {state for word in words for state in re.findall(r"\w+", word.upper())}
-
-
 def _pyslurm_nodes() -> list[NodeState] | None:
     """Return the nodes as PySlurm has them, ``None`` where it fails: Slurm's commands are asked then.
 
@@ -282,7 +272,7 @@ def _pyslurm_nodes() -> list[NodeState] | None:
 
 def _as_slurm_has_it(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a node of PySlurm's table by the names of Slurm's JSON."""
-    gres, used = (",".join(_words(node.get(name))) for name in ("gres", "gres_used"))
+    gres, used = (",".join(words_of(node.get(name))) for name in ("gres", "gres_used"))
     state = str(node.get("state", "")).split("+")
     return {
         **node,

@@ -88,8 +88,7 @@ class Sandbox(AnySandbox):
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of the node *name*."""
-        stepd = next(self.installation.root.glob("usr/sbin/slurmstepd*"))
-        self.run("slurmd", "-N", name, "-d", str(stepd))
+        self.run("slurmd", "-N", name, "-d", str(self.installation.slurmstepd))
 
     def nodes(self) -> list[str]:
         """Return the nodes' names."""

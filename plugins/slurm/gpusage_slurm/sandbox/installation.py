@@ -76,6 +76,11 @@ class Installation:
         return self.folder / "root"
 
     @property
+    def slurmstepd(self) -> Path:
+        """The program that slurmd starts for each step."""
+        return next(self.root.glob("usr/sbin/slurmstepd*"))
+
+    @property
     def plugins(self) -> Path:
         """The folder that slurm.conf calls PluginDir."""
         return next(self.root.glob("usr/lib/*/slurm-wlm"))

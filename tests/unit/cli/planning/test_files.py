@@ -85,6 +85,12 @@ def test_nodes_are_paid_by_the_hour_or_by_their_energy() -> None:
     assert [kind.price_per_hour for kind in group.types] == [0.56, pytest.approx(0.75)]  # 2.5 kW * 0.3
 
 
+def test_nodes_have_names_of_their_own_or_those_of_their_kind() -> None:
+    own = {"name": "n", "names": ["gpu07", "gpu09"], "types": [TYPE]}
+    (named, counted) = parse_nodes({"nodes": [own, {"name": "m", "count": 2, "types": [TYPE]}]}, "c.json")
+    assert (named.node_count, named.node_names, counted.node_names) == (2, ("gpu07", "gpu09"), ("m-1", "m-2"))
+
+
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
@@ -101,6 +107,14 @@ def test_nodes_are_paid_by_the_hour_or_by_their_energy() -> None:
         (
             {"nodes": [{"name": "n", "count": 1, "types": [{"name": "t", "gpu": "v100", "gpus": 1}]}]},
             "Type 't' of cluster 'c.json' must have 'price_per_hour', or 'power_w'",
+        ),
+        (
+            {"nodes": [{"name": "n", "types": [TYPE]}]},
+            "Kind 'n' of cluster 'c.json' must have 'count' or 'names'; got neit",
+        ),
+        (
+            {"nodes": [{"name": "n", "names": ["m-1"], "types": [TYPE]}, {"name": "m", "count": 1, "types": [TYPE]}]},
+            "Key 'names' of cluster 'c.json' must differ from node to node; got 'm-1' twice.",
         ),
         ({"nodes": NODES["nodes"] * 2}, "Key 'name' of cluster 'c.json' must differ from kind to kind; got 'cloud'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,16 @@ def test_the_example_is_planned_with_its_models_and_drawn(tmp_path: Path) -> Non
 
 
 def test_two_jobs_side_by_side_cost_one_node(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("count = 1", 'names = ["gpu07", "gpu09"]'))
     (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\nb,1000,1\n")
     result = CliRunner().invoke(
         main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
     )
-    assert json.loads(result.stdout)["cost"] == pytest.approx(1.0)  # 1000 s at 3.6 an hour
+    document = json.loads(result.stdout)
+    assert document["cost"] == pytest.approx(1.0)  # 1000 s at 3.6 an hour
+    assert [each["node"] for each in document["nodes"]] == ["gpu07"]
+    assert document["unused_nodes"] == ["gpu09"]
+    assert 0 <= time.time() - document["planned_at_s"] < 600
 
 
 def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""A plan of `gpusage plan`, carried out by Slurm's power saving: nodes that it does not use are suspended."""

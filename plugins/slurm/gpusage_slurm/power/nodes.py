@@ -1,0 +1,106 @@
+"""Slurm's nodes as power saving sees them: on, off, on their way, or not to be touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.hostlist import expand
+from gpusage_slurm.cluster.states import states_of, words_of
+
+Power = Literal["on", "off", "going down", "coming up"]
+_BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
+_RESERVED = {"RESERVED", "MAINT"}
+_NOT_IN_USE = ("DRAIN", "DOWN", "FAIL", "FUTURE", "INVAL", "REBOOT", "UNKNOWN", "ERROR")
+_SILENT = ("NO_RESPOND", "NOT_RESPOND")
+"""Of a node that is on; one that is off answers nobody."""
+_POWERS: Mapping[str, Power] = {
+    "POWERING_DOWN": "going down",
+    "POWER_DOWN": "going down",
+    "POWERING_UP": "coming up",
+    "POWER_UP": "coming up",
+    "POWERED_DOWN": "off",
+}
+_COLUMNS = "%n %Y"
+"""The nodes that a waiting job asks for by name, and those that the scheduler has chosen for it."""
+_NONE = "(null)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node.
+
+    Attributes:
+        kept: Why nobody may suspend or resume it, a clause; empty where one may.
+        kept_on: Why it may not be suspended, a clause; empty where it may.
+    """
+
+    name: str
+    power: Power
+    kept: str = ""
+    kept_on: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Names of nodes, and of partitions, that are held for somebody or kept on by the site."""
+
+    reserved: Collection[str] = ()
+    expected: Collection[str] = ()
+    excluded: Collection[str] = ()
+    excluded_partitions: Collection[str] = ()
+
+
+def read_nodes(settings: Mapping[str, str]) -> dict[str, Node]:
+    """Return each node of this host's Slurm by its name, given slurmctld's *settings*.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    held = Held(
+        reserved=_names(each.get("Nodes", "") for each in scontrol.reservations()),
+        expected=_names(scontrol.run("squeue", "--all", "--noheader", "--states=PD", f"--format={_COLUMNS}").split()),
+        excluded=_names([settings.get("suspendexcnodes", "")]),
+        excluded_partitions=settings.get("suspendexcparts", "").split(","),
+    )
+    return {node.name: node for node in (parse_node(each, held) for each in scontrol.nodes())}
+
+
+def parse_node(node: Mapping[str, Any], held: Held) -> Node:
+    """Return a node from Slurm's JSON."""
+    name, states, partitions = str(node.get("name", "")), states_of(node), words_of(node.get("partitions"))
+    power: Power = next((power for state, power in _POWERS.items() if state in states), "on")
+    if int(node.get("alloc_cpus") or 0):
+        states.add("ALLOCATED")
+    return Node(
+        name=name,
+        power=power,
+        kept=next(_why_kept(name, states, power, held), ""),
+        kept_on=next(_why_kept_on(name, partitions, states, held), ""),
+    )
+
+
+def _why_kept(name: str, states: set[str], power: Power, held: Held) -> Iterator[str]:
+    bad = (*_NOT_IN_USE, *_SILENT) if power == "on" else _NOT_IN_USE
+    yield from (f"its state is {state}" for state in sorted(states) if state.startswith(bad))
+    if states & _BUSY:
+        yield "a job runs there"
+    if states & _RESERVED or name in held.reserved:
+        yield "it is reserved"
+
+
+def _why_kept_on(name: str, partitions: Iterable[str], states: set[str], held: Held) -> Iterator[str]:
+    if "PLANNED" in states or name in held.expected:
+        yield "a job that waits is to start there"
+    if name in held.excluded:
+        yield "SuspendExcNodes keeps it on"
+    if any(partition in held.excluded_partitions for partition in partitions):
+        yield "SuspendExcParts keeps it on"
+
+
+def _names(texts: Iterable[str]) -> set[str]:
+    """Return the names that *texts* stand for; what Slurm adds for a count, ``gpu[1-9]:2``, is left out."""
+    return {name for text in texts for name in expand(re.sub(r":\d+", "", text.replace(_NONE, "")))}
