@@ -334,6 +334,7 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
     assert answer["set.memory_cap_mib"] == str(plan["memory_cap_mib"])
     assert answer["set.labels"] == "a100"
     (output,) = outputs(cluster, identity)
+    assert re.fullmatch("gpusage-number-[0-9a-f]{12}", report["applicationTags"])
     assert report["appNodeLabelExpression"] == ""  # its master is on the node without a GPU
     assert 0 < int(masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) < 100
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")

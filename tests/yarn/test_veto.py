@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -21,6 +22,7 @@ from gpusage_yarn.settings import YarnSettings
 
 pytestmark = pytest.mark.yarn
 
+GPUSAGE = (sys.executable, "-m", "gpusage.cli")
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 PROMISED = f"{MODELS}/dlrm.onnx,batch=8,mode=infer,slo=4ms"
 """Alone on a share, steps take up to 2.8 ms: beside training, where they may take twice as long, 4 might not hold."""
@@ -39,7 +41,7 @@ def cluster(jar: Path) -> Iterator[Sandbox]:
 def submitted(sandbox: Sandbox, model: str, hold: str) -> tuple[str, str]:
     """Submit *model*, and return the node on which its container runs and what its user was told."""
     words = ("yarn", "submit", "--model", model, "--memory-mib", "128", "--detach", "--", hold)
-    done = sandbox.run(sys.executable, "-m", "gpusage.cli", *words, timeout_s=120)
+    done = sandbox.run(*GPUSAGE, *words, timeout_s=120)
     return place(sandbox, done.stdout.strip()), done.stderr
 
 
@@ -63,13 +65,16 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
     assert neighbour.workload.slo is not None
     assert neighbour.workload.slo.latency_s == 0.004
 
+    ranked = cluster.run(*GPUSAGE, "colocate", TRAINING, "--running", "--gpu", "v100", "--json", check=False).stdout
+    assert [partner["model"] for partner in json.loads(ranked)["partners"]] == [f"{MODELS}/dlrm.onnx"]
+
     apart, said = submitted(cluster, TRAINING, hold)
     assert apart != promised
     assert f"kept off {identity}, where a promised latency might not hold" in said
 
     others = {cluster.node_id(name): name for name in cluster.nodes() if "v100" in name and name != promised}
     free = [100 - masters.used_share(cluster, name) for name in others.values()]
-    for share in free:
+    for share in sorted(free, reverse=True):  # the largest has room on one node only
         plan = masters.plan(share=str(share), labels="v100", avoid=identity)
         assert place(cluster, masters.submit(cluster, hold, plan=plan)) in others.values()
 

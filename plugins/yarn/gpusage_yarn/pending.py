@@ -43,6 +43,13 @@ def number_in(tags: str) -> str:
     return match[1] if match else ""
 
 
+def plan_in(tags: str) -> tuple[int, tuple[str, ...]]:
+    """Return the share and the labels, in small letters, that *tags* of an application name; 0 where they name none."""
+    found = [match.groups() for match in _TAG.finditer(tags)]
+    shares = [int(text) for kind, text in found if kind == "share" and text.isdigit()]
+    return (shares or [0])[0], tuple(text for kind, text in found if kind == "label")
+
+
 def pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Claim, ...]:
     """Return what waiting applications were given of nodes with *labels*; nothing where YARN does not tell.
 

@@ -8,7 +8,7 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster, Usage
+from gpusage_hooks.types import Cluster, MarkedJob, Usage
 from gpusage_yarn.address import find_addresses
 from gpusage_yarn.render import render_decision
 from gpusage_yarn.request import MANAGER, parse_submission
@@ -18,6 +18,7 @@ __all__ = [
     "add_commands",
     "collect_usage",
     "describe_manager",
+    "find_jobs",
     "observe_cluster",
     "parse_submission",
     "render_decision",
@@ -46,6 +47,24 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
 
     return observing.observe_cluster(addresses, context)
+
+
+@hookimpl(trylast=True)
+def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+    """Find applications, those too that ended and that the ResourceManager remembers.
+
+    Raises:
+        SilentError: It does not answer.
+        RequestError: It refuses.
+    """
+    if manager != MANAGER or (job_id and not job_id.startswith("application_")):
+        return None
+    addresses = find_addresses(context.settings_of(YarnSettings))
+    if not addresses:
+        return None
+    from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
+
+    return observing.find_jobs(addresses, job_id, user)
 
 
 @hookimpl(trylast=True)

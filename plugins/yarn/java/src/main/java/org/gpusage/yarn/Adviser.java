@@ -3,7 +3,9 @@ package org.gpusage.yarn;
 import java.io.File;
 import java.io.IOException;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
@@ -25,6 +27,8 @@ final class Adviser {
   private static final Logger LOG = LoggerFactory.getLogger(Adviser.class);
   private static final Pattern IN_COMMAND = Pattern.compile("\\b(GPUSAGE_CARD|GPUSAGE_COMMENT)=([0-9a-zA-Z+/=,._:@-]{1,16384})");
   private static final Pattern VARIABLE = Pattern.compile("env\\.(GPUSAGE_[A-Z_]{1,40})");
+  private static final Pattern NUMBERED = Pattern.compile("gpusage ([0-9a-f]{12}) ");
+  private static final int MOST_TAGS = 10; // YARN's own limit
   private static final Pattern HARMLESS = Pattern.compile("[0-9a-zA-Z._/=:,+-]{0,4096}");
   private static final long WARM_UP_MS = 500;
 
@@ -86,8 +90,18 @@ final class Adviser {
     Plan plan = plan(answer);
     answer.forEach((key, value) -> putHarmless(environment, key, value));
     environment.put(Plan.VARIABLE, plan.toBase64());
+    tag(application, answer.getOrDefault("mark", ""));
     LOG.info("gpusage: {}: {}", application.getApplicationId(), answer.get("message"));
     return plan;
+  }
+
+  /** Note the number of the decision's record, which {@code mark} names, among the tags, by which the application is found again. */
+  private static void tag(ApplicationSubmissionContext application, String mark) {
+    Matcher numbered = NUMBERED.matcher(mark);
+    Set<String> tags = new HashSet<>(application.getApplicationTags());
+    if (numbered.lookingAt() && tags.size() < MOST_TAGS && tags.add("gpusage-number-" + numbered.group(1))) {
+      application.setApplicationTags(tags);
+    }
   }
 
   /** Return the card and the comment of the submission: variables of its master, or of the process that the master's command will start. */
