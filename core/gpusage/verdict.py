@@ -21,6 +21,7 @@ from gpusage.advisor import Advisor
 from gpusage.configuration import HistoryMode, SiteMode
 from gpusage.history.features import request_words
 from gpusage.learning.identity import identity_of
+from gpusage.own_settings import settled_request
 from gpusage.plugins.hooks import NOBODY
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import (
@@ -186,6 +187,9 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
     if wish is None and premises.history != "off" and job.request.gpu_count:
         return _by_history(job, cluster, premises)
     graph = read_model(job, wish) if wish is not None and wish.enabled else None
+    if wish is not None and graph is not None:
+        wish = settled_request(wish, graph)
+        job = replace(job, model_request=wish)
     advisor = premises.advisor.asked_by(job.submitter)
     decision, rendered = advisor.render(job, advisor.decide(job, graph, cluster), cluster)
     verdict = Verdict(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=premises.mode)

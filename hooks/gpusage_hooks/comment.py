@@ -27,7 +27,7 @@ KEYS = (
 )
 TRAINING_KEYS = ("accumulate", "trainable", "checkpointing", "gpus", "strategy")
 """Keys that only training knows."""
-QUANTISED = ("int8", "int4")
+QUANTISED: tuple[Precision, ...] = ("int8", "int4")
 """Precisions of weights; what passes has two bytes."""
 MANNER_KEYS = (*TRAINING_KEYS, "generate", "compile")
 """Keys that change what a step is."""
@@ -134,6 +134,7 @@ def parse_model(text: str) -> ModelRequest:
     return ModelRequest(
         model=values.get("model", ""),
         workload=workload,
+        named=frozenset(values),
         assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in values),
         enabled=enabled,
     )

@@ -46,7 +46,7 @@ def workload_doubts(card: Card, graph: ModelGraph, lowering: Lowering, workload:
         workload: How it is run.
     """
     limits = _limits(card)
-    return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits))
+    return (*_model_doubts(graph, limits), *_run_doubts(lowering, workload, limits), *_widened(graph, workload))
 
 
 def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
@@ -121,6 +121,12 @@ def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any
     known = limits.get("precision", {workload.precision})
     if not {workload.precision, ALIKE.get(workload.precision)} & known:
         yield f"No run in {workload.precision} was measured, but in {', '.join(sorted(known))}."
+
+
+def _widened(graph: ModelGraph, workload: Workload) -> Iterator[str]:
+    """Yield what is to be said of quantised weights that a workload takes for floats."""
+    if graph.precision is not None and workload.precision not in QUANTISED_BYTES:
+        yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
 
 
 def _gpu_doubts(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:

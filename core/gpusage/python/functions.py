@@ -21,11 +21,12 @@ from gpusage.arguments import (
 )
 from gpusage.batch_search import largest_batches
 from gpusage.devices.shares import share_of
+from gpusage.own_settings import settled
 from gpusage.predictors.explanations.explanation import explanation_of
 from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph, Workload
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def read_model(
             a whole input.
 
     A module whose parameters have ``requires_grad=False``, as LoRA leaves them, is predicted with the share that it
-    trains, unless ``trainable`` is given.
+    trains, unless ``trainable`` is given; inference of a model with quantised weights with their precision, unless
+    ``precision`` is given.
 
     Raises:
         GraphError: The model cannot be read.
@@ -136,7 +138,7 @@ def predict(
     workload = replace(read_workload(run), alone=read_alone(utilization, step_time_s))
     gpus = [advisor().catalogue.find(name) for name in names]
     model = _graph(graph)
-    needs = advisor().predict_shares(model, _as_marked(workload, run, model), gpus, [percent])
+    needs = advisor().predict_shares(model, settled(workload, run, model), gpus, [percent])
     return Need.of(needs[0]) if isinstance(gpu, str) else Needs(map(Need.of, needs))
 
 
@@ -154,7 +156,7 @@ def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOL
     require("Argument 'batch_size'", "be left out", run.get("batch_size"), right="batch_size" not in run)
     workload, device, percents = read_workload(run), _one_gpu(gpu), [read_share(share)]
     model = _graph(graph)
-    workload = _as_marked(workload, run, model)
+    workload = settled(workload, run, model)
 
     def fits(size: int) -> list[bool]:
         needs = advisor().predict_shares(model, replace(workload, batch_size=size), [device], percents)
@@ -182,7 +184,7 @@ def explain(graph: ModelGraph | str | Path, *, gpu: str, shares: Sequence[int] =
     device = _one_gpu(gpu)
     parts = {percent: share_of(device, percent) for percent in map(read_share, shares)}
     workload, model = read_workload(run), _graph(graph)
-    return Explained.of(explanation_of(model, _as_marked(workload, run, model), device, parts))
+    return Explained.of(explanation_of(model, settled(workload, run, model), device, parts))
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
@@ -201,12 +203,6 @@ def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
         )
         raise DeviceError(message)
     return advisor().colocate(needs, advisor().catalogue.find(names[0]))
-
-
-def _as_marked(workload: Workload, run: Run, model: ModelGraph) -> Workload:
-    """Return *workload* with the share of weights that *model* marks as trained, where *run* says no other."""
-    is_marked = workload.mode == "train" and "trainable" not in run
-    return replace(workload, trainable=model.trainable) if is_marked else workload
 
 
 def _one_gpu(name: str) -> Gpu:

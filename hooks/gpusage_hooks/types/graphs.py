@@ -6,6 +6,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpusage_hooks.types.workloads import Precision
+
 Dim = int
 """One size of a tensor: ``n >= 0`` is fixed, ``-k`` stands for k times the batch size."""
 Shape = tuple[Dim, ...]
@@ -52,6 +54,7 @@ class ModelGraph:
         unknown_op_types: Operators that no rule describes, with how often each occurs.
         notes: What a reader should know, one sentence each.
         trainable: The share of the parameters that the model itself marks as trained, above 0 and at most 1.
+        precision: ``int8`` or ``int4`` where the published weights are quantised; ``None`` where they are floats.
         derived: What plugins worked out from this graph, each under its own name: no part of the graph's value, and
             kept as long as the graph. Nothing in it should refer to the graph.
     """
@@ -66,6 +69,7 @@ class ModelGraph:
     unknown_op_types: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     trainable: float = 1.0
+    precision: Precision | None = None
     derived: MutableMapping[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["train", "infer"]
@@ -90,10 +90,12 @@ class ModelRequest:
     """What a user wrote about the model: the comment, or the command's options.
 
     Attributes:
+        named: The keys that the user wrote, ``precision`` among them or not.
         assumed: What the user left out and a prediction depends on most, as ``batch=1``, for people.
     """
 
     model: str
     workload: Workload = Workload()
     assumed: tuple[str, ...] = ()
+    named: frozenset[str] = field(default=frozenset(), compare=False)
     enabled: bool = True

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from gpusage.advisor import Advisor
+from gpusage.own_settings import settled_request
 from gpusage.predictors.times.speedups import speedup
 from gpusage.store.numbers import Numbers
 from gpusage.store.opening import open_store
@@ -100,7 +101,8 @@ def modest_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: 
     needs: dict[str, GpuNeed] = {}
     if graph and job.model_request:
         with suppress(GpuUsageError):
-            predicted = advisor.predict(graph, job.model_request.workload, tuple(known.values()))
+            run = settled_request(job.model_request, graph).workload
+            predicted = advisor.predict(graph, run, tuple(known.values()))
             needs = dict(zip(known, predicted, strict=True))
     fitting = [need for need in needs.values() if need.fits]
     if not fitting:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpusage.cli import options
 from gpusage.cli.planning.jobs import Line
+from gpusage.own_settings import settled
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types
 from gpusage.policies.capacity.problem import options as ways
 from gpusage_hooks.errors import RequestError
@@ -66,6 +67,7 @@ def _step_times_s(
     (request,) = options.read_requests([model], {})
     graph = advisor.read(options.beside(folder, request.model), dict(request.workload.shape))
     names = list(dict.fromkeys(kind.gpu for kind in types))
-    needs = advisor.predict(graph, request.workload, [advisor.catalogue.find(name) for name in names])
+    run = settled(request.workload, request.named, graph)
+    needs = advisor.predict(graph, run, [advisor.catalogue.find(name) for name in names])
     fitting = {name: need.step_time_s.value for name, need in zip(names, needs, strict=True) if need.fits}
-    return fitting, request.workload.steps
+    return fitting, run.steps

@@ -11,6 +11,7 @@ import click
 from gpusage.batch_search import largest_batches
 from gpusage.cli import options
 from gpusage.cli.predicting import shares
+from gpusage.own_settings import settled_request
 from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, ModelRequest, Workload
 
@@ -104,10 +105,10 @@ def predictions(
         GraphError: The model has a fixed batch, and another is asked for.
     """
     graph = advisor.read(requests[0].model, dict(requests[0].workload.shape))
+    runs = [settled_request(request, graph).workload for request in requests]
     if largest:
-        run = requests[0].workload
+        run = runs[0]
         return _largest(graph, run, lambda size: asked.needs(advisor, graph, replace(run, batch_size=size), gpus))
-    runs = [request.workload for request in requests]
     rows = [(run, asked.needs(advisor, graph, run, gpus)) for run in runs]
     return [Prediction(graph, run, needs, needs[0]) for run, needs in rows]
 

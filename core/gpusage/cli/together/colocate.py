@@ -12,6 +12,7 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.together import partners
+from gpusage.own_settings import settled
 from gpusage.policies import partition
 from gpusage.policies.place import why_unlimited
 from gpusage.predictors.beside import beside
@@ -89,7 +90,7 @@ def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNe
     needs = []
     for request in requests:
         graph = advisor().read(request.model, dict(request.workload.shape))
-        needs.append(advisor().predict(graph, request.workload, [gpu])[0])
+        needs.append(advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0])
     return needs, advisor().colocate(needs, gpu)
 
 
@@ -99,7 +100,7 @@ def _fair(requests: Sequence[ModelRequest], together: Colocation) -> Colocation:
     prices = []
     for request in requests:
         graph = advisor().read(request.model, dict(request.workload.shape))
-        (priced,) = advisor().price(graph, request.workload, [gpu], sizes)
+        (priced,) = advisor().price(graph, settled(request.workload, request.named, graph), [gpu], sizes)
         prices.append({price.share_percent: beside(price.slowdown, len(requests) - 1) for price in priced})
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))

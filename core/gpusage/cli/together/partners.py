@@ -17,6 +17,7 @@ from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.past.decisions import present
 from gpusage.cli.user_file import read_text
+from gpusage.own_settings import settled
 from gpusage.policies.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
@@ -137,7 +138,7 @@ def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Ru
 
 def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
     graph = advisor().read(options.beside(folder, request.model), dict(request.workload.shape))
-    return advisor().predict(graph, request.workload, [gpu])[0]
+    return advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0]
 
 
 def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:

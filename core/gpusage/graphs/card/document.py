@@ -26,6 +26,7 @@ def document_of(graph: ModelGraph) -> dict[str, Any]:
         (replace(node, inputs=()) if alike else node, alike) for node, alike in zip(graph.nodes, plain, strict=True)
     ]
     sequence = [numbers.setdefault(key, len(numbers)) for key in keys]
+    own = {"trainable": graph.trainable} if graph.trainable != 1 else {}
     return {
         "gpusage_card": VERSION,
         "name": printable(graph.name),
@@ -35,6 +36,8 @@ def document_of(graph: ModelGraph) -> dict[str, Any]:
         "inputs": [[printable(name), shape] for name, shape in graph.inputs],
         "unknown_op_types": [[printable(name), count] for name, count in graph.unknown_op_types],
         "notes": [printable(note) for note in graph.notes],
+        **own,
+        **({"precision": graph.precision} if graph.precision else {}),
         "kinds": [_kind(node, alike=alike) for node, alike in numbers],
         "nodes": sequence,
         "producers": [

@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any, get_args
 
 from gpusage.graphs.guard import MAXIMUM_NODES, MAXIMUM_RANK, check_shape, printable
+from gpusage_hooks.comment import QUANTISED
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Shape
+from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Precision, Shape
 
 VERSION = 1
 MAXIMUM_COUNT = 2**48
@@ -72,6 +73,8 @@ def _graph(document: dict[str, Any], subject: str, most_kinds: int) -> ModelGrap
             (_text(name, "unknown_op_types"), _integer(count, "unknown_op_types", 1, MAXIMUM_NODES))
             for name, count in _pairs(document.get("unknown_op_types"), "unknown_op_types")
         ),
+        trainable=_share(document.get("trainable", 1.0)),
+        precision=_precision(document.get("precision")),
         notes=tuple(_text(note, "notes") for note in _list(document.get("notes"), "notes", MAXIMUM_LIST)),
     )
 
@@ -154,6 +157,21 @@ def _element_type(value: object) -> ElementType:
             return element_type
     message = "'type' is not an element type"
     raise _FieldError(message)
+
+
+def _share(value: object) -> float:
+    if type(value) not in (int, float) or not 0 < value <= 1:
+        message = "'trainable' is not above 0 and at most 1"
+        raise _FieldError(message)
+    return float(value)
+
+
+def _precision(value: object) -> Precision | None:
+    for precision in QUANTISED:
+        if value == precision:
+            return precision
+    _require(value is None, f"'precision' is not one of {', '.join(QUANTISED)}")
+    return None
 
 
 def _attribute(value: object) -> Attribute:

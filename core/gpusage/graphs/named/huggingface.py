@@ -14,6 +14,7 @@ from typing import Any
 
 from gpusage.graphs.guard import check_shape, printable, read_whole, shown
 from gpusage.graphs.named import cards
+from gpusage.graphs.quantisation import with_quantised_weights
 from gpusage.graphs.torch.libraries import build_on_meta, import_library
 from gpusage.graphs.torch.module import graph_from_module
 from gpusage_hooks.errors import GraphError
@@ -116,7 +117,7 @@ def _graph(configuration: dict[str, Any], name: str, source: str, shape: Mapping
     model = build_on_meta(lambda: _model(configuration, source), source)
     inputs = _inputs(model, shape)
     graph = graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
-    return replace(graph, notes=(*graph.notes, *_quantisation_notes(configuration)))
+    return with_quantised_weights(graph, configuration.get("quantization_config"))
 
 
 def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -130,19 +131,6 @@ def _default_notes(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Ite
         given = {name, key, *(("sequence",) if place == 0 else ()), *(("seq",) if key == "decoder_seq" else ())}
         if len(sizes) == _SEQUENCE_RANK and not given & set(shape):
             yield f"{printable(name)} has a default length, {key}={sizes[1]}; set yours by shape={key}=N."
-
-
-def _quantisation_notes(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is to be said where the published weights are quantised."""
-    quantised = configuration.get("quantization_config")
-    if not isinstance(quantised, dict):
-        return ()
-    method = printable(str(quantised.get("quant_method", "unknown")))[:20]
-    note = (
-        f"Its configuration has quantised weights ({method}), which count as unquantised: for inference say "
-        "precision=int4 or precision=int8."
-    )
-    return (note,)
 
 
 def _check_figures(configuration: object, source: str) -> None:

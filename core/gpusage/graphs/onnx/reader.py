@@ -19,6 +19,7 @@ from gpusage.graphs.onnx.fusing import fuse
 from gpusage.graphs.onnx.inputs import Binding, bind
 from gpusage.graphs.onnx.nodes import BATCHES, nodes_at_any_batch, nodes_of
 from gpusage.graphs.onnx.shape_inference import InferenceError, Trace, infer
+from gpusage.graphs.quantisation import quantised_note
 from gpusage.graphs.two_runs import Merged, graph_of, live
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
@@ -30,6 +31,8 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 _LISTED = 6
 _QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
 """Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
+_PACKED = re.compile(r"NBits$|Bnb4$|^QMoE$")
+"""Those whose weights are packed."""
 
 
 @hookimpl(trylast=True)
@@ -45,14 +48,15 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         trace, merged, fixed = _played(model, binding, source)
     followed = binding.fixed_batch_size if fixed is None else None
     quantised = Counter(step.op_type for step in trace.steps if _QUANTISED.search(step.op_type))
-    return graph_of(
+    graph = graph_of(
         replace(merged.run, unknown=merged.run.unknown | quantised),
         name=printable(PurePath(source).stem),
         source=printable(source),
         parameter_count=sum(trace.weight_counts.values()),
         fixed_batch_size=fixed,
-        notes=(*_notes(merged, fixed, followed, folded), *_quantised_notes(quantised)),
+        notes=_notes(merged, fixed, followed, folded),
     )
+    return _with_quantised_weights(graph, quantised)
 
 
 def _played(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
@@ -122,12 +126,17 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int)
         yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
 
 
-def _quantised_notes(quantised: Counter[str]) -> Iterator[str]:
-    if quantised:
-        yield (
-            f"The file is quantised ({_listed(quantised)}), but counts at the workload's precision: for inference say "
-            "precision=int8, or int4, and weights of products count at their bytes."
+def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str]) -> ModelGraph:
+    """Return *graph* with the precision of its weights, and a note, where it has operators on quantised numbers."""
+    if not quantised:
+        return graph
+    if any(_PACKED.search(name) for name in quantised):
+        note = (
+            f"The file is quantised ({_listed(quantised)}), several weights to a byte, and each counts as a weight "
+            "at the workload's precision."
         )
+        return replace(graph, notes=(*graph.notes, note))
+    return replace(graph, precision="int8", notes=(*graph.notes, quantised_note(_listed(quantised), "int8")))
 
 
 def _listed(counts: Counter[str]) -> str:

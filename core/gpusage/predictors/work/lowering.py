@@ -120,12 +120,19 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
 
 
 def weight_bytes(operator_class: IntArray, structure: Structure, precision: Precision) -> FloatArray:
-    """Return for each kind the bytes of one of its weights: quantised ones of products, but for the model's outputs."""
+    """Return for each kind the bytes of one of its weights.
+
+    Quantised are those of products, but for the model's outputs, and in ``int8`` those of convolutions.
+    """
     quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
     if precision in QUANTISED_BYTES:
-        products = operator_class == OperatorClass.PRODUCT
-        products[structure.kind_of_node[structure.unread]] = False
-        quantised[products] = QUANTISED_BYTES[precision]
+        narrow = operator_class == OperatorClass.PRODUCT
+        if precision == "int8":
+            narrow |= (operator_class == OperatorClass.CONVOLUTION) | (
+                operator_class == OperatorClass.GROUPED_CONVOLUTION
+            )
+        narrow[structure.kind_of_node[structure.unread]] = False
+        quantised[narrow] = QUANTISED_BYTES[precision]
     return quantised
 
 

@@ -11,7 +11,10 @@ from onnx import TensorProto, helper
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
+from gpusage.own_settings import settled
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.work.lowering import lower, resident_bytes
+from gpusage.predictors.work.structure import structure_of
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 
@@ -466,6 +469,21 @@ def test_a_quantised_file_says_so_and_is_not_familiar(read: Maker, nodes: Nodes,
     graph = read({"x": ("batch", 64)}, nodes, [weight, number("scale", 0.1)])
     assert dict(graph.unknown_op_types) == counts
     assert graph.parameter_count >= 64 * 64
-    assert "The file is quantised" in graph.notes[-1]
+    assert graph.precision == "int8"
+    assert "Its weights are quantised" in graph.notes[-1]
     (need,) = predicted(graph, Workload(mode="infer"), [builtin_catalogue().find("a100")])
     assert not need.familiar
+
+
+def test_a_convolution_of_8_bits_has_weights_of_one_byte(read: Maker) -> None:
+    nodes = [
+        node("DequantizeLinear", "w scale", "v"),
+        node("Conv", "x v", "a", pads=[1, 1, 1, 1]),
+        node("Relu", "a", "y"),
+    ]
+    weight = TensorProto(name="w", dims=(64, 64, 3, 3), data_type=TensorProto.INT8)
+    graph = read({"x": ("batch", 64, 56, 56)}, nodes, [weight, number("scale", 0.1)])
+    run = settled(Workload(mode="infer"), (), graph)
+    lowering = lower(graph, structure_of(graph), run)
+    assert lowering.parameter_bytes.max() == 64 * 64 * 9  # a byte each
+    assert resident_bytes(lowering, run.precision) == pytest.approx(64 * 64 * 9, abs=8)  # and the scale

@@ -1,0 +1,26 @@
+"""What a model settles of how it is run, where its user names nothing else: precision and the share that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpusage_hooks.types import ModelGraph, ModelRequest, Workload
+
+
+def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:
+    """Return *workload* with what *graph* settles, but for what its user *named*, by the keys of a comment.
+
+    Inference of a model whose weights are quantised is in their precision; training trains the share that it marks.
+    """
+    if workload.mode == "train":
+        return workload if "trainable" in named else replace(workload, trainable=graph.trainable)
+    is_open = graph.precision is not None and "precision" not in named
+    return replace(workload, precision=graph.precision) if is_open else workload
+
+
+def settled_request(request: ModelRequest, graph: ModelGraph) -> ModelRequest:
+    """Return *request* with what *graph* settles; what is assumed says so."""
+    workload = settled(request.workload, request.named, graph)
+    words = {f"precision={request.workload.precision}": f"precision={workload.precision}"}
+    return replace(request, workload=workload, assumed=tuple(words.get(word, word) for word in request.assumed))
