@@ -134,7 +134,7 @@ def parse_model(text: str) -> ModelRequest:
     return ModelRequest(
         model=values.get("model", ""),
         workload=workload,
-        named=frozenset(values),
+        named=tuple(values),
         assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in values),
         enabled=enabled,
     )

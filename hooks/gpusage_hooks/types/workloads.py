@@ -97,5 +97,5 @@ class ModelRequest:
     model: str
     workload: Workload = Workload()
     assumed: tuple[str, ...] = ()
-    named: frozenset[str] = field(default=frozenset(), compare=False)
+    named: tuple[str, ...] = field(default=(), compare=False)
     enabled: bool = True

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpusage.graphs.edges import is_edge_list
 from gpusage.graphs.guard import MAXIMUM_ELEMENTS, check_shape, shown
 from gpusage.graphs.onnx.dimensions import evaluate, names
 from gpusage.graphs.onnx.tensors import Declared
@@ -25,13 +26,15 @@ class Binding:
         inputs: Each input with a number, a name or a term for every dimension.
         batch_names: The names that stand for the batch.
         values: What every other name stands for.
-        fixed_batch_size: The first dimension of the inputs, where none of them is free.
+        fixed_batch_size: The first dimension of the inputs, where none of them is free; 1 beside an edge list.
+        edges: The input that lists the edges of a graph, by its name; ``""`` where there is none.
     """
 
     inputs: tuple[Declared, ...]
     batch_names: frozenset[str]
     values: Mapping[str, int]
     fixed_batch_size: int | None
+    edges: str = ""
 
     def symbols(self, batch: int) -> dict[str, int]:
         """Return what each name stands for at a *batch* size."""
@@ -68,7 +71,8 @@ def bind(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]], model: 
         GraphError: A free dimension has no value, or *shape* names or contradicts something that the file has not.
     """
     named = [_named(one, shape, model) for one in inputs]
-    batch_names = _batch_names(named, shape)
+    edges = next((one.name for one in named if _lists_edges(one)), "")
+    batch_names = _batch_names(named, shape) if not edges else _batches_of_graphs(named)
     values: dict[str, int] = {}
     _check_words(named, shape, model)
     for one in named:
@@ -76,7 +80,8 @@ def bind(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]], model: 
             _match(one, list(shape[one.name]), batch_names, values)
     values.update({name: _checked(sizes[0], name) for name, sizes in shape.items() if name not in _names_of(named)})
     _check_free(named, {*batch_names, *values}, model)
-    return Binding(tuple(named), frozenset(batch_names), values, None if batch_names else _first_size(named))
+    fixed = None if batch_names else 1 if edges else _first_size(named)
+    return Binding(tuple(named), frozenset(batch_names), values, fixed, edges)
 
 
 def _named(one: Declared, shape: Mapping[str, Sequence[int]], model: str) -> Declared:
@@ -101,6 +106,16 @@ def _batch_names(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]])
     alone = {name for name in first if names(name) == (name,) and name not in shape}
     anonymous = {name for name in alone if any(name == _FREE.format(one.name, 0) for one in inputs)}
     return spoken | anonymous if spoken else alone
+
+
+def _lists_edges(one: Declared) -> bool:
+    return is_edge_list(one.name, one.sizes or (), is_whole=one.element_type in ("int64", "int32"))
+
+
+def _batches_of_graphs(inputs: Sequence[Declared]) -> set[str]:
+    """Return the names that stand for a batch beside an edge list: a free first dimension is nodes, which are none."""
+    symbols = {name for one in inputs for size in one.sizes or () for name in names(size)}
+    return {name for name in symbols if "batch" in name.lower()}
 
 
 def _check_words(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]], model: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from gpusage.graphs.edges import edges_note
 from gpusage.graphs.guard import printable, regular_file, shown
 from gpusage.graphs.onnx.batch_normalizations import unfold
 from gpusage.graphs.onnx.file import OnnxModel, read_file
@@ -54,7 +55,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         source=printable(source),
         parameter_count=sum(trace.weight_counts.values()),
         fixed_batch_size=fixed,
-        notes=_notes(merged, fixed, followed, folded),
+        notes=_notes(merged, fixed, followed, folded, binding.edges),
     )
     return _with_quantised_weights(graph, quantised)
 
@@ -113,8 +114,10 @@ def _batch_place(recurrent: Node) -> int:
     return 0 if dict(recurrent.attributes).get("layout") else 1
 
 
-def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int) -> Iterator[str]:
-    if fixed is not None:
+def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int, edges: str) -> Iterator[str]:
+    if fixed is not None and edges:
+        yield edges_note(printable(edges))
+    elif fixed is not None:
         yield f"The file works at batch size {fixed} alone; export it with a dynamic batch axis to use another."
     if followed is not None:
         yield f"The file was exported for batch size {followed}; every size in it follows the batch all the same."

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
+from gpusage.graphs.edges import edges_note, is_edge_list
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
 from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
@@ -55,8 +57,9 @@ def graph_from_module(
     torch = import_library("torch")
     module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
+    edges = _edges(torch, module, arguments, words)
     with quiet(), _evaluating(module):
-        run, fixed = _played(module, arguments, words, label)
+        run, fixed = _played(module, arguments, words, label, is_graph=bool(edges))
     scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
     return graph_of(
         replace(run, unknown=run.unknown + Counter({"selective_scan": scans})),
@@ -64,7 +67,7 @@ def graph_from_module(
         source=origin or f"torch:{label}",
         parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
         fixed_batch_size=fixed,
-        notes=(*fixed_notes(fixed), *([SCANNED] if scans else [])),
+        notes=(*([edges_note(edges)] if edges else fixed_notes(fixed)), *([SCANNED] if scans else [])),
     )
 
 
@@ -112,6 +115,8 @@ def _played(
     arguments: tuple[Any, ...],
     words: dict[str, Any],
     label: str,
+    *,
+    is_graph: bool,
 ) -> tuple[ModelRun, int | None]:
     """Return the run for any batch size; where there is none, that at the inputs' own batch size, and that size."""
     from gpusage.graphs.torch.trace import batch_size, play, resized  # noqa: PLC0415 - it imports torch
@@ -125,7 +130,7 @@ def _played(
         return play(module, *resized((arguments, words), batch, size))
 
     try:
-        for _ in range(_TRIES):
+        for _ in range(0 if is_graph else _TRIES):
             run = at_any_batch(at)
             if run is not None:
                 return run, None
@@ -134,12 +139,26 @@ def _played(
     except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below
         pass
     try:
-        return at(batch), batch
+        return at(batch), 1 if is_graph else batch
     except GraphError:
         raise
     except Exception as error:
         rule = "run on the shapes of its example inputs, without their values"
         raise cannot_run(label, rule, error) from error
+
+
+def _edges(
+    torch: Any,  # noqa: ANN401 - the module
+    module: Any,  # noqa: ANN401 - torch may not be installed
+    arguments: tuple[Any, ...],
+    words: dict[str, Any],
+) -> str:
+    """Return the name of the argument that lists the edges of a graph, ``""`` where none does."""
+    names = list(signature(module.forward).parameters) if hasattr(module, "forward") else []
+    given = [*zip(names, arguments, strict=False), *words.items()]
+    tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
+    lists = (name for name, each in tensors if is_edge_list(name, each.shape, is_whole=not each.is_floating_point()))
+    return next(lists, "")
 
 
 @contextmanager

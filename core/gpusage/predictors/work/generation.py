@@ -3,7 +3,8 @@
 Invariants:
 
 1. The first pass reads all tokens of the prompt and gives the first new token: logits of the last token alone.
-2. Each further pass reads one token and all weights, and keys and values of all tokens before it.
+2. Each further pass reads one token and all weights, but for those of experts that no token goes to, and keys and
+   values of all tokens before it.
 3. The cache has keys and values of all tokens but the last, of every sample.
 """
 
@@ -89,12 +90,32 @@ def answer_of(
     sizes = _Sizes(graph, attentions, length, batch_size, float_bytes)
     return Answer(
         prompt=_resized(lowering, sizes, prompt, prompt),
-        token=_resized(lowering, sizes, 1, prompt + new / 2),
+        token=_routed(_resized(lowering, sizes, 1, prompt + new / 2), length, batch_size),
         token_count=new - 1,
         cached_bytes=batch_size * float_bytes * elements / length,
         prompt_tokens=prompt,
         total_tokens=prompt + new - 1,
     )
+
+
+def _routed(lowering: Lowering, length: int, batch_size: int) -> Lowering:
+    """Return the work of a pass over one token of each sample, which reads the weights of the experts reached alone.
+
+    A token that goes to k of E experts misses one of them with probability 1 - k / E, and all t tokens miss it with
+    (1 - k / E)^t, where each expert is as likely as any other. Where some are more popular, fewer are read.
+
+    Args:
+        lowering: Of the pass.
+        length: Tokens of a sample that the graph was read with.
+        batch_size: Samples, each of which has one token in the pass.
+    """
+    parameter_bytes = lowering.parameter_bytes.copy()
+    for number, node in enumerate(lowering.structure.kinds):
+        if node.op_type == "GroupedMatMul" and node.parameters:
+            experts = node.parameters[0][0]
+            chosen = element_count(node.inputs[0][:1], batch_size) / (batch_size * length)
+            parameter_bytes[number] *= 1.0 - (1.0 - min(chosen / experts, 1.0)) ** batch_size
+    return replace(lowering, parameter_bytes=parameter_bytes)
 
 
 class _Sizes(NamedTuple):

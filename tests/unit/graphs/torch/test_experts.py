@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import gpusage
-from gpusage.predictors.work.lowering import forward_flop
-from gpusage_hooks.types import ModelGraph
+from gpusage.predictors.question import Question
+from gpusage.predictors.work.lowering import forward_flop, resident_bytes
+from gpusage_hooks.types import Generation, ModelGraph, Workload
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -39,6 +40,27 @@ def test_each_token_of_mixtral_goes_through_two_of_eight_experts() -> None:
     need = gpusage.predict(graph, gpu="h100", mode="infer")
     assert not need.familiar
     assert any("GroupedMatMul" in note for note in need.notes)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "experts"),
+    [
+        (1, 2.0),  # one token reads the two experts that it goes to
+        (2, 8 * (1 - 0.75**2)),  # each of eight is missed by both with (3/4)^2: 3.5 are read
+        (64, 8.0),
+    ],
+)
+def test_a_pass_over_few_tokens_reads_the_experts_that_they_reach(batch_size: int, experts: float) -> None:
+    graph = read("Mixtral")
+    generation = Generation(prompt_tokens=64, new_tokens=64)
+    run = Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
+    answer = Question(graph, run).answer
+    assert answer is not None
+    for lowering, read_experts in ((answer.prompt, 8.0), (answer.token, experts)):
+        grouped = [node.op_type == "GroupedMatMul" for node in lowering.structure.kinds]
+        read_bytes = lowering.parameter_bytes @ (lowering.structure.counts * grouped)
+        assert read_bytes == pytest.approx(read_experts * 3 * 4096 * 14336 * 2, rel=1e-6)
+    assert resident_bytes(answer.prompt, "bf16") == 2 * graph.parameter_count  # all are in memory
 
 
 def test_scans_of_mamba_are_said_and_not_familiar() -> None:
