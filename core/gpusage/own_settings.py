@@ -15,8 +15,9 @@ def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Wo
     """
     if workload.mode == "train":
         return workload if "trainable" in named else replace(workload, trainable=graph.trainable)
-    is_open = graph.precision is not None and "precision" not in named
-    return replace(workload, precision=graph.precision) if is_open else workload
+    if graph.precision is None or "precision" in named:
+        return workload
+    return replace(workload, precision=graph.precision)
 
 
 def settled_request(request: ModelRequest, graph: ModelGraph) -> ModelRequest:

@@ -160,7 +160,7 @@ def _element_type(value: object) -> ElementType:
 
 
 def _share(value: object) -> float:
-    if type(value) not in (int, float) or not 0 < value <= 1:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         message = "'trainable' is not above 0 and at most 1"
         raise _FieldError(message)
     return float(value)

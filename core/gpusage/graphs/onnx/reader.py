@@ -49,7 +49,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         trace, merged, fixed = _played(model, binding, source)
     followed = binding.fixed_batch_size if fixed is None else None
     quantised = Counter(step.op_type for step in trace.steps if _QUANTISED.search(step.op_type))
-    graph = graph_of(
+    read = graph_of(
         replace(merged.run, unknown=merged.run.unknown | quantised),
         name=printable(PurePath(source).stem),
         source=printable(source),
@@ -57,7 +57,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         fixed_batch_size=fixed,
         notes=_notes(merged, fixed, followed, folded, binding.edges),
     )
-    return _with_quantised_weights(graph, quantised)
+    return _with_quantised_weights(read, quantised)
 
 
 def _played(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
