@@ -1,18 +1,20 @@
 """The main job on a real Slurm of this machine's own: models in, GPU requests rewritten, nothing installed on the host.
 
 Run it with `make demo`. It needs no root and no GPU: slurmctld, slurmd and munge are Debian's own programs in a folder,
-and the GPUs are files, so nothing is computed on them.
+and the GPUs are files, so nothing is computed on them. The control daemon of NVIDIA's MPS is a stand-in; what starts it
+and leads jobs to it is gpusage's own.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -21,13 +23,17 @@ from rich.table import Table
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.progress import progress
 from gpusage_hooks.errors import GpuUsageError
+from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
 MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"
-RUN_S = 20
-REPORT = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:--}"'
+MPS_CONTROL = Path(__file__).parents[1] / "tests" / "standins" / "nvidia-cuda-mps-control"
+LIMIT = "[slurm]\nlimit_ms = 1000\n"
+"""A laptop that is busy otherwise would be too slow for the 40 ms that slurmctld waits by default."""
+RUN_S = 25
+REPORT = 'echo "node=$SLURMD_NODENAME"; env | grep ^CUDA_ | sort'
 STARVES = f"{sys.executable} {Path(__file__).parent / 'starves.py'}"
 RESCUE_S = 40
 console = Console(highlight=False, width=max(Console().width, 100))
@@ -69,6 +75,35 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job that was submitted.
+
+    Attributes:
+        seen: What the job itself saw: its node, and CUDA's variables; empty before it has begun.
+    """
+
+    name: str
+    example: Example
+    seen: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpu(self) -> tuple[str, str]:
+        """Node and device. A client of MPS sees one device, number 0: its daemon's folder tells which one that is."""
+        served = re.search(r"gpu-(\w+)/pipe$", self.seen.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+        return self.seen.get("node", ""), served[1] if served else self.seen.get("CUDA_VISIBLE_DEVICES", "")
+
+    @property
+    def share(self) -> str:
+        """Its percentage of the GPU; empty where it has a whole one."""
+        return self.seen.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training job that says so."""
+        return "model=" in self.example.options[0] and "mode=infer" not in self.example.options[0]
+
+
 def main() -> None:
     """Tell the story from an empty folder to an empty folder."""
     began_s = time.monotonic()
@@ -78,12 +113,16 @@ def main() -> None:
         say(f"A private cluster: Slurm {cluster.installation.version}, three generations of GPUs")
         console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %24G %f").stdout.rstrip())
         say("gpusage slurm install --mode enforce --yes")
-        install_plugin(cluster, "enforce")
+        give_mps(cluster)
+        install_plugin(cluster, "enforce", LIMIT)
         console.print("job_submit.lua, cli_filter.lua and slurm.conf have their lines, gpusaged has seen the cluster.")
         say("Users submit as ever, and name their model in the comment")
-        jobs = [submit(cluster, example) for example in EXAMPLES]
+        names = [submit(cluster, example) for example in EXAMPLES]
         say("Where they run")
-        show_places(cluster, jobs)
+        jobs = begun(cluster, names)
+        show_places(jobs)
+        say("Two training jobs on one GPU: what MPS was told of each")
+        show_pair(cluster, jobs)
         say("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
         show_rescue(cluster)
         say("kill -9 gpusaged: the next job goes through as its user wrote it")
@@ -114,42 +153,65 @@ def submit(cluster: Sandbox, example: Example, script: str = f"{REPORT}; sleep {
     return done.stdout.strip()
 
 
-def show_places(cluster: Sandbox, jobs: list[str]) -> None:
-    """Show node, GPU and share of each job once all have begun, and who shares a GPU with whom."""
-    deadline_s = time.monotonic() + RUN_S - 2
-    while time.monotonic() < deadline_s and len(list(places(cluster, jobs))) < len(jobs):
+def give_mps(cluster: Sandbox) -> None:
+    """Let each node find a control daemon of MPS: the wrappers of gpusage's node scripts say where."""
+    control = shutil.copy(MPS_CONTROL, cluster.layout.etc)
+    told = f"export GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={cluster.layout.state}/mps-$SLURMD_NODENAME"
+    lines = cluster.layout.slurm_conf.read_text(encoding="utf-8")
+    for script in (PROLOG, EPILOG, TASK_PROLOG):
+        path = cluster.layout.etc / f"gpusage_with_mps_{script.name}"
+        path.write_text(f"#!/bin/sh\n{told}\nexec {script.path}\n", encoding="utf-8")
+        path.chmod(0o755)
+        lines += f"{script.key}={path}\n"
+    cluster.layout.slurm_conf.write_text(lines, encoding="utf-8")
+
+
+def begun(cluster: Sandbox, names: list[str]) -> list[Job]:
+    """Return the jobs with what each of them saw, once all have begun, or soon one will have ended."""
+    deadline_s = time.monotonic() + RUN_S - 5
+    while True:
+        jobs = [
+            Job(name=name, example=example, seen=seen(cluster, name))
+            for name, example in zip(names, EXAMPLES, strict=True)
+        ]
+        if time.monotonic() > deadline_s or all(job.seen for job in jobs):
+            return jobs
         time.sleep(0.1)
+
+
+def seen(cluster: Sandbox, name: str) -> dict[str, str]:
+    """Return what REPORT printed in a job."""
+    path = cluster.layout.jobs / f"slurm-{name}.out"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def show_places(jobs: list[Job]) -> None:
+    """Show node, GPU and share of each job, and who shares a GPU with whom."""
     table = Table("job", "model", "node", "GPU", "share", "beside")
-    found = {job: (node, gpu, share) for job, node, gpu, share in places(cluster, jobs)}
-    for job, example in zip(jobs, EXAMPLES, strict=True):
-        node, gpu, share = found.get(job, ("waits", "", ""))
-        sharing = [] if share == "-" else [other for other, place in found.items() if place[2] != "-" and other != job]
-        beside = [other for other in sharing if found[other][:2] == (node, gpu)]
-        name = example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "(none named)"
-        table.add_row(
-            job, name, node, gpu, "whole" if share == "-" else f"{share} %" if share else "", ", ".join(beside)
-        )
-    console.print(table)
-    if not any(len({*group}) > 1 for group in shared(found)):
-        sys.exit("demo: error: no two jobs share a GPU")
-
-
-def places(cluster: Sandbox, jobs: list[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield job, node, device and thread percentage, as each job itself saw them."""
     for job in jobs:
-        path = cluster.layout.jobs / f"slurm-{job}.out"
-        words = path.read_text(encoding="utf-8").split() if path.exists() else []
-        if len(words) == 3:  # noqa: PLR2004 - what REPORT prints
-            yield job, words[0], words[1], words[2]
+        others = [other for other in jobs if other is not job and other.share and other.gpu == job.gpu]
+        beside = ", ".join(other.name for other in others if job.share)
+        model = job.example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "(none named)"
+        node, gpu = job.gpu if job.seen else ("waits", "")
+        share = f"{job.share} %" if job.share else "whole" if job.seen else ""
+        table.add_row(job.name, model, node, gpu, share, beside)
+    console.print(table)
 
 
-def shared(found: dict[str, tuple[str, str, str]]) -> list[list[str]]:
-    """Return the jobs that hold a share, grouped by the GPU that it is of."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for job, (node, gpu, share) in found.items():
-        if share != "-":
-            groups.setdefault((node, gpu), []).append(job)
-    return list(groups.values())
+def show_pair(cluster: Sandbox, jobs: list[Job]) -> None:
+    """Show the variables of two training jobs that are on one GPU now, and that its daemon runs."""
+    training = [job for job in jobs if job.trains and job.share]
+    pairs = [(one, other) for one in training for other in training if one is not other and one.gpu == other.gpu]
+    if not pairs:
+        sys.exit("demo: error: no two training jobs share a GPU")
+    folder = f"{cluster.layout.state}/"
+    for job in pairs[0]:
+        variables = [f"{key}={value.replace(folder, '')}" for key, value in job.seen.items() if "_MPS_" in key]
+        console.print(f"[bold]job {job.name}[/bold]: {' '.join(variables)}", soft_wrap=True)
+    pipe = {Path(job.seen.get("CUDA_MPS_PIPE_DIRECTORY", "none")) for job in pairs[0]}
+    if len(pipe) != 1 or not (pipe.pop() / "running").exists():
+        sys.exit("demo: error: they are not clients of one MPS daemon that runs")
 
 
 def show_rescue(cluster: Sandbox) -> None:
