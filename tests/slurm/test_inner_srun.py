@@ -7,6 +7,8 @@ prolog and Slurm are the real ones.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 
 from gpusage.dividing.granted import NOT_READ_BACK, granted_of
 from gpusage.edits import make_edits
+from gpusage.sandboxes import processes
 from gpusage.service.protocol import Answer, Ask, parse_line
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Granted, Submission
 from gpusage_slurm.installing.install import Site, plan_installation
@@ -196,6 +199,44 @@ def test_two_jobs_share_a_gpu_through_mps_and_the_node_writes_down_what_each_was
         seen = replace(given, trouble="")
         assert granted_of(job, folder=mps, sm_count=132) == (seen if has_driver else given)
     wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
+
+
+HELD = """#!/bin/sh
+#SBATCH --comment=model=r.onnx,batch=4 --gres=gpu:1
+touch {folder}/held-$SLURM_JOB_ID
+until [ -e {folder}/go ]; do sleep 0.1; done
+echo $CUDA_MPS_PIPE_DIRECTORY
+"""
+
+
+def test_a_share_and_its_mps_daemon_outlive_the_slurmd_of_their_node(sandbox: Sandbox) -> None:
+    """A job of before the restart and one of after it are clients of one daemon, which ends with the last of them."""
+    folder, mps, node = sandbox.layout.jobs, mps_folder(sandbox), sandbox.nodes()[0]
+    (script := folder / "held.sh").write_text(HELD.format(folder=folder))
+    log = folder / "nvidia-cuda-mps-control.log"
+    log.unlink(missing_ok=True)
+    options = ("sbatch", "--parsable", f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out", script)
+
+    def begun() -> str:
+        job = sandbox.run(*map(str, options)).stdout.strip()
+        wait_until((folder / f"held-{job}").exists)
+        return job
+
+    before, slurmd = begun(), sandbox.pid(node)
+    assert slurmd is not None
+    os.kill(slurmd, signal.SIGKILL)
+    processes.wait_for_end([slurmd], 5.0)
+    sandbox.start_node(node)
+    sandbox.wait_for_nodes()
+    jobs = [before, begun()]
+    (folder / "go").touch()
+    wait_until(lambda: not sandbox.run("squeue", "-h").stdout)
+    assert [(folder / f"{job}.out").read_text().strip() for job in jobs] == [f"{mps}/gpu-0/pipe"] * 2
+    wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
+    assert [line.split()[0] for line in log.read_text().splitlines() if line[:2] == "-d" or line == "quit"] == [
+        "-d",
+        "quit",
+    ]
 
 
 def test_cpus_that_a_task_asks_for_beside_its_gpu_stay(sandbox: Sandbox) -> None:

@@ -142,9 +142,10 @@ def test_a_requeued_job_is_decided_while_it_waits_again(sandbox: Sandbox) -> Non
     assert late(sandbox)[job]["outcome"] == ("decided" if changes(sandbox) else "advised")
 
 
-def test_srun_gets_advice(sandbox: Sandbox) -> None:
-    sandbox.run("sh", "-c", f"srun --gres=gpu:1 --comment={LIGHT} sleep 30 >srun.log 2>&1 &")
-    sandbox.wait_for(lambda: bool(sandbox.run("squeue", "-ht", "R").stdout.strip()), "srun runs")
+@pytest.mark.parametrize("command", ["srun", "salloc"])
+def test_srun_and_salloc_get_advice(sandbox: Sandbox, command: str) -> None:
+    sandbox.run("sh", "-c", f"{command} --gres=gpu:1 --comment={LIGHT} sleep 30 >{command}.log 2>&1 &")
+    sandbox.wait_for(lambda: bool(sandbox.run("squeue", "-ht", "R").stdout.strip()), "it runs")
     ((job, seen),) = late(sandbox).items()
     assert seen["outcome"] == "advised"
     mark = shown(sandbox, job)["AdminComment"]
