@@ -1,0 +1,39 @@
+"""Simulations on workers that dask-jobqueue starts as jobs of a real Slurm, as docs/simulator.md has it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from dask_jobqueue import SLURMCluster
+
+from gpusage_lab.cli import commands
+from gpusage_slurm.sandbox import ClusterPlan, parse_nodes, start_sandbox
+
+pytestmark = pytest.mark.slurm
+
+OPTIONS = ("--generate", "100", "--policy", "slots", "--policy", "packing", "--repetitions", "2", "--json")
+
+
+def simulated(*options: str) -> Any:  # noqa: ANN401 - JSON
+    result = CliRunner().invoke(commands.simulate, [*OPTIONS, *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_workers_that_are_jobs_of_slurm_say_the_same(
+    slurm_release: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
+        for name, value in sandbox.environment.items():
+            monkeypatch.setenv(name, value)
+        with SLURMCluster(
+            cores=1, memory="1GB", walltime="00:05:00", python=sys.executable, log_directory=sandbox.layout.jobs,
+            scheduler_options={"dashboard_address": None},
+        ) as cluster:  # fmt: skip
+            cluster.scale(jobs=1)
+            assert simulated("--dask", cluster.scheduler_address) == simulated()
+            assert "dask-worker" in sandbox.run("squeue", "-h", "-o", "%j").stdout
