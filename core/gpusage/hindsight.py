@@ -18,6 +18,8 @@ LEAST_UTILIZATION = 0.02
 """Of a job that works at all."""
 UNUSED_BELOW = 0.005
 FASTER = 2.0
+FILLED = 0.95
+"""Of a cap on GPU memory: an allocation fails before the last byte is taken."""
 
 
 def own_utilization(usage: Usage, least_s: float = LEAST_S) -> float | None:
@@ -35,6 +37,15 @@ def own_utilization(usage: Usage, least_s: float = LEAST_S) -> float | None:
 def is_beside_others(usage: Usage) -> bool:
     """Tell whether others were on the GPU for so long that nobody can tell whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s
+
+
+def filled_its_cap(usage: Usage) -> bool:
+    """Tell whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
+
+    Of a run that completed this tells nothing: an allocator that keeps what it frees holds all that it may have.
+    """
+    limit_bytes = usage.granted.memory_limit_bytes
+    return limit_bytes is not None and (usage.memory_bytes or 0) >= FILLED * limit_bytes
 
 
 def waits_for(usage: Usage) -> str:

@@ -105,6 +105,30 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     assert left == []
 
 
+STARVES = """
+[ -n "$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ] || exit 0
+mib=${{CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}}
+printf '%s' '{facts}' >{file}; echo process $$ $((${{mib%M}} * 1048576)) >>{file}
+sleep 3
+exit 1
+"""
+
+
+def test_a_share_that_fails_with_its_cap_filled_runs_again_without_a_word_in_its_output(sandbox: Sandbox) -> None:
+    script = STARVES.format(facts=FACTS, file=sandbox.layout.jobs / "facts")
+    light = COMMENT.replace(",slowdown=1", "")
+    job = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", f"--comment={light}", f"--wrap={script}").stdout.strip()
+
+    def has_run_again() -> bool:
+        text = sandbox.run("scontrol", "show", "job", job).stdout
+        return "JobState=COMPLETED" in text and "Restarts=1" in text
+
+    sandbox.wait_for(has_run_again, "it runs again, with a whole GPU", LIMIT_S)
+    first = min(told(sandbox, job)["usage"], key=lambda usage: usage["started_at_s"])
+    assert first["outcome"] == "out_of_memory"
+    assert first["memory_bytes"] == first["granted"]["memory_limit_bytes"] > 0
+
+
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
     """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
     settings = sandbox.layout.etc / "gpusage.toml"

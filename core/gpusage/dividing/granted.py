@@ -24,6 +24,8 @@ from gpusage_hooks.units import GIB, MIB
 FOLDER = Path("/run/gpusage-mps")
 """Where `gpusage-mps` keeps its files, unless the environment names another folder."""
 
+LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""In a job's environment: its cap on device memory."""
 NOT_READ_BACK = "not read back"
 _WITHOUT_MPS = "no MPS daemon holds the client: it sees all SMs"
 _MAXIMUM_BYTES = 4096

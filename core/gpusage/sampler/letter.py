@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpusage.hindsight import LEAST_S
+from gpusage.hindsight import LEAST_S, filled_its_cap
 from gpusage_hooks.types import Usage
 
 LIMIT_BYTES = 4096
@@ -53,7 +53,8 @@ def letter_in(text: str) -> tuple[Usage, ...]:
 
 def _worth(usage: Usage) -> tuple[bool, float]:
     """Rank *usage*: one user's many jobs of a second must not drive out what tells something of others' jobs."""
-    return usage.sampled_s >= LEAST_S or usage.outcome == "out_of_memory", usage.ended_at_s
+    lacked = usage.outcome == "out_of_memory" or filled_its_cap(usage)
+    return usage.sampled_s >= LEAST_S or lacked, usage.ended_at_s
 
 
 def _word(usages: Iterable[Usage]) -> str:

@@ -93,6 +93,18 @@ class JobProcesses:
         counted_s = self._counted_s()
         return Consumption(cpu_s=max(cpu_s, counted_s or 0.0), read_bytes=read_bytes)
 
+    def variable(self, name: str) -> str | None:
+        """Return what the environment of a process of the job, the oldest that has it, says of *name*."""
+        for pid in sorted(self._own):
+            with suppress(OSError):
+                variables = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
+                values = [
+                    value for key, _, value in (each.partition(b"=") for each in variables) if key == name.encode()
+                ]
+                if values:
+                    return values[0].decode(errors="replace")
+        return None
+
     def is_server(self, pid: int) -> bool:
         """Tell whether *pid* is a server or daemon of MPS, which works for others."""
         with suppress(OSError):

@@ -11,8 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpusage.dividing.granted import LIMIT_VARIABLE, limit_bytes
 from gpusage.plugins.hooks import Hooks
 from gpusage.sampler.processes import JobIdentity, JobProcesses
 from gpusage.sampler.totals import Look, Totals, added, memory_of
@@ -129,7 +130,7 @@ class Sampling:
 
     def _seen(self) -> Look:
         own = self._processes.look()
-        self._granted = self._surroundings.granted() or self._granted
+        self._granted = self._with_limit(self._surroundings.granted() or self._granted)
         readings = tuple(filter(None, map(self._reading, self._job.devices)))
         self._name = readings[0].name if readings else self._name
         return Look(
@@ -138,6 +139,11 @@ class Sampling:
             memory_bytes=memory_of(readings, own),
             alone=not self._is_accompanied(readings, own),
         )
+
+    def _with_limit(self, granted: Granted) -> Granted:
+        """Return *granted* with the cap on memory that the job's own processes have: not every node is told of it."""
+        known = granted.memory_limit_bytes or self._granted.memory_limit_bytes
+        return replace(granted, memory_limit_bytes=known or limit_bytes(self._processes.variable(LIMIT_VARIABLE)))
 
     def _reading(self, device: str) -> GpuReading | None:
         with suppress(Exception):  # a plugin or a driver may fail in any way

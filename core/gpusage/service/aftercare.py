@@ -4,8 +4,8 @@ Invariants:
 
 1. A job is turned back only after it has looked stuck at every look for a while, and once.
    After an error it is tried again, each time after it has been stuck for twice as long.
-2. Nothing is asked while no job was rewritten and none waits or runs: a look costs the manager three listings.
-   Who runs where is known from the same listings, so no answer to a job waits for it.
+2. Nothing is asked while no job was rewritten and none has waited or run of late: a look costs the manager three
+   listings. Who runs where is known from the same listings, so no answer to a job waits for it.
 3. With the kill switch on, and in any mode but ``enforce``, jobs are only told of, for as long as that holds.
 """
 
@@ -29,6 +29,8 @@ from gpusage_hooks.types import MarkedJob
 
 REMEMBERED_TROUBLES = 20
 LONGEST_PAUSE_S = 3600.0
+OF_LATE_S = 60.0
+"""What a node tells of a job that has starved may come some seconds after the job's end."""
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str]
 
@@ -56,6 +58,7 @@ class Aftercare(Watch):
         self._troubles: dict[_Key, str] = {}
         self._turned_back = 0
         self._found: dict[_Key, MarkedJob] = {}
+        self._seen_s = -math.inf
 
     def status(self) -> dict[str, Any]:
         """Return what was done, and which jobs need a person."""
@@ -73,7 +76,9 @@ class Aftercare(Watch):
         self.due.clear()
         self._found = {}
         super().look()
-        if self._found or self.error or not self._state.snapshot.clusters:
+        self._seen_s = time.monotonic() if self._found else self._seen_s
+        is_late = time.monotonic() < self._seen_s + OF_LATE_S
+        if is_late or self.error or not self._state.snapshot.clusters:
             self.due.set()  # there is something to look at next time
         self._act(self._found, time.monotonic())
 

@@ -4,6 +4,7 @@ Invariants:
 
 1. Whoever is first, and however often each tells it, the store has one row of a run: its figures, and that it starved.
 2. Plugins hear of a run as it was written.
+3. A run that failed once its memory had filled its cap starved, whether or not it said so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.hindsight import filled_its_cap
 from gpusage.plugins.hooks import Hooks
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import Usage
@@ -31,7 +33,7 @@ def keep_usage(usages: Sequence[Usage], store: DecisionStore, hooks: Hooks) -> t
         StoreError: None of them could be kept.
     """
     with _one_at_a_time:
-        whole = tuple(_joined(usage, store) for usage in usages)
+        whole = tuple(_joined(_judged(usage), store) for usage in usages)
         store.record_usage(whole)
     for usage in whole:
         hooks.usage_observed(usage)
@@ -41,6 +43,11 @@ def keep_usage(usages: Sequence[Usage], store: DecisionStore, hooks: Hooks) -> t
 def is_same_run(one: Usage, other: Usage) -> bool:
     """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
     return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_S
+
+
+def _judged(usage: Usage) -> Usage:
+    starved = usage.outcome == "failed" and filled_its_cap(usage)
+    return replace(usage, outcome="out_of_memory") if starved else usage
 
 
 def _joined(usage: Usage, store: DecisionStore) -> Usage:

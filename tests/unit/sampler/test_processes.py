@@ -28,6 +28,16 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def test_a_variable_of_the_jobs_own_processes_is_read() -> None:
+    processes, name = JobProcesses(IDENTITY), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    assert processes.variable(name) is None
+    environment = {**os.environ, "SLURM_JOB_ID": "77123", name: "0=2870M"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as own:
+        until(processes.look)
+        assert (processes.variable(name), processes.variable(name[:-1])) == ("0=2870M", None)
+        own.kill()
+
+
 def test_a_jobs_processes_are_found_and_what_they_used_outlives_them() -> None:
     processes = JobProcesses(IDENTITY)
     assert processes.look() == frozenset()

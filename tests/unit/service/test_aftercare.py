@@ -171,6 +171,11 @@ def test_nothing_is_asked_while_nothing_was_rewritten_and_nothing_waits(clock: l
     manager.jobs = (JOB,)
     care.look()
     assert care.due.is_set()
+    manager.jobs = ()
+    for passed_s, is_due in ((59, True), (2, False)):  # a node tells of a job that starved once it has ended
+        clock[0] += passed_s
+        care.look()
+        assert care.due.is_set() == is_due
 
 
 def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[float]) -> None:

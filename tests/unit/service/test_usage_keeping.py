@@ -11,7 +11,7 @@ import pytest
 
 from gpusage.service.usage_keeping import keep_usage
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import GpuRequest, Granted, Usage
+from gpusage_hooks.types import GpuRequest, Granted, Outcome, Usage
 from records import RECORD, USAGE
 
 SAMPLED = replace(USAGE, outcome="failed", started_at_s=999.7, ended_at_s=1061.4, sampled_s=60.0, memory_bytes=5)
@@ -36,6 +36,14 @@ def kept(folder: Path, *tellings: Usage) -> tuple[list[Usage], list[Usage]]:
         for usage in tellings:
             keep_usage([usage], store, SimpleNamespace(usage_observed=heard.append))  # type: ignore[arg-type] - hooks
         return [observed.usage for observed in store.usage()], heard
+
+
+@pytest.mark.parametrize(("outcome", "expected"), [("failed", "out_of_memory"), ("completed", "completed")])
+def test_a_run_that_failed_with_its_cap_filled_starved(tmp_path: Path, outcome: Outcome, expected: Outcome) -> None:
+    """An allocator that keeps what it frees fills every cap, and the job completes."""
+    filled = replace(SAMPLED, outcome=outcome, memory_bytes=960, granted=Granted(memory_limit_bytes=1000))
+    rows, heard = kept(tmp_path, filled)
+    assert [row.outcome for row in rows] == [row.outcome for row in heard] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Jobs that failed because the memory of their share was too small, and how one of them runs again with a whole GPU.
 
-The task epilog, which runs as the job's user on the node, writes `SEEN` behind the job's comment where the batch
-script's output ends in CUDA's words. slurmctld knows the exit status. A user who forges `SEEN` gains one more run of
-that job.
+Two tell of it. The task epilog, which runs as the job's user on the node, writes `SEEN` behind the job's comment where
+the batch script's output ends in CUDA's words. And the node's sampler, whose letter says that the job's memory filled
+its cap, by NVML's account. slurmctld knows the exit status. A user who forges either gains one more run of that job.
 
 Invariants:
 
@@ -15,10 +15,12 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from gpusage.hindsight import filled_its_cap
 from gpusage.mark import parse_mark
+from gpusage.sampler.letter import letter_in
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob, StarvedJob
 from gpusage_slurm import scontrol
@@ -30,10 +32,10 @@ SEEN = " [out of GPU memory, says gpusage]"
 GPU_FOR_SHARE = (23, 11)
 """From this version on a waiting job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 _FAILED = "--states=FAILED"
-_FIRST = (("JobArrayID", 64), ("tres-per-node", 128), ("Comment", 1100))
+_FIRST = (("JobArrayID", 64), ("JobID", 16), ("StartTime", 24), ("tres-per-node", 128), ("Comment", 1100))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
-    ("RestartCnt", 8),
+    *(("RestartCnt", 8), ("JobID", 16)),
     *(("StartTime", 24), ("EndTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
 )
 _LEAVING_S = 20.0
@@ -49,7 +51,10 @@ def starved_jobs() -> tuple[StarvedJob, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    shares = [row["JobArrayID"] for row in rows(_FAILED, columns=_FIRST) if _is_starved(row)]
+    failed = [row for row in rows(_FAILED, columns=_FIRST) if any(map(is_share, parse_list(row["tres-per-node"])))]
+    silent = any(not _says_so(row) for row in failed)
+    filled = _filled() if silent else {}
+    shares = [row["JobArrayID"] for row in failed if _says_so(row) or _is_filled(row, filled)]
     bases = list(dict.fromkeys(map(base_id, shares)))
     return tuple(_starved(row) for row in _details(bases) if row["JobArrayID"] in shares)
 
@@ -61,7 +66,7 @@ def rescue(job: MarkedJob, reason: str) -> bool:
         RequestError: slurmctld refuses, or the job is not starved.
     """
     row = next((row for row in _details((base_id(job.job_id),)) if row["JobArrayID"] == job.job_id), None)
-    if row is None or SEEN.strip() not in row["Comment"] or _final(row):
+    if row is None or not (_says_so(row) or _is_filled(row, _filled())) or _final(row):
         message = f"Job {job.job_id} must have failed for want of GPU memory, once; it has not. It is left as it is."
         raise RequestError(message)
     if scontrol.version() < GPU_FOR_SHARE and whole_units() is None:
@@ -92,8 +97,19 @@ def _details(bases: Sequence[str]) -> Iterator[Row]:
             yield row
 
 
-def _is_starved(row: Row) -> bool:
-    return SEEN.strip() in row["Comment"] and any(map(is_share, parse_list(row["tres-per-node"])))
+def _says_so(row: Row) -> bool:
+    return SEEN.strip() in row["Comment"]
+
+
+def _filled() -> Mapping[str, float]:
+    """Return the jobs whose memory filled its cap, as the nodes tell it, each with when that run ended."""
+    letters = letter_in(scontrol.run("scontrol", "show", "nodes", "--oneliner"))
+    return {usage.job_id: usage.ended_at_s for usage in letters if filled_its_cap(usage)}
+
+
+def _is_filled(row: Row, filled: Mapping[str, float]) -> bool:
+    """Tell whether the job in *row* filled its cap in its last run, not in one before."""
+    return filled.get(row["JobID"], 0.0) > _seconds(row["StartTime"]) > 0
 
 
 def _starved(row: Row) -> StarvedJob:

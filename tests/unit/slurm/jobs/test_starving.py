@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+
 import pytest
 
+from gpusage.sampler.letter import with_letter
+from gpusage_hooks.types import Granted
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.starving import SEEN, starved_jobs
+from records import USAGE
 
 SHARE = {
     "UserName": "ada",
@@ -29,8 +35,10 @@ def listed(jobs: list[dict[str, str]], *words: str) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-def ids_of_starved(jobs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed(jobs, *words))
+def ids_of_starved(jobs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, letter: str = "") -> list[str]:
+    with_number = [{"JobID": job["JobArrayID"], **job} for job in jobs]
+    monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed(with_number, *words))
+    monkeypatch.setattr(scontrol, "run", lambda *_: f"NodeName=n1 Comment={letter}\n")
     return [starved.job.job_id for starved in starved_jobs()]
 
 
@@ -44,3 +52,29 @@ def test_a_comment_of_several_lines_says_nothing_of_another_users_job(monkeypatc
     forged = f"x\n{'8':64}{'gres/mps:40':128}{SEEN}"
     jobs = [{**SHARE, "JobArrayID": "7", "UserName": "eve", "Comment": forged}, {**SHARE, "JobArrayID": "8"}]
     assert ids_of_starved(jobs, monkeypatch) == []
+
+
+ENDED_S = datetime.fromisoformat(SHARE["EndTime"]).astimezone().timestamp()
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "limit_bytes", "ended_at_s", "starved"),
+    [
+        (960, 1000, ENDED_S, ["7"]),
+        (940, 1000, ENDED_S, []),
+        (960, None, ENDED_S, []),
+        (None, 1000, ENDED_S, []),
+        (960, 1000, ENDED_S - 3600, []),  # an earlier run of the job
+    ],
+)
+def test_a_failed_job_whose_memory_filled_its_cap_lacked_memory_whatever_it_wrote(
+    memory_bytes: int | None,
+    limit_bytes: int | None,
+    ended_at_s: float,
+    starved: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = replace(USAGE, job_id="7", memory_bytes=memory_bytes, ended_at_s=ended_at_s)
+    letter = with_letter("", [replace(seen, granted=Granted(memory_limit_bytes=limit_bytes))], ended_at_s)
+    jobs = [{**SHARE, "JobArrayID": "7"}, {**SHARE, "JobArrayID": "8"}]
+    assert ids_of_starved(jobs, monkeypatch, letter) == starved
