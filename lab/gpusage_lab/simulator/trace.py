@@ -232,7 +232,7 @@ def _csv_rows(lines: Iterable[str], origin: str) -> Iterator[tuple[int, Row]]:
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
-        import pyarrow as pa  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - only where it is there
+        import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - only where it is there
         from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
     except ImportError as error:
         message = (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
@@ -83,9 +81,11 @@ def test_bad_input_is_refused_in_one_sentence_with_line_and_column(tmp_path: Pat
 
 
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     columns = {"job_id": ["a", "b"], "submit_time": [5.0, 1.0], "duration": [60, 70], "gpu_num": [1, 2]}
     path = tmp_path / "jobs.parquet"
-    parquet.write_table(pa.table({**columns, "gpu_type": ["A100", None]}), path)
+    parquet.write_table(arrow.table({**columns, "gpu_type": ["A100", None]}), path)
     jobs = read_trace(path, FLEET).jobs
     assert (list(jobs.ids), jobs.work_s.tolist()) == (["b", "a"], [70, 60])
     path.write_bytes(b"no Parquet")
