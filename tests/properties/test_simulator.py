@@ -15,6 +15,7 @@ from gpusage_lab.simulator.contract import Ask, Backfill, Demand, Tenant, Togeth
 from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.passes import Scheduling
 
 KINDS = 3
 MEMORY = (0.2, 0.5, 0.9)
@@ -76,6 +77,14 @@ POLICIES = st.builds(
     profiles=st.booleans(),
 )
 
+SCHEDULING = st.builds(
+    Scheduling,
+    backfill_s=st.sampled_from([0.5, 7.0, 60.0]),
+    start_s=st.sampled_from([0.0, 3.0]),
+    requeue_s=st.sampled_from([0.0, 11.0]),
+    gpus_per_node=st.integers(1, 3),
+)
+
 
 @st.composite
 def traces(draw: st.DrawFn) -> Jobs:
@@ -124,6 +133,19 @@ def test_no_gpu_is_overbooked_and_the_time_on_gpus_adds_up(jobs: Jobs, policy: P
     figures = result.figures
     assert figures.gpu_hours * 3600 <= FLEET.gpu_count * figures.makespan_s * (1 + 1e-9)
     assert 0 <= figures.utilization <= 1
+
+
+@settings(deadline=None, max_examples=150)
+@given(traces(), POLICIES, SCHEDULING)
+def test_every_job_ends_whenever_the_manager_looks(jobs: Jobs, policy: Packing, scheduling: Scheduling) -> None:
+    """A job waits for its start each time that it starts, and once more for the queue where it ran out of memory."""
+    result = simulate(jobs, FLEET, policy, Truth(), scheduling=scheduling)
+    fastest = 1.0 + jobs.kind
+    least_s = scheduling.start_s + jobs.work_s / fastest * (1 - 1e-9)
+    assert (result.end_s - result.last_start_s >= least_s - 1e-6).all()
+    again_s = (scheduling.start_s + OUT_OF_MEMORY_S + scheduling.requeue_s) * result.out_of_memory
+    assert (result.last_start_s - result.start_s >= again_s - 1e-6).all()
+    assert result.figures.gpu_hours * 3600 <= FLEET.gpu_count * result.figures.makespan_s * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=100)

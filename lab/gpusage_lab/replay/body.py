@@ -15,7 +15,7 @@ def hello(job: str, environment: "os._Environ[str]") -> str:
     devices = environment.get("GPUSAGE_DEVICE") or environment.get("CUDA_VISIBLE_DEVICES") or "0"
     percent = environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
     cap = environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").partition("=")[2].rstrip("M")
-    node = environment.get("SLURMD_NODENAME", "")
+    node = environment.get("SLURMD_NODENAME") or environment.get("NM_PORT", "")
     return f"{job} {node} {devices.partition(',')[0]} {percent} {int(cap or 0) * MIB}\n"
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
+from types import MappingProxyType
 
 from gpusage_lab.replay.virtual_gpus import Seat, VirtualGpus
 
 LONGEST_SLEEP_S = 0.2
 MOST_BYTES = 4096
+AS_CALLED: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -38,11 +40,14 @@ class Coordinator:
         latest_s: By how much a job was told its end too late in the worst case, in seconds of the real clock.
     """
 
-    def __init__(self, gpus: VirtualGpus, site_types: Sequence[str], compression: float) -> None:
+    def __init__(
+        self, gpus: VirtualGpus, site_types: Sequence[str], compression: float, nodes: Mapping[str, str] = AS_CALLED
+    ) -> None:
+        """Store who stands where, and the *nodes*' names by what bodies call them, where that is something else."""
         self.gpus = gpus
         self.done = 0
         self.latest_s = 0.0
-        self._site_types, self._compression = site_types, compression
+        self._site_types, self._compression, self._nodes = site_types, compression, nodes
         self._origin_s = time.monotonic()
         self._bodies: dict[int, _Body] = {}
         self._selector = DefaultSelector()
@@ -96,7 +101,7 @@ class Coordinator:
             return  # it was told its end a moment ago
         text = body.connection.recv(MOST_BYTES).decode()
         if text and body.job is None:
-            body.job, seat = parsed(text, self._site_types)
+            body.job, seat = parsed(text, self._site_types, self._nodes)
             self._bodies[body.job] = body
             self.gpus.arrive(body.job, seat, self.now_s)
             return
@@ -123,13 +128,19 @@ class Coordinator:
         body.connection.close()
 
 
-def parsed(text: str, site_types: Sequence[str]) -> tuple[int, Seat]:
+def parsed(text: str, site_types: Sequence[str], nodes: Mapping[str, str] = AS_CALLED) -> tuple[int, Seat]:
     """Return the job and its seat that a body's line says; a node's name is its type and a number.
+
+    Args:
+        text: The line.
+        site_types: Names of the GPU types, in their order.
+        nodes: Names of nodes by what the body calls them, where that is something else.
 
     Raises:
         ValueError: It is no such line.
     """
-    job, node, device, percent, cap = text.split()
+    job, called, device, percent, cap = text.split()
+    node = nodes.get(called, called)
     seat = Seat(
         node=node,
         gpu_type=site_types.index(node.rpartition("-")[0]),

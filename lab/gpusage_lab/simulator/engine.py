@@ -9,13 +9,14 @@ Invariants, which tests/properties hold:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from gpusage_lab.simulator.contract import Ask, Online, Policy, Stage, Truth
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.passes import Passes, Scheduling
 from gpusage_lab.simulator.reservation import earliest
 from gpusage_lab.simulator.result import Record, Result
 from gpusage_lab.simulator.roles import Roles
@@ -29,7 +30,13 @@ TOLD = 200
 
 
 def simulate(
-    jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None] | None = None
+    jobs: Jobs,
+    fleet: Fleet,
+    policy: Policy,
+    truth: Truth,
+    progress: Callable[[int], None] | None = None,
+    *,
+    scheduling: Scheduling | None = None,
 ) -> Result:
     """Return what becomes of *jobs* on *fleet* where *policy* decides and *truth* is what happens.
 
@@ -39,11 +46,15 @@ def simulate(
         policy: Is told what is predicted alone.
         truth: Speeds, memory and interference.
         progress: Is told now and then how many jobs have ended.
+        scheduling: When jobs start, if not as soon as there is room; the policy's backfill then has no say.
 
     Raises:
         RequestError: A job fits nowhere.
     """
-    return _Engine(jobs, fleet, policy, truth, progress or (lambda _: None)).run()
+    engine = _Engine(jobs, fleet, policy, truth, progress or (lambda _: None))
+    if scheduling is not None:
+        engine.passes = Passes(scheduling, fleet, engine.roles, engine.gpus, engine.waiting)
+    return engine.run()
 
 
 class _Engine:
@@ -57,6 +68,7 @@ class _Engine:
         self.runs = Runs(self.gpus, self.roles)
         self.waiting = Waiting()
         self.record = Record(len(jobs))
+        self.passes: Passes | None = None
         self.oldest: tuple[int, int] | None = None
         self.until_s = 0.0
         self.freed: list[int] = []
@@ -66,19 +78,13 @@ class _Engine:
     def run(self) -> Result:
         """Return the result once every job has ended."""
         self.gpus.begin(float(self.jobs.submit_s[0]))
-        for now_s, arrivals in self._arrivals():
+        for now_s, arrivals in self.jobs.arrivals():
             self._end_until(now_s)
             self._arrive(arrivals, now_s)
-        self._end_until(float("inf"))
+        self._end_until(inf)
         self.progress(self.ended)
         self.gpus.end(float(self.record.end_s.max()))
         return self.record.result(self.jobs, self.fleet, self.policy.name, self.gpus)
-
-    def _arrivals(self) -> Iterator[tuple[float, list[int]]]:
-        """Yield each time at which jobs come, with these jobs."""
-        times = self.jobs.submit_s.tolist()
-        for now_s, group in groupby(range(len(times)), key=times.__getitem__):
-            yield now_s, [*group]
 
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
@@ -94,19 +100,26 @@ class _Engine:
         self._start_where_possible(fresh, now_s)
 
     def _end_until(self, before_s: float) -> None:
-        while (event := self.runs.next_end(before_s)) is not None:
+        while (event := self._next_end(before_s)) is not None:
             now_s, job, run = event
-            fresh: set[int] = set()
+            if run.way == "start":
+                self._begin(job, run.role, run.gpus, now_s)
+                continue
             for gpu in run.gpus:
                 if not self.gpus.here[gpu]:
                     self.gpus.empty_at_s[gpu] = 0.0
+            fresh = set() if run.way == "work" else {self._send_back(job, run, now_s)}
             if run.way == "work":
                 self._finish(job, run, now_s)
-            else:
-                fresh.add(self._send_back(job, run))
-            self._refill(run.gpus, now_s)
-            if fresh:
+            if self.passes is None:
+                self._refill(run.gpus, now_s)
+            if fresh or self.passes is not None:
                 self._start_where_possible(fresh, now_s)
+
+    def _next_end(self, before_s: float) -> tuple[float, int, Run] | None:
+        if self.passes is None:
+            return self.runs.next_end(before_s)
+        return self.passes.next_end(self.runs, before_s, self._place)
 
     def _finish(self, job: int, run: Run, now_s: float) -> None:
         gpu_type = self.gpus.type_of[run.gpus[0]]
@@ -116,7 +129,7 @@ class _Engine:
         if self.ended % max(len(self.jobs) // TOLD, 1) == 0:
             self.progress(self.ended)
 
-    def _send_back(self, job: int, run: Run) -> int:
+    def _send_back(self, job: int, run: Run, now_s: float) -> int:
         """Let a job wait again that was profiled, or that ran out of memory; return its new role."""
         ask, demand = self.roles.asks[run.role], self.roles.demands[run.role]
         if run.way == "profile":
@@ -128,11 +141,17 @@ class _Engine:
             whole = self.fleet.types[self.gpus.type_of[run.gpus[0]]].memory_bytes
             ask = ask._replace(stage="rescued", above_bytes=whole if demand.alone else ask.above_bytes)
         role = self.roles.number(ask)
-        self.waiting.add(role, job)
+        if self.passes is None:
+            self.waiting.add(role, job)
+        else:
+            self.passes.send_away(role, job, now_s)
         return role
 
     def _start_where_possible(self, fresh: set[int], now_s: float) -> None:
         """Start jobs of the roles *fresh*, of which none could be tried before."""
+        if self.passes is not None:
+            self.passes.in_order(now_s, self._place)
+            return
         if self.policy.backfill == "none":
             self._start_in_order(now_s)
             return
@@ -242,7 +261,8 @@ class _Engine:
 
     def _ends_in_time(self, role: int, gpu: int, now_s: float) -> bool:
         """Tell whether the oldest job of *role* is gone from *gpu* when that is needed."""
-        return now_s + self._expected_s(self.waiting.head(role), role, gpu) <= self.until_s
+        until_s = self.until_s if self.passes is None else self.passes.until_s
+        return now_s + self._expected_s(self.waiting.head(role), role, gpu) <= until_s
 
     def _expected_s(self, job: int, role: int, gpu: int) -> float:
         """Return how long *job* would stay on *gpu*, by its time limit."""
@@ -253,10 +273,11 @@ class _Engine:
         """Start the oldest job of *role* on *gpus*."""
         job, first = self.waiting.pop(role), gpus[0]
         expected_at_s = now_s + self._expected_s(job, role, first)
-        here = tuple(sorted((*self.gpus.here[first], role)))
-        way, left_s = self._way(job, role, self.gpus.type_of[first], here)
         self.record.start(job, first, self.roles.demands[role], now_s)
-        self.runs.begin(job, Run(role, gpus, way, left_s, now_s), now_s)
+        if self.passes is None:
+            self._begin(job, role, gpus, now_s)
+        else:
+            self.runs.begin(job, Run(role, gpus, "start", self.passes.scheduling.start_s, now_s), now_s)
         for gpu in gpus:
             self.gpus.empty_at_s[gpu] = max(self.gpus.empty_at_s[gpu], expected_at_s)
         if self.oldest is not None and self.oldest[0] == job:
@@ -264,10 +285,14 @@ class _Engine:
             self.gpus.release()
             self.oldest = None
 
+    def _begin(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
+        """Let *job* begin whatever it does on its GPUs."""
+        here = tuple(sorted((*self.gpus.here[gpus[0]], role)))
+        way, left_s = self._way(job, role, self.gpus.type_of[gpus[0]], here)
+        self.runs.begin(job, Run(role, gpus, way, left_s, now_s), now_s)
+
     def _way(self, job: int, role: int, gpu_type: int, here: tuple[int, ...]) -> tuple[Way, float]:
         demand = self.roles.demands[role]
         if self.roles.runs_out(gpu_type, here, role):
             return "out_of_memory", OUT_OF_MEMORY_S
-        if demand.profiling_s > 0:
-            return "profile", demand.profiling_s
-        return "work", float(self.jobs.work_s[job])
+        return ("profile", demand.profiling_s) if demand.profiling_s > 0 else ("work", float(self.jobs.work_s[job]))

@@ -8,8 +8,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,12 @@ class Jobs:
     user: IntArray
     kinds: tuple[Kind, ...]
     users: tuple[str, ...]
+
+    def arrivals(self) -> Iterator[tuple[float, list[int]]]:
+        """Yield each time at which jobs come, with these jobs."""
+        times = self.submit_s.tolist()
+        for now_s, group in groupby(range(len(times)), key=times.__getitem__):
+            yield now_s, [*group]
 
     def __len__(self) -> int:
         return len(self.submit_s)

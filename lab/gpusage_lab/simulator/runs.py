@@ -9,8 +9,8 @@ from typing import Literal
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.roles import Roles
 
-Way = Literal["work", "profile", "out_of_memory"]
-"""Whether a run does the job's work to its end, or only takes time until the job waits again."""
+Way = Literal["work", "profile", "out_of_memory", "start"]
+"""Whether a run does the job's work to its end, only takes time until the job waits again, or precedes its work."""
 
 
 class Run:

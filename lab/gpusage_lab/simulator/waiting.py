@@ -43,6 +43,12 @@ class Waiting:
         for role, heap in self._heaps.items():
             yield role, heap[0]
 
+    def jobs(self) -> Iterator[tuple[int, int]]:
+        """Yield each job that waits with its role."""
+        for role, heap in self._heaps.items():
+            for job in heap:
+                yield job, role
+
     def oldest(self) -> tuple[int, int]:
         """Return job and role of the oldest of all, where one waits."""
         return min((heap[0], role) for role, heap in self._heaps.items())

@@ -53,8 +53,10 @@ def repetition() -> Repetition:
     return Repetition(
         real=outcomes(100.0, 70.0),
         simulated=outcomes(100.0, 60.0),
-        simulated_late=outcomes(100.0, 70.0),
+        at_once=outcomes(100.0, 70.0),
         delays={"off": delays, "on": delays},
+        backfilled={"off": 0, "on": 2},
+        differing=1,
         stays={"off": STAYS, "on": STAYS},
     )
 
@@ -63,7 +65,7 @@ def test_gains_and_how_far_they_are_apart() -> None:
     one = repetition()
     assert comparison.gain(one.real, "jct_s") == pytest.approx(0.3)
     assert comparison.apart(one.real, one.simulated, "jct_s") == pytest.approx(0.7 / 0.6 - 1)
-    assert comparison.apart(one.real, one.simulated_late, "jct_s") == pytest.approx(0.0)
+    assert comparison.apart(one.real, one.at_once, "jct_s") == pytest.approx(0.0)
 
 
 def test_the_table_says_whether_both_agree() -> None:
@@ -74,6 +76,8 @@ def test_the_table_says_whether_both_agree() -> None:
     assert "+17 %, +17 %" in table.notes[2]
     assert "+0.0 %; single repetitions: +0 %, +0 %" in table.notes[3]
     assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in table.notes[8]
+    assert table.notes[11] == "gpusage on: starts by backfill: 2 of 4, 2 of 4"
+    assert table.notes[12] == "jobs whose share the simulator has otherwise: 1, 1"
 
 
 def test_the_document_is_json_with_every_stay() -> None:
