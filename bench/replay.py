@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,18 +27,21 @@ from gpusage_lab.replay import comparison
 from gpusage_lab.replay.comparison import STATES, Outcome, Repetition
 from gpusage_lab.replay.coordinator import Coordinator
 from gpusage_lab.replay.page import page, simulated_stays
-from gpusage_lab.replay.prediction import GPUS_PER_TYPE, Predictor, fleet
-from gpusage_lab.replay.truth import FILES, SITE_TYPES, lucid
+from gpusage_lab.replay.prediction import Predictor, fleet
+from gpusage_lab.replay.truth import FILES, lucid
 from gpusage_lab.replay.virtual_gpus import Stay, VirtualGpus
 from gpusage_lab.seeds.yeung_cluster import drawn_jobs
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.result import Result
 from replaying.request import Manager, request_of
 from replaying.slurm import SlurmManager
+from replaying.yarn import YarnManager
 
 USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
-GPUS = [(f"{name}-1", device) for name in SITE_TYPES for device in range(GPUS_PER_TYPE)]
-MANAGERS = {"slurm": SlurmManager}
+MANAGERS: Mapping[str, Callable[[], AbstractContextManager[Manager]]] = {
+    "slurm": SlurmManager.started,
+    "yarn": YarnManager.started,
+}
 Charts = Mapping[str, Mapping[str, Sequence[Stay]]]
 """What is drawn, by title and state."""
 SLACK_S = 300.0
@@ -82,13 +86,13 @@ def main(
     done: list[Repetition] = []
     charts: Charts = {}
     latest_s = 0.0
-    with MANAGERS[manager_name].started() as manager:
+    with MANAGERS[manager_name]() as manager:
         for number in range(seed, seed + repetitions):
             predictor = Predictor(
-                truth=lucid(data, advisor, number),
-                fleet=fleet(advisor),
+                truth=lucid(data, advisor, number, manager.site.types),
+                fleet=fleet(advisor, manager.site),
                 advisor=advisor,
-                timing=manager.timing,
+                site=manager.site,
                 compression=draw["compression"],
             )
             jobs = drawn_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
@@ -96,11 +100,11 @@ def main(
             done.append(repetition(runs, jobs, predictor))
             charts = charts or _charts(manager.name, runs, predictor.predicted(jobs), predictor)
             latest_s = max(latest_s, *(run.latest_s for run in runs.values()))
-    name = manager.name
-    sizes = f"{draw['count']:g} jobs on {len(GPUS)} GPUs of a real {name}, {draw['compression']:g} times as fast"
+    name, gpus = manager.name, manager.site.gpus
+    sizes = f"{draw['count']:g} jobs on {len(gpus)} GPUs of a real {name}, {draw['compression']:g} times as fast"
     table = comparison.table(done, f"{sizes}, mean of {repetitions} repetitions")
     if output is not None:
-        write_whole(output, page(table, charts, GPUS))
+        write_whole(output, page(table, charts, gpus))
     if as_json:
         figures = comparison.document(done)
         click.echo(json.dumps({"schema": "gpusage.bench.replay/1", **draw, "latest_s": latest_s, **figures}, indent=1))
@@ -113,7 +117,7 @@ def replay(manager: Manager, state: str, jobs: Jobs, predictor: Predictor) -> Re
     """Run *jobs* on a cluster where gpusage is installed or not, and return what became of them."""
     memory_bytes = [one.memory_bytes for one in predictor.fleet.types]
     gpus = VirtualGpus(predictor.truth, jobs.kind.tolist(), jobs.work_s.tolist(), memory_bytes)
-    coordinator = Coordinator(gpus, SITE_TYPES, predictor.compression, manager.nodes)
+    coordinator = Coordinator(gpus, manager.site.types, predictor.compression, manager.nodes)
     requests = [request_of(manager.models, predictor.truth.runs[kind]) for kind in jobs.kind.tolist()]
     with manager.installed(state), coordinator.listening(manager.socket):
         names = manager.submitted(requests)
@@ -137,7 +141,9 @@ def repetition(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -
     """Return the figures of one repetition, the simulator's beside."""
     believed = predictor.shares(jobs)
     return Repetition(
-        real={state: comparison.outcome_of(run.stays, run.busy_s, len(GPUS)) for state, run in runs.items()},
+        real={
+            state: comparison.outcome_of(run.stays, run.busy_s, len(predictor.site.gpus)) for state, run in runs.items()
+        },
         simulated=_outcomes(predictor.predicted(jobs)),
         at_once=_outcomes(predictor.predicted(jobs, at_once=True)),
         delays={state: comparison.delays_of(run.stays, predictor.compression) for state, run in runs.items()},
@@ -154,7 +160,7 @@ def _outcomes(results: Mapping[str, Result]) -> Mapping[str, Outcome]:
 def _charts(name: str, runs: Mapping[str, Replayed], simulated: Mapping[str, Result], predictor: Predictor) -> Charts:
     return {
         name: {state: run.stays for state, run in runs.items()},
-        "Simulated": {state: simulated_stays(result, predictor.fleet) for state, result in simulated.items()},
+        "Simulated": {state: simulated_stays(result, predictor.site.gpus) for state, result in simulated.items()},
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpusage_lab.replay.prediction import Timing
+from gpusage_lab.replay.site import Site
 from gpusage_lab.replay.truth import KnownRun
 from gpusage_lab.zoo.cards import load_zoo
 
@@ -51,7 +51,7 @@ class Manager(Protocol):
     """
 
     name: str
-    timing: Timing
+    site: Site
     socket: Path
     models: Path
     nodes: Mapping[str, str]

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 from gpusage.sandboxes.gpusaged import stop_gpusaged
 from gpusage_lab.replay import body
-from gpusage_lab.replay.prediction import GPUS_PER_TYPE, RULE, SLURM
-from gpusage_lab.replay.truth import SITE_TYPES
+from gpusage_lab.replay.prediction import RULE
+from gpusage_lab.replay.site import SLURM
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 from replaying.request import Request
 
-PLAN = ClusterPlan(nodes=parse_nodes(",".join(f"{name}:{GPUS_PER_TYPE}" for name in SITE_TYPES)))
+PLAN = ClusterPlan(nodes=parse_nodes(SLURM.nodes))
 SETTINGS = f'[sharing]\nrule = "{RULE}"\n[slurm]\nlimit_ms = 1000\ncard_limit_s = 60\n'
 """The limits are far above the product's own: a busy machine must not decide who shares."""
 CLIENTS = 2
@@ -27,7 +27,7 @@ class SlurmManager:
     """Runs jobs on one sandbox."""
 
     name = "Slurm"
-    timing = SLURM
+    site = SLURM
 
     def __init__(self, cluster: Sandbox) -> None:
         self._cluster = cluster

@@ -9,7 +9,6 @@ from gpusage_lab.learning import report
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.replay.comparison import STATES
 from gpusage_lab.replay.virtual_gpus import Stay
-from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.result import Result
 
 BESIDE = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem"
@@ -63,11 +62,10 @@ def label(stay: Stay) -> str:
     return f"{stay.job}" if stay.ending == "done" else f"{stay.job} ({stay.ending.replace('_', ' ')})"
 
 
-def simulated_stays(result: Result, fleet: Fleet) -> list[Stay]:
-    """Return each job's last stay; the simulator keeps no others."""
-    names = [(f"{one.name}-1", device) for one in fleet.types for device in range(one.gpu_count)]
+def simulated_stays(result: Result, gpus: Sequence[tuple[str, int]]) -> list[Stay]:
+    """Return each job's last stay on *gpus*, in the simulator's order; it keeps no others."""
     return [
-        Stay(job=job, node=names[gpu][0], device=names[gpu][1], start_s=start_s, end_s=end_s, ending="done")
+        Stay(job=job, node=gpus[gpu][0], device=gpus[gpu][1], start_s=start_s, end_s=end_s, ending="done")
         for job, (gpu, start_s, end_s) in enumerate(
             zip(result.gpu.tolist(), result.last_start_s.tolist(), result.end_s.tolist(), strict=True)
         )

@@ -9,53 +9,20 @@ import numpy as np
 
 from gpusage.advisor import Advisor
 from gpusage_hooks.types import Cluster, GpuPool, SharingRule
-from gpusage_lab.replay.truth import SITE_TYPES, ReplayTruth
+from gpusage_lab.replay.site import Site
+from gpusage_lab.replay.truth import ReplayTruth
 from gpusage_lab.simulator.contract import Ask, Policy
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, fleet_of
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import Models
-from gpusage_lab.simulator.passes import Scheduling
 from gpusage_lab.simulator.policies import Slots
 from gpusage_lab.simulator.production import Production, production
 from gpusage_lab.simulator.result import Result
 
-GPUS_PER_TYPE = 4
 UNITS = 100
 RULE: SharingRule = "utilization"
 """Jobs share a GPU where their known utilizations add up to 100 % at most: Lucid's tables are of such pairs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """A workload manager's own times, in seconds of the real clock.
-
-    Attributes:
-        looks_s: From one look at the whole queue to the next.
-        start_s: By state, what a start takes while the job has its GPU already: epilog, launch and prolog.
-        requeue_s: From the end of a job that ran out of memory until it is in the queue again.
-        limit_s: The time limit of jobs whose users named none.
-        prefers: Whether each job's generation is chosen among the jobs of late.
-    """
-
-    looks_s: float
-    start_s: Mapping[str, float]
-    requeue_s: float
-    limit_s: float
-    prefers: bool
-
-    def scheduling(self, state: str, compression: float) -> Scheduling:
-        """Return it on the clock of the emulated cluster, where nodes have as many GPUs as types."""
-        return Scheduling(
-            backfill_s=self.looks_s * compression,
-            start_s=self.start_s[state] * compression,
-            requeue_s=self.requeue_s * compression,
-            gpus_per_node=GPUS_PER_TYPE,
-        )
-
-
-SLURM = Timing(looks_s=1.0, start_s={"off": 0.6, "on": 1.2}, requeue_s=2.5, limit_s=3600.0, prefers=True)
-"""The sandbox's slurm.conf has the first and the limit; starts and requeues were measured with seeds 0 to 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +36,7 @@ class Predictor:
     truth: ReplayTruth
     fleet: Fleet
     advisor: Advisor
-    timing: Timing
+    site: Site
     compression: float
 
     def predicted(self, jobs: Jobs, *, at_once: bool = False) -> Mapping[str, Result]:
@@ -80,14 +47,17 @@ class Predictor:
             at_once: Whether each job starts in the moment in which there is room, and by nothing but that.
         """
         policies: Mapping[str, Policy] = {"off": Slots(fleet=self.fleet, backfill="any"), "on": self.production()}
-        limited = replace(jobs, limit_s=np.full(len(jobs), self.timing.limit_s * self.compression))
+        timing, count = self.site.timing, len(jobs)
+        ready_s = 0.0 if at_once else timing.master_s * self.compression
+        limit_s = np.full(count, timing.limit_s * self.compression)
+        jobs = replace(jobs, limit_s=limit_s, submit_s=np.arange(count, dtype=np.float64) * ready_s)
         return {
             state: simulate(
-                limited,
+                jobs,
                 self.fleet,
                 policy,
                 self.truth,
-                scheduling=None if at_once else self.timing.scheduling(state, self.compression),
+                scheduling=None if at_once else self.site.scheduling(state, self.compression),
             )
             for state, policy in policies.items()
         }
@@ -105,7 +75,7 @@ class Predictor:
         workloads = {number: known.run for number, known in runs}
         models = Models(graphs=graphs, workloads=workloads, needs=needs, prices={})
         usual = production(RULE, self.fleet, self.truth.kinds, models, self.advisor)
-        return replace(usual, backfill="any", online=self.timing.prefers)
+        return replace(usual, backfill="any", online=self.site.timing.prefers)
 
     def shares(self, jobs: Jobs) -> list[int]:
         """Return the percentage of a GPU that each job is given."""
@@ -113,18 +83,19 @@ class Predictor:
         return [policy.demand(Ask(kind)).share_percent for kind in jobs.kind.tolist()]
 
 
-def fleet(advisor: Advisor) -> Fleet:
-    """Return the cluster as gpusaged sees it while it is empty: one node per type."""
+def fleet(advisor: Advisor, site: Site) -> Fleet:
+    """Return the cluster as gpusaged sees it while it is empty."""
+    count = site.nodes_per_type * site.gpus_per_node
     pools = tuple(
         GpuPool(
             gpu=advisor.catalogue.find(name).name,
             site_type=name,
-            gpu_count=GPUS_PER_TYPE,
-            free_gpu_count=GPUS_PER_TYPE,
+            gpu_count=count,
+            free_gpu_count=count,
             mps_per_gpu=UNITS,
             feature=name,
             exact_feature=name,
         )
-        for name in SITE_TYPES
+        for name in site.types
     )
     return fleet_of(Cluster(manager="simulated", version="", pools=pools), advisor.catalogue)

@@ -48,7 +48,7 @@ class KnownRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayTruth:
-    """Speeds and memory of the kinds of jobs on the types of `SITE_TYPES`.
+    """Speeds and memory of the kinds of jobs on the types of a site.
 
     Attributes:
         pairs: What happens on one GPU.
@@ -80,13 +80,13 @@ class ReplayTruth:
         return self.pairs.together(tenants, gpu_type)
 
 
-def lucid(data: DataFolder, advisor: Advisor, seed: int) -> ReplayTruth:
-    """Return Lucid's jobs on three GPU types; *seed* draws how far predictions miss."""
+def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[str] = SITE_TYPES) -> ReplayTruth:
+    """Return Lucid's jobs on GPU types, of which one is the measured one; *seed* draws how far predictions miss."""
     here = pair_truth.lucid(data, seed)
-    gpus = [advisor.catalogue.find(name) for name in SITE_TYPES]
+    gpus = [advisor.catalogue.find(name) for name in site_types]
     runs = tuple(_known_runs(data, here))
     deviates = np.random.default_rng([seed, 2]).standard_normal((len(runs), 2))
-    place = SITE_TYPES.index(MEASURED)
+    place = site_types.index(MEASURED)
     speeds, memory = np.ones((len(runs), len(gpus))), np.ones(len(runs))
     for number, (known, (of_speed, of_memory)) in enumerate(zip(runs, deviates.tolist(), strict=True)):
         needs = advisor.predict(known.graph, known.run, gpus)

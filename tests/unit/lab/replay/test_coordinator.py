@@ -24,6 +24,12 @@ def test_a_line_says_where_a_job_is_and_what_it_may_use() -> None:
     assert (seat.thread_percent, seat.memory_cap_bytes) == (25, 2 * 1024 * 1024)
 
 
+def test_a_node_that_bodies_know_by_its_port_has_its_name() -> None:
+    line = body.hello("7", {"NM_PORT": "18171", "CUDA_VISIBLE_DEVICES": "1", **SHARE})
+    seat = parsed(line, ("rtx_3090",), {"18171": "rtx_3090-2"})[1]
+    assert (seat.node, seat.gpu_type, seat.device) == ("rtx_3090-2", 0, 1)
+
+
 def test_a_whole_gpu_has_no_limits() -> None:
     seat = parsed(body.hello("7", SLURM), ("h100",))[1]
     assert (seat.thread_percent, seat.memory_cap_bytes) == (100, inf)

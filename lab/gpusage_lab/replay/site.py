@@ -1,0 +1,91 @@
+"""The cluster of a replay: its emulated GPUs, and its workload manager's own times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpusage_lab.replay.truth import MEASURED, SITE_TYPES
+from gpusage_lab.simulator.passes import Scheduling
+
+NEVER_S = 1e7
+"""Longer than any replay: the limit of jobs of which the manager knows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """A workload manager's own times, in seconds of the real clock.
+
+    Attributes:
+        looks_s: From one look at the whole queue to the next.
+        start_s: By state, what a start takes while the job has its GPU already.
+        requeue_s: From the end of a job that ran out of memory until it is in the queue again.
+        limit_s: The time limit of jobs whose users named none.
+        master_s: From one job's master to the next one's, as each job has one that must run first; 0 without masters.
+        prefers: Whether each job's generation is chosen among the jobs of late.
+    """
+
+    looks_s: float
+    start_s: Mapping[str, float]
+    requeue_s: float
+    limit_s: float
+    master_s: float
+    prefers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A cluster of nodes that are alike but for their GPUs' type.
+
+    Attributes:
+        types: In the order in which the manager fills nodes.
+    """
+
+    types: tuple[str, ...]
+    nodes_per_type: int
+    gpus_per_node: int
+    timing: Timing
+
+    @property
+    def nodes(self) -> str:
+        """Return the nodes as a sandbox is asked for them."""
+        return ",".join(f"{self.nodes_per_type}x{name}:{self.gpus_per_node}" for name in self.types)
+
+    @property
+    def gpus(self) -> list[tuple[str, int]]:
+        """Return node and device of each GPU, in the simulator's order."""
+        return [
+            (f"{name}-{number}", device)
+            for name in self.types
+            for number in range(1, self.nodes_per_type + 1)
+            for device in range(self.gpus_per_node)
+        ]
+
+    def scheduling(self, state: str, compression: float) -> Scheduling:
+        """Return the manager's times on the clock of the emulated cluster."""
+        return Scheduling(
+            backfill_s=self.timing.looks_s * compression,
+            start_s=self.timing.start_s[state] * compression,
+            requeue_s=self.timing.requeue_s * compression,
+            gpus_per_node=self.gpus_per_node,
+        )
+
+
+SLURM = Site(
+    types=SITE_TYPES,
+    nodes_per_type=1,
+    gpus_per_node=4,
+    timing=Timing(
+        looks_s=1.0, start_s={"off": 0.6, "on": 1.2}, requeue_s=2.5, limit_s=3600.0, master_s=0.0, prefers=True
+    ),
+)
+"""The sandbox's slurm.conf has looks and limit; starts and requeues were measured with seeds 0 to 2."""
+YARN = Site(
+    types=(MEASURED,),
+    nodes_per_type=3,
+    gpus_per_node=2,
+    timing=Timing(
+        looks_s=0.2, start_s={"off": 1.5, "on": 1.5}, requeue_s=1.0, limit_s=NEVER_S, master_s=1.0, prefers=False
+    ),
+)
+"""The sandbox's heartbeats are the looks; a node is held for the first job without room there, as in Slurm."""

@@ -1,0 +1,16 @@
+"""`bench/replay.py` on a real YARN, short: every job runs on an emulated GPU, with gpusage and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replays import check_replay
+
+pytestmark = pytest.mark.yarn
+
+
+@pytest.mark.usefixtures("jar")
+def test_every_job_runs_on_an_emulated_gpu_with_gpusage_and_without(tmp_path: Path) -> None:
+    check_replay(tmp_path, "yarn")
