@@ -48,9 +48,9 @@ class Predictor:
         """
         policies: Mapping[str, Policy] = {"off": Slots(fleet=self.fleet, backfill="any"), "on": self.production()}
         timing, count = self.site.timing, len(jobs)
-        ready_s = 0.0 if at_once else timing.master_s * self.compression
+        ready_s = timing.first_s + timing.next_s * np.arange(count, dtype=np.float64)
         limit_s = np.full(count, timing.limit_s * self.compression)
-        jobs = replace(jobs, limit_s=limit_s, submit_s=np.arange(count, dtype=np.float64) * ready_s)
+        jobs = replace(jobs, limit_s=limit_s, submit_s=ready_s * self.compression * (not at_once))
         return {
             state: simulate(
                 jobs,
