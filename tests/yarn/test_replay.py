@@ -13,4 +13,4 @@ pytestmark = pytest.mark.yarn
 
 @pytest.mark.usefixtures("jar")
 def test_every_job_runs_on_an_emulated_gpu_with_gpusage_and_without(tmp_path: Path) -> None:
-    check_replay(tmp_path, "yarn")
+    check_replay(tmp_path, "yarn", 2)
