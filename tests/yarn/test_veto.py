@@ -26,6 +26,7 @@ GPUSAGE = (sys.executable, "-m", "gpusage.cli")
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 PROMISED = f"{MODELS}/dlrm.onnx,batch=8,mode=infer,slo=4ms"
 """Alone on a share, steps take up to 2.8 ms: beside training, where they may take twice as long, 4 might not hold."""
+SERVING = f"{MODELS}/dlrm.onnx,batch=8,mode=infer"
 TRAINING = f"{MODELS}/resnet18.onnx,batch=8,utilization=15"
 
 
@@ -38,9 +39,9 @@ def cluster(jar: Path) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def submitted(sandbox: Sandbox, model: str, hold: str) -> tuple[str, str]:
+def submitted(sandbox: Sandbox, model: str, hold: str, *options: str) -> tuple[str, str]:
     """Submit *model*, and return the node on which its container runs and what its user was told."""
-    words = ("yarn", "submit", "--model", model, "--memory-mib", "128", "--detach", "--", hold)
+    words = ("yarn", "submit", "--model", model, "--memory-mib", "128", "--detach", *options, "--", hold)
     done = sandbox.run(*GPUSAGE, *words, timeout_s=120)
     return place(sandbox, done.stdout.strip()), done.stderr
 
@@ -67,6 +68,10 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
 
     ranked = cluster.run(*GPUSAGE, "colocate", TRAINING, "--running", "--gpu", "v100", "--json", check=False).stdout
     assert [partner["model"] for partner in json.loads(ranked)["partners"]] == [f"{MODELS}/dlrm.onnx"]
+
+    partner = json.loads(ranked)["partners"][0]["job_id"]
+    near, _ = submitted(cluster, SERVING, hold, "--beside", partner)
+    assert near == promised  # one of three nodes with room
 
     apart, said = submitted(cluster, TRAINING, hold)
     assert apart != promised

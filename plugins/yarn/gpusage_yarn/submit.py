@@ -30,12 +30,14 @@ from gpusage_yarn.application import (
     require_carriable,
     without_ours,
 )
+from gpusage_yarn.beside import beside, nodes_of
 from gpusage_yarn.cluster import Size, View, read_view
 from gpusage_yarn.following import Outcome, Progress, follow, log_tails
 from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
 from gpusage_yarn.hdfs import find_hdfs
 from gpusage_yarn.jmx import ask_nodes, neighbours_of, sample, with_told
 from gpusage_yarn.pending import tags_of
+from gpusage_yarn.plan import Plan
 from gpusage_yarn.proposal import Proposal, master_label, propose, record
 from gpusage_yarn.readiness import Wanted, require_listeners, require_ready, settled_view
 from gpusage_yarn.request import MANAGER
@@ -69,6 +71,7 @@ class Wishes:
     name: str
     queue: str
     gpu: str
+    beside: str
     containers: int
     memory_mib: int
     vcores: int
@@ -126,6 +129,7 @@ def _prepare(
         _tell(f"note: this decision is not recorded: {trouble}")
     rescue = wishes.rescue and advised.rules.sharing.rescue
     plan = replace(proposal.plan, containers=wishes.containers, rescue=rescue)
+    plan = _towards(plan, view, manager, wishes.beside)
     application = Application(
         command=line,
         plan=plan,
@@ -150,6 +154,16 @@ def _look(manager: ResourceManager, configuration: Configuration, wishes: Wishes
     reports = ask_nodes(sample(view, labels), manager.address.partition(":")[0])
     bound, notes = require_listeners(view, labels, reports)
     return replace(with_told(bound, reports), neighbours=neighbours_of(bound, manager.address)), notes
+
+
+def _towards(plan: Plan, view: View, manager: ResourceManager, partner: str) -> Plan:
+    """Return *plan* for a node where the application *partner* runs, if one is named and a node of it has room."""
+    if not partner:
+        return plan
+    plan, why_not = beside(plan, view, nodes_of(manager.get, partner))
+    if why_not:
+        _tell(f"note: it does not go to {partner}: {why_not}")
+    return plan
 
 
 def _files(
