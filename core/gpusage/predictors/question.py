@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from gpusage.predictors.activity.activities import Activity, activities
+from gpusage.predictors.activity.activities import Activity, activities, gaps_of
 from gpusage.predictors.activity.features import Work, work_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
 from gpusage.predictors.identity import Newest
@@ -27,9 +25,7 @@ from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import Pretrained, pretrained
 from gpusage.predictors.memory.peak import answer_bytes, tensor_bytes, with_context
 from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
-from gpusage.predictors.times.host import fed_share
 from gpusage.predictors.times.replicas import NOT_MEASURED, of_replicas
-from gpusage.predictors.times.residual import COUNT
 from gpusage.predictors.times.step_time import step_times_s
 from gpusage.predictors.times.timing import Timing, kernels_on, timing_with
 from gpusage.predictors.work.autocast import widened
@@ -94,14 +90,8 @@ class OnGpus:
     @lazy
     def activity(self) -> list[Activity]:
         """How busy the workload keeps each GPU when alone there."""
-        return activities(self.pretrained.activity, self.graph, self.work, self.timing, self._fed())
-
-    def _fed(self) -> FloatArray | None:
-        """Return the most that a host's launches allow in training; an inference server's host is not known."""
-        if self.workload.mode != "train":
-            return None
-        launch_s = self.pretrained.slowdown.host["launch_s"]
-        return fed_share(self.timing.busy_s, np.exp(self.timing.features[:, COUNT]), launch_s)
+        gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
+        return activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
 
     @lazy
     def doubts(self) -> list[tuple[str, ...]]:

@@ -25,11 +25,16 @@ UTILIZATION, SM = 0, 1
 
 
 class Rows(NamedTuple):
-    """What is learned from: features, Yeung's features, the node times alone, the measured percents, the groups."""
+    """What is learned from: features, Yeung's features, the node times alone, the measured percents, the groups.
+
+    Attributes:
+        steps: Seconds in which kernels run, seconds of the step, and the kernels after which the host leaves gaps.
+    """
 
     features: FloatArray
     yeung: FloatArray
     roofline: FloatArray
+    steps: FloatArray
     measured: FloatArray
     kinds: tuple[str, ...]
     architectures: tuple[str, ...]
@@ -39,18 +44,21 @@ class Rows(NamedTuple):
 def rows_of(data: DataFolder) -> Rows:
     """Return all rows with their features."""
     loaded = random_networks.load(data)
-    features, yeung, roofline = [], [], []
+    features, yeung, roofline, steps = [], [], [], []
     cases = [*random_cases(loaded), *_own(data)]
     for case in cases:
         question = Question(case.graph, case.workload)
         timing = question.timing([case.gpu])
         features.append(features_of(question.work, timing)[0])
         roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
+        gaps = float(question.kernels.counts.sum()) if case.workload.mode == "train" else 0.0
+        steps.append((timing.busy_s[0], timing.step_s[0], gaps))
         yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
     return Rows(
         np.array(features),
         np.array(yeung),
         np.array(roofline),
+        np.array(steps),
         np.array([case.measured for case in cases]),
         tuple(case.kind for case in cases),
         tuple(f"{case.kind} {case.architecture}" for case in cases),

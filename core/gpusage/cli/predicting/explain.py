@@ -56,17 +56,17 @@ def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]
 
 
 def account(explanation: Explanation) -> str:
-    """Return what part of the step kernels, SMs and memory are busy, and why a measured job may differ."""
-    step_s, measured = max(explanation.step_time_s, 1e-30), explanation.gpu_utilization
+    """Return what part of the step kernels, SMs and memory are busy, and what a usual host makes of these shares."""
+    step_s = max(explanation.step_time_s, 1e-30)
     parts_s = (explanation.busy_s, explanation.sm_s, explanation.dram_s)
     kernels, sms, memory = (f"{100 * part_s / step_s:.0f} %" for part_s in parts_s)
     text = f"Kernels run for {kernels} of it; SMs have work for {sms}; the memory is at its peak for {memory}."
-    apart = measured.value - explanation.busy_s / step_s
-    if abs(apart) < SAME_SHARE:
+    together_s = step_s + explanation.gaps_s
+    if explanation.busy_s / step_s - explanation.busy_s / together_s < SAME_SHARE:
         return text
-    less = f"less busy, {figures.share(measured)}: they also wait for data and their host, which this time leaves out"
-    more = f"more busy, {figures.share(measured)}: their hosts launch kernels faster than this time has it"
-    return f"{text} In nvidia-smi, measured jobs like it are {less if apart < 0 else more}."
+    shares = ", ".join(f"{100 * part_s / together_s:.0f} %" for part_s in parts_s)
+    gaps = f"A usual host leaves gaps of {figures.seconds(explanation.gaps_s)} between the kernels beside that"
+    return f"{text} {gaps}: of both together GPU busy, SM activity and DRAM activity are {shares}."
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "step_time_s": documents.rounded(explanation.step_time_s),
         "busy_s": documents.rounded(explanation.busy_s),
         "waiting_s": documents.rounded(explanation.waiting_s),
+        "gaps_s": documents.rounded(explanation.gaps_s),
         "sm_s": documents.rounded(explanation.sm_s),
         "dram_s": documents.rounded(explanation.dram_s),
         "classes": [

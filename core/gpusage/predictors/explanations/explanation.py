@@ -26,7 +26,7 @@ from gpusage.predictors.work.kernels import Kernels
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.structure import Role
-from gpusage_hooks.types import Gpu, Interval, ModelGraph, Shape, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 
 Bound = Literal["compute", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
@@ -137,9 +137,9 @@ class Explanation:
     Attributes:
         busy_s: What the classes take together: some kernel runs.
         waiting_s: The rest of the step: the GPU waits for the host to launch.
+        gaps_s: What a usual training job's host leaves idle beside the step: GPU busy is *busy_s* over both together.
         sm_s: Of *busy_s*: SMs have work, the mean over all SMs.
         dram_s: What the step's traffic would take at the memory's peak.
-        gpu_utilization: What is predicted of measured jobs of this kind, which may also wait for data and their host.
         classes: The longest first.
         layers: In the graph's order.
         memory: What the device's memory holds at its peak, context included.
@@ -150,9 +150,9 @@ class Explanation:
     step_time_s: float
     busy_s: float
     waiting_s: float
+    gaps_s: float
     sm_s: float
     dram_s: float
-    gpu_utilization: Interval
     classes: tuple[ClassPart, ...]
     layers: tuple[Layer, ...]
     memory: tuple[MemoryPart, ...]
@@ -178,15 +178,15 @@ def explanation_of(
     factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
     bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
     total_s = times.total_s[:, 0] * factor
-    step_s = float(timing.step_s[0])
+    step_s, activity = float(timing.step_s[0]), question.activity([gpu])[0]
     return Explanation(
         gpu=gpu.name,
         step_time_s=step_s,
         busy_s=busy_s,
         waiting_s=step_s - busy_s,
-        sm_s=float(timing.sm_s[0]),
-        dram_s=float(timing.dram_s[0]),
-        gpu_utilization=question.activity([gpu])[0].gpu_utilization,
+        gaps_s=activity.gaps_s,
+        sm_s=activity.sm_s,
+        dram_s=min(float(timing.dram_s[0]), busy_s),
         classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
         layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
         memory=tuple(memory_parts(question, gpu)),

@@ -123,29 +123,20 @@ class ForestParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RegionParameters:
-    """Where networks of one kind lie; see `gpusage.predictors.activity.activities.Regions`."""
-
-    mean: Vector
-    precision: Matrix
-    reach: float
-    deviations: Vector
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityParameters:
     """What tells utilization and SM activity.
 
     Attributes:
-        features: Names of the columns that the trees and the regions speak of.
-        far: Deviations of a kind of network that was not learned from.
+        features: Names of the columns that the trees speak of.
+        gap_s: The idle seconds that a usual host leaves for each kernel of a training step.
+        sm_share: The share of the kernels' time in which SMs have work.
+        misses: See `gpusage.predictors.activity.activities.LearnedActivity`.
     """
 
     features: Sequence[str]
-    gpu_utilization: ForestParameters
-    sm_activity: ForestParameters
-    regions: Sequence[RegionParameters]
-    far: Vector
+    gap_s: float
+    sm_share: ForestParameters
+    misses: Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,11 +229,9 @@ class Pretrained:
 
     @cached_property
     def activity(self) -> ActivityParameters:
-        """Trees, and where they hold."""
+        """Gaps between kernels, trees, and the intervals' widths."""
         given = self._parameters("activity")
-        forests = {name: _record(ForestParameters, given[name]) for name in ("gpu_utilization", "sm_activity")}
-        regions = [_record(RegionParameters, region) for region in given["regions"]]
-        return _record(ActivityParameters, given, **forests, regions=regions)
+        return _record(ActivityParameters, given, sm_share=_record(ForestParameters, given["sm_share"]))
 
     @cached_property
     def colocation(self) -> ColocationParameters:

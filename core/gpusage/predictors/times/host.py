@@ -25,7 +25,6 @@ _WAITING = _WORKING + _RATIOS
 MOST_DOUBT = 4.0
 """Standard deviations: a host that takes longer than this does something other than launch kernels, it loads, say."""
 _HALF = 0.5
-_LEAST_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +40,6 @@ class HostDoubt:
     launch_s: float
     host: float
     own: float
-
-
-def fed_share(busy_s: FloatArray, kernel_count: FloatArray, launch_s: float) -> FloatArray:
-    """Return the part of each step in which the GPU works where nothing but the launching of kernels holds it up.
-
-    Args:
-        busy_s: The GPU's own time of each step.
-        kernel_count: Of each step, at least 1.
-        launch_s: The host's time for each kernel.
-    """
-    ratio = kernel_count * launch_s / np.maximum(busy_s, _LEAST_S)
-    share: FloatArray = np.exp(-np.logaddexp(0.0, SHARPNESS * np.log(ratio)) / SHARPNESS)
-    return share
 
 
 def working_of(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostDoubt) -> FloatArray:

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.activities import NEARLY_BUSY, Regions, deviations_of
+from gpusage.predictors.activity.activities import GREATEST_SHARE, gaps_of, shares_around
 from gpusage.predictors.activity.features import NAMES, features_of
+from gpusage.predictors.learned.artifacts import pretrained
 from gpusage.predictors.learned.trees import read_trees
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.work.lowering import forward_flop
-from gpusage_hooks.types import Mode, Workload
+from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
+from gpusage_lab.learning.activity import GAP_S, gap_s
+from gpusage_lab.learning.activity_rows import Rows
 from gpusage_lab.learning.activity_tests import yeung_features
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
@@ -19,6 +26,7 @@ from gpusage_lab.zoo.cards import load_zoo
 from graphs import convolution_graph, perceptron_graph
 
 MODES: tuple[Mode, Mode] = ("train", "infer")
+GPUS = [gpu for gpu in builtin_catalogue() if not gpu.cut_from]
 A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 
 
@@ -93,14 +101,35 @@ def test_streaming_multiprocessors_are_never_busier_than_the_gpu() -> None:
                 assert found.sm_activity.value <= found.gpu_utilization.value
 
 
-def test_intervals_widen_with_the_distance_from_what_was_learned() -> None:
-    region = Regions(np.zeros((1, 2)), np.eye(2)[np.newaxis], np.array([4.0]), np.array([[0.1, 0.2]]))
-    rows = np.array([[1.0, 0.0], [2.5, 0.0], [9.0, 9.0]])
-    near, between, far = deviations_of(region, np.array([1.0, 1.0]), rows)
-    assert near.tolist() == [0.1, 0.2]
-    assert far.tolist() == [1.0, 1.0]
-    assert (near < between).all()
-    assert (between < far).all()
+def test_intervals_are_of_the_odds_and_may_reach_farther_down_than_up() -> None:
+    """Odds of 1, a ninth of them, and thrice as many; a share of 1 counts as `GREATEST_SHARE`."""
+    ((half, full),) = shares_around(np.array([[0.5, 1.0]]), np.array([9.0, 1.0]), np.array([3.0, 1.0]))
+    assert (half.low, half.value, half.high) == pytest.approx((0.1, 0.5, 0.75))
+    assert full.value == full.low == GREATEST_SHARE
+
+
+def test_a_host_that_serves_leaves_no_gaps_and_one_that_trains_leaves_one_for_each_kernel() -> None:
+    parameters = replace(pretrained().activity, gap_s=20e-6)
+    assert gaps_of(parameters, "train", 100.0) == pytest.approx(2e-3)
+    assert gaps_of(parameters, "infer", 100.0) == 0.0
+
+
+def test_gaps_are_those_of_a_site_s_own_runs_the_more_it_has_of_them() -> None:
+    """Steps of 10 ms with 100 kernels, busy half of the time: 10 ms idle beside the step, 100 us for each kernel."""
+    count = 60
+    rows = Rows(
+        features=np.zeros((count, len(NAMES))),
+        yeung=np.zeros((count, 1)),
+        roofline=np.full((count, 2), 100.0),
+        steps=np.tile([0.01, 0.01, 100.0], (count, 1)),
+        measured=np.full((count, 2), 50.0),
+        kinds=("real",) * count,
+        architectures=("real resnet",) * count,
+        left_out={},
+    )
+    assert gap_s(rows, np.arange(count)) == pytest.approx(GAP_S * 4.0 ** (60 / 80))
+    assert gap_s(rows, np.arange(20)) == pytest.approx(2 * GAP_S)
+    assert gap_s(rows._replace(kinds=("cnn",) * count), np.arange(count)) == GAP_S
 
 
 def test_features_are_finite_and_named() -> None:
@@ -128,7 +157,7 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
 
 def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
     resnet = question_of(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64)).activity([A100])[0]
-    assert resnet.gpu_utilization.value > NEARLY_BUSY
+    assert resnet.gpu_utilization.value > 0.9
     assert resnet.gpu_utilization.high > 0.99
     assert resnet.sm_activity.high < 0.99
     idle = question_of(perceptron_graph(), Workload(batch_size=4)).activity([A100])[0]
@@ -141,8 +170,28 @@ def test_jobs_of_lucid_are_what_its_code_trains() -> None:
 
 
 def test_a_small_network_in_training_is_no_busier_than_its_host_lets_it_while_the_high_end_stays() -> None:
-    """MobileNetV3 of 224 pixels at a batch of 1 has 331 kernels of some 10 us, and the trees never saw its like."""
+    """MobileNetV3 of 224 pixels at a batch of 1 has 331 kernels of some 10 us: a usual host takes longer for each."""
     graph = load_zoo().graph(LUCID["MobileNetV3"].key)
     trained, served = (question_of(graph, Workload(batch_size=1, mode=mode)).activity([A100])[0] for mode in MODES)
     assert trained.gpu_utilization.value < 0.25 < served.gpu_utilization.value
     assert trained.gpu_utilization.high > 2 * trained.gpu_utilization.value
+
+
+KEYS = sorted(load_zoo())
+RUNS = [("train", "fp32"), ("train", "bf16"), ("infer", "fp16")]
+BATCH_SIZES = (1, 2, 3, 7, 16, 17, 64, 100, 256, 1024)
+
+
+@given(key=st.sampled_from(KEYS), run=st.sampled_from(RUNS))
+@settings(max_examples=15, deadline=None)
+def test_a_larger_batch_never_lowers_gpu_busy_of_a_real_model_on_any_gpu(key: str, run: tuple[Mode, Precision]) -> None:
+    """The parts are never more than the whole. Learned efficiencies may move a share by 1e-4 against the batch."""
+    graph, (mode, precision) = load_zoo().graph(key), run
+    before = np.zeros(len(GPUS))
+    for batch_size in BATCH_SIZES:
+        activities = Question(graph, Workload(batch_size=batch_size, mode=mode, precision=precision)).activity(GPUS)
+        busy = np.array([each.gpu_utilization.value for each in activities])
+        parts = np.array([max(each.sm_activity.value, each.dram_activity.value) for each in activities])
+        assert (busy >= before - 1e-4).all()
+        assert (busy >= parts).all()
+        before = busy

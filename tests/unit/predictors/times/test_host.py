@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.predictors.times.host import HostDoubt, fed_share, working_of
+from gpusage.predictors.times.host import HostDoubt, working_of
 
 DOUBT = HostDoubt(launch_s=50e-6, host=0.3, own=0.2)
 SECONDS = st.floats(1e-6, 1e3)
@@ -38,9 +38,3 @@ def test_a_step_shorter_than_predicted_keeps_the_gpu_busy() -> None:
 @given(SECONDS, SECONDS, st.floats(1, 1e5))
 def test_a_gpu_works_a_part_of_the_step(busy_s: float, step_s: float, kernel_count: float) -> None:
     assert 0.0 < working(busy_s, step_s, kernel_count) <= 1.0
-
-
-def test_a_gpu_is_as_busy_as_launches_let_it() -> None:
-    """Kernels of 1 ms hide launches of 50 us; kernels of 5 us fill a tenth of the time that their launches take."""
-    busy_s, kernel_count = np.array([1.0, 0.005, 0.0]), np.array([1000.0, 1000.0, 1000.0])
-    assert fed_share(busy_s, kernel_count, 50e-6) == pytest.approx([1.0, 0.1, 0.0], abs=1e-6)
