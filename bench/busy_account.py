@@ -1,115 +1,114 @@
-"""GPU busy as measured jobs show it, against the step's own account: which of them is nearer to real models.
+"""GPU busy by the account of kernels and gaps, against measured jobs: for other lengths of the gaps, and other batches.
 
-Run: ``python bench/busy_account.py --data ../shared/data``, two minutes. It prints the table of decision 41: RMSLE on
-percent for each way of telling the utilization, and for DRAM activity in proportion to it.
+Run: ``python bench/busy_account.py --data ../shared/data``, a minute. It prints the tables of decision 46: RMSLE on
+percent for each gap, sealed families left out unless ``--sealed bench/looks.txt`` counts the look; and how far a larger
+batch lowers GPU busy of models of the zoo, on each GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
-import numpy.typing as npt
 
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.activity.activities import GREATEST_SHARE, gaps_of
+from gpusage.predictors.learned.artifacts import ActivityParameters, pretrained
 from gpusage.predictors.question import Question
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, Mode, ModelGraph, Precision, Workload
 from gpusage_lab.learning import random_networks
 from gpusage_lab.learning.activity_rows import random_cases
 from gpusage_lab.learning.activity_tests import real_tests
 from gpusage_lab.learning.scores import rmsle
+from gpusage_lab.learning.seal import count_look, is_sealed
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.zoo.cards import load_zoo
 
-FloatArray = npt.NDArray[np.float64]
-RANDOM_ROWS = 1200
-STEP_OF_BATCHES = 4
-
-
-class Busy(NamedTuple):
-    """What one batch is said to keep busy, as shares: utilization, SM activity, DRAM activity."""
-
-    learned: FloatArray
-    account: FloatArray
-
-    @property
-    def bounded(self) -> FloatArray:
-        """Return the learned shares, each at most the account's."""
-        return np.minimum(self.learned, self.account)
+GAPS_US = (0, 10, 20, 25, 30, 40, 50)
+RANDOM_ROWS, ZOO_MODELS = 1200, 60
+BATCH_SIZES = (1, 2, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 256, 512)
+RUNS: tuple[tuple[Mode, Precision], ...] = (("train", "fp32"), ("train", "bf16"), ("infer", "fp16"))
+FAMILIES = {
+    "bert": "BERT", "bert_base_squad": "BERT", "resnet50": "ResNet50", "IC": "ResNet50", "RT": "gnmt",
+    "TL": "Transformer", "RM": "NeuMF", "cyclegan": "CycleGAN", "mobilenet_v2": "MobileNetV2",
+}  # fmt: skip
+"""Of models that the sources name in different ways."""
 
 
 class Run(NamedTuple):
-    """One measured run, in percent, and what is said of it; NaN is what was not measured."""
+    """One measured run: its utilization in percent, and what is said of it for each of `GAPS_US`."""
 
     source: str
-    measured: FloatArray
-    here: Busy
-    smaller: FloatArray
+    is_sealed: bool
+    measured: float
+    told: list[float]
 
 
-WAYS: dict[str, Callable[[Run], FloatArray]] = {
-    "learned, as shipped": lambda run: run.here.learned,
-    "the account's": lambda run: run.here.account,
-    "learned, at most the account's": lambda run: run.here.bounded,
-    "the same, no less than at smaller batches": lambda run: np.minimum(
-        np.maximum(run.here.bounded, run.smaller), run.here.account
-    ),
-    "DRAM in proportion to the learned utilization": lambda run: np.append(
-        run.here.learned[:2], run.here.account[2] * run.here.learned[0] / run.here.account[0]
-    ),
-}
-
-
-def busy(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Busy:
-    """Return both accounts of *workload*."""
+def run_of(source: str, family: str, graph: ModelGraph, workload: Workload, gpu: Gpu, measured: float) -> Run:
+    """Return one run."""
     question = Question(graph, workload)
-    timing, activity = question.timing([gpu]), question.activity([gpu])[0]
-    intervals = (activity.gpu_utilization, activity.sm_activity, activity.dram_activity)
-    account = [part[0] / timing.step_s[0] for part in (timing.busy_s, timing.sm_s, timing.dram_s)]
-    return Busy(np.array([interval.value for interval in intervals]), np.array(account))
+    timing, count = question.timing([gpu]), float(question.kernels.counts.sum())
+    gaps = [gaps_of(_with_gaps(gap_us), workload.mode, count) for gap_us in GAPS_US]
+    busy = [100.0 * min(timing.busy_s[0] / (timing.step_s[0] + gaps_s), GREATEST_SHARE) for gaps_s in gaps]
+    return Run(source, is_sealed(family), measured, busy)
 
 
-def run_of(
-    source: str,
-    graph: ModelGraph,
-    workload: Workload,
-    gpu: Gpu,
-    measured: tuple[float | None, float | None, float | None],
-) -> Run:
-    """Return one run, with the most that smaller batches of it are said to keep busy."""
-    smaller, size = np.zeros(3), 1
-    while size < workload.batch_size:
-        smaller = np.maximum(smaller, busy(graph, replace(workload, batch_size=size), gpu).bounded)
-        size *= STEP_OF_BATCHES
-    percents = np.array([np.nan if value is None else value for value in measured])
-    return Run(source, percents, busy(graph, workload, gpu), smaller)
+def _with_gaps(gap_us: float) -> ActivityParameters:
+    return replace(pretrained().activity, gap_s=1e-6 * gap_us)
 
 
 def runs_of(data: DataFolder) -> Iterator[Run]:
-    """Yield runs of real models, and some of the random networks that the trees were fitted on."""
+    """Yield runs of real models, and some of the random networks, which wait for their data."""
     for test in real_tests(data):
-        measured = (test.utilization, test.sm_activity, test.memory)
-        yield run_of(test.source, test.graph, test.workload, test.gpu, measured)
+        if test.utilization is not None:
+            family = FAMILIES.get(test.model, test.model)
+            yield run_of(test.source, family, test.graph, test.workload, test.gpu, test.utilization)
     cases = list(random_cases(random_networks.load(data)))
     for number in np.random.default_rng(0).choice(len(cases), min(RANDOM_ROWS, len(cases)), replace=False):
         case = cases[number]
-        yield run_of("random networks", case.graph, case.workload, case.gpu, (*case.measured, None))
+        yield run_of("random networks", case.architecture, case.graph, case.workload, case.gpu, case.measured[0])
+
+
+def show_gaps(name: str, runs: Sequence[Run]) -> None:
+    """Print one line a source."""
+    print(f"{name}; gaps of {', '.join(map(str, GAPS_US))} us")
+    for source in sorted({run.source for run in runs}):
+        rows = [run for run in runs if run.source == source]
+        truth, told = np.array([run.measured for run in rows]), np.array([run.told for run in rows])
+        errors = " ".join(f"{rmsle(truth, column):.3f}" for column in told.T)
+        print(f"  {source}, {len(rows)} runs: {errors}")
+
+
+def falls() -> Iterator[float]:
+    """Yield how far each next batch lowers GPU busy, at most over the GPUs: 0 or less where it does not."""
+    zoo, gpus = load_zoo(), [gpu for gpu in builtin_catalogue() if not gpu.cut_from]
+    keys = random.Random(1).sample(sorted(zoo), ZOO_MODELS)  # noqa: S311 - the same each time
+    for key, (mode, precision) in product(keys, RUNS):
+        runs = [Workload(batch_size=size, mode=mode, precision=precision) for size in BATCH_SIZES]
+        told = [[each.gpu_utilization.value for each in Question(zoo.graph(key), run).activity(gpus)] for run in runs]
+        yield from (float((np.array(before) - after).max()) for before, after in pairwise(told))
 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-def main(data: Path) -> None:
-    """Print the table."""
+@click.option(
+    "--sealed", type=click.Path(path_type=Path, dir_okay=False), help="Show all families; count the look here."
+)
+def main(data: Path, sealed: Path | None) -> None:
+    """Print the tables."""
     runs = list(runs_of(DataFolder(data)))
-    for figure, name in enumerate(("utilization", "SM activity", "DRAM activity")):
-        for source in sorted({run.source for run in runs}):
-            rows = [run for run in runs if run.source == source and not np.isnan(run.measured[figure])]
-            truth = np.array([run.measured[figure] for run in rows])
-            for way, tell in WAYS.items() if rows else ():
-                shares = np.array([tell(run)[figure] for run in rows])
-                print(f"{name}, {source}, {len(rows)} runs, {way}: {rmsle(truth, 100.0 * shares):.3f}")
+    show_gaps("Open families", [run for run in runs if not run.is_sealed])
+    if sealed:
+        count_look(sealed, ["activity"])
+        show_gaps("All families", runs)
+    steps = list(falls())
+    print(f"GPU busy falls in {sum(step > 0 for step in steps)} of {len(steps)} larger batches, by {max(steps):.1e}")
 
 
 if __name__ == "__main__":
