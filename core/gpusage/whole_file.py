@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
+
+_RANDOM_BYTES = 8
+_DEVICES = Path("/dev")
+"""``/dev/stdout`` leads to a file where a shell sent it to one; more is to be printed there."""
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write *text* to *path* by way of a file beside it, so that nothing half-written is ever there.
 
-    A link stays one, and what it leads to is written. A device or a pipe is written to, never replaced.
+    A link stays one, and what it leads to is written. A device or a pipe is written to, never replaced. Nobody who may
+    write to the folder can foresee the draft's name, nor have a link of that name followed.
 
     Raises:
         OSError: *path* cannot be written; nothing is left beside it.
     """
-    if path.exists() and not path.is_file():
+    if path.exists() and (path.parent == _DEVICES or not path.is_file()):
         path.write_text(text, encoding="utf-8")
         return
     path = Path(os.path.realpath(path))
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
         draft.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusage import whole_file
 from gpusage.whole_file import write_whole
 
 
@@ -46,3 +47,14 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
         write_whole(link, "page")
         assert link.is_symlink()
         assert target.read_text() == "page"
+
+
+def test_no_link_that_somebody_puts_there_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the draft's name were known, as it was of old by the process's number."""
+    monkeypatch.setattr(whole_file.secrets, "token_hex", lambda _: "known")
+    private = tmp_path / "private"
+    private.write_text("untouched")
+    (tmp_path / ".page.html.known").symlink_to(private)
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "page.html", "page")
+    assert private.read_text() == "untouched"

@@ -131,13 +131,16 @@ def origin(ask: Ask) -> str:
 
 
 def ruling(verdict: Verdict) -> Ruling:
-    """Return the ruling that carries out *verdict*, and tells it as the site's mode has it."""
-    code = verdict.carried_out
+    """Return the ruling that carries out *verdict*, and tells it as the site's mode has it.
+
+    A dry run is told, and nothing of it is changed: it is not recorded, and any user may say that a job is one.
+    """
+    code, is_real = verdict.carried_out, not verdict.is_dry_run
     answer = Answer(
         code=code,
         message="" if verdict.mode == "observe" else verdict.line,
-        settings=verdict.rendered.fields if code is Code.REWRITE else {},
-        mark=_mark(verdict) if verdict.is_marked else "",
+        settings=verdict.rendered.fields if code is Code.REWRITE and is_real else {},
+        mark=_mark(verdict) if verdict.is_marked and is_real else "",
     )
     return Ruling(verdict=verdict, answer=answer)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli import tables
+from gpusage.cli.output_file import write_output
 from gpusage_lab.cli.scores import show_scores
 from gpusage_lab.learning import artifact_scores, artifacts, report, seal, targets
 from gpusage_lab.learning.targets import ScoreTable
@@ -61,7 +62,7 @@ def evaluate(
         seal.count_look(counter, targets_asked)
     results = _evaluated(DataFolder(folder, is_sealed=counter is None), targets_asked, artifact)
     if output is not None:
-        output.write_text(report.page(results), encoding="utf-8")
+        write_output(output, report.page(results))
     if as_json:
         tables.print_json({"schema": SCHEMA, "targets": report.documents(results)})
         return

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from gpusage.cli import tables
 from gpusage.cli.origin import origin
-from gpusage.whole_file import write_whole
+from gpusage.cli.output_file import write_output
 from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
 from gpusage_lab.simulator.result import Result
@@ -43,7 +43,7 @@ def compare(
     rows = sweep.repeated(names, results)
     said = [*notes(source, seed), *_repetitions(how["repetitions"])]
     if output is not None:
-        _write(output, page(rows, said, origin()))
+        write_output(output, page(rows, said, origin()))
     if as_json:
         tables.print_json({"schema": SCHEMA, "notes": said, "policies": [_document(one) for one in rows]})
         return
@@ -116,11 +116,3 @@ def _document(repeated: Repeated) -> dict[str, Any]:
     if len(repeated.results) > 1:
         document["repetitions"] = [asdict(one.figures) for one in repeated.results]
     return document
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
-        raise click.ClickException(message) from error

@@ -13,6 +13,7 @@ import msgspec
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli import tables
 from gpusage.cli.origin import origin
+from gpusage.cli.output_file import write_output
 from gpusage.cli.past.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.configuration_file import load_configuration
@@ -37,7 +38,7 @@ def tell(period: Period, output: Path | None, *, as_json: bool) -> None:
     """Show what happened in *period*, and write it as a page to *output*, if that is a file."""
     made = read_report(period)
     if output is not None:
-        write_page(made, output)
+        write_output(output, page.page(made, origin()))
     if as_json:
         tables.print_json(document(made))
         return
@@ -97,16 +98,3 @@ def show(made: Report) -> None:
             rows = [[visible(cell) for cell in row] for row in section.rows]
             tables.show_rows([tables.Column(first, is_left=True), *map(tables.Column, rest)], rows)
         tables.show(*section.notes)
-
-
-def write_page(made: Report, output: Path) -> None:
-    """Write *made* as a page.
-
-    Raises:
-        RequestError: *output* cannot be written.
-    """
-    try:
-        output.write_text(page.page(made, origin()), encoding="utf-8")
-    except OSError as error:
-        message = f"Page {str(output)!r} must be a file that you may write; got: {error}. Name another one."
-        raise RequestError(message) from error

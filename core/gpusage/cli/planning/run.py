@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from gpusage.api import advisor
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
 from gpusage.cli.origin import origin
+from gpusage.cli.output_file import write_output
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
@@ -22,7 +21,6 @@ from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Assignment
-from gpusage.whole_file import write_whole
 
 SCHEMA = "gpusage.plan/1"
 SHOWN_JOBS = 40
@@ -165,8 +163,4 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
         html.wide(gantt.chart(bars, heights)), "Each line is a GPU of an active node; the time runs to the right."
     )
     body += html.table([column.title for column in COLUMNS], [_cells(each) for each in best.assignments])
-    try:
-        write_whole(path, html.page("A plan of gpusage", body, origin()))
-    except OSError as error:
-        message = f"Page {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
-        raise click.ClickException(message) from error
+    write_output(path, html.page("A plan of gpusage", body, origin()))

@@ -11,6 +11,7 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, tables
 from gpusage.cli.origin import origin
+from gpusage.cli.output_file import write_output
 from gpusage.cli.predicting import batches, explain, explain_page, money, need_cells, shares
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.devices.shares import share_of
@@ -59,7 +60,9 @@ def predict(
     ]
     everything = [answer for group in answers for answer in group]
     if output is not None:
-        _write(output, _page(everything, asked) if is_page else tables.json_text(_whole(everything, explains=explains)))
+        write_output(
+            output, _page(everything, asked) if is_page else tables.json_text(_whole(everything, explains=explains))
+        )
     if as_json:
         tables.print_json(_whole(everything, explains=explains))
     else:
@@ -114,14 +117,6 @@ def _page(answers: Sequence[Answer], asked: shares.Shares) -> str:
         for one, explanations, _ in answers
     ]
     return explain_page.page(models, LEGEND, origin())
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"Output {str(path)!r} must be writable; got: {error.strerror}. Choose another path."
-        raise click.ClickException(message) from error
 
 
 def _title(one: Prediction, answers: Sequence[Answer]) -> str:

@@ -64,4 +64,4 @@ def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) 
 def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [*EXAMPLE, "-o", str(tmp_path / "absent" / "plan.html")])
     assert result.exit_code == 1
-    assert result.stderr.startswith("gpusage: error: Page ")
+    assert result.stderr.startswith("gpusage: error: Output ")
