@@ -2,9 +2,9 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
-``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features`` and ``node_kinds``; a table
-``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course`` or ``qos=short``, each with
-why. What `gpusage status --json` prints is such a file, too.
+``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
+``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
+``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Origin = Literal["file", "local", "example"]
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
 _Count = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+_Weight = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 _Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
 _Groups = Annotated[tuple[_Names, ...], Meta(description="a list of lists of names")]
 _SiteType = Annotated[str, Meta(min_length=1, description="the site's own name of the type")]
@@ -48,6 +49,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_features: _Groups = ()
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: _Count | None = None
+    billing_weight: _Weight | None = None
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -161,6 +163,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         node_features=row.node_features,
         node_kinds=row.node_kinds,
         free_share_percent=row.free_share_percent,
+        billing_weight=row.billing_weight,
     )
 
 

@@ -161,11 +161,24 @@ def models_argument(function: Function) -> Function:
 
 def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
     """Add ``--gpu``: as ``gpus``, or one and required as ``gpu``."""
-    text = "GPU to predict for; may be repeated. Default: one of each generation." if multiple else "The GPU to share."
+    text = "GPU to predict for; or several, by commas or repeated.  [default: one of each generation]"
+    text = text if multiple else "The GPU to share."
     name = "gpus" if multiple else "gpu"
     return click.option(
-        "--gpu", name, metavar="NAME", multiple=multiple, required=not multiple, help=text, shell_complete=complete_gpu
+        "--gpu",
+        name,
+        metavar="NAME",
+        multiple=multiple,
+        required=not multiple,
+        callback=_apart if multiple else None,
+        help=text,
+        shell_complete=complete_gpu,
     )
+
+
+def _apart(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in *values*, of which each may hold several, with commas between them."""
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
 def workload_options(function: Function) -> Function:

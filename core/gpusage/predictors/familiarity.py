@@ -134,7 +134,7 @@ def _gpu_doubts(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
     if gpu.generation not in KNOWN_GENERATIONS:
         yield f"The GPU generation {gpu.generation!r} was never measured."
     elif not first <= gpu.launch_year <= last:
-        yield f"The GPU is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
+        yield f"GPU {gpu.name} is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
 
 
 def _greatest(limits: Mapping[str, Any], name: str) -> float:

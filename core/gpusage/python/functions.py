@@ -76,6 +76,8 @@ def read_model(
         rule = "be left out where the model is a path or a name; 'shape' sets its sizes"
         require("Argument 'example_inputs'", rule, example_inputs, right=inputs.is_empty)
         return advisor().read(str(source), sizes)
+    rule = "be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram"
+    require("Argument 'source'", rule, source, right=hasattr(source, "forward") or hasattr(source, "graph_module"))
     rule = "be left out where the model is a module; 'example_inputs' have its sizes"
     require("Argument 'shape'", rule, shape, right=not sizes)
     from gpusage.graphs.torch.module import graph_from_module, with_trained_share  # noqa: PLC0415 - torch is an extra

@@ -87,9 +87,9 @@ def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin 
         ]
         body += html.figure(meters.meters(drawn, COLOURS), title)
     for one in results:
-        body += html.figure(
-            html.wide(bars.sequence(_waiting(one.results[0]), COLOURS)), f"{one.policy}: jobs that wait, over time"
-        )
+        waiting = _waiting(one.results[0])
+        if any(bar.length for bar in waiting):
+            body += html.figure(html.wide(bars.sequence(waiting, COLOURS)), f"{one.policy}: jobs that wait, over time")
     return html.page("A simulation of gpusage", body, origin)
 
 

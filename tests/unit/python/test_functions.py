@@ -65,3 +65,11 @@ def test_a_bare_number_is_a_shape_of_one_size(tmp_path: Path) -> None:
     bare = gpusage.read_model(tmp_path, shape={"input_ids": 32})
     assert bare.nodes == gpusage.read_model(tmp_path, shape={"input_ids": (32,)}).nodes
     assert bare.inputs[0] == ("input_ids", (-1, 32))
+
+
+@pytest.mark.parametrize("source", [5, None, [1.0]])
+def test_what_is_no_model_is_refused_in_a_sentence_of_python(source: object) -> None:
+    """Also where torch, which would read a module, is not installed."""
+    rule = "must be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram"
+    with pytest.raises(gpusage.GpuUsageError, match=rule):
+        gpusage.read_model(source)

@@ -29,11 +29,11 @@ Examples:
 )
 @click.option(
     "--running",
-    "state",
-    flag_value="running",
+    "is_running",
+    is_flag=True,
     help="Rank the jobs that run now, by what was recorded of them.",
 )
-@click.option("--queue", "state", flag_value="waiting", help="The same of the jobs that wait.")
+@click.option("--queue", "is_waiting", is_flag=True, help="The same of the jobs that wait.")
 @click.option(
     "--fair",
     "is_fair",

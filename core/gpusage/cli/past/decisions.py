@@ -45,7 +45,8 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         tables.print_json({"schema": SCHEMA, "decisions": [document(*entry) for entry in entries]})
         return
     if not entries:
-        tables.show("No decision yet.")
+        where = "" if job_id or user else f" The store is {load_configuration().store.url}."
+        tables.show(f"No decision yet.{where}")
     for entry in entries:
         tables.show(*lines(*entry))
 

@@ -43,6 +43,8 @@ def tell(period: Period, output: Path | None, *, as_json: bool) -> None:
         tables.print_json(document(made))
         return
     show(made)
+    if not made.decisions and not made.run_count:
+        tables.show(f"The store is {load_configuration().store.url}.")
     if output is not None:
         tables.show(f"The page is {output}.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.together import partners
+from gpusage.learning.identity import manner_settings
 from gpusage.own_settings import settled
 from gpusage.policies import partition
 from gpusage.policies.place import why_unlimited
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM
 from gpusage.predictors.learned.intervals import inverse
-from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelRequest
+from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelRequest, Workload
 from gpusage_hooks.units import gib
 
 SCHEMA = "gpusage.colocate/1"
@@ -44,10 +45,11 @@ def colocate(
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
-    state: JobState | None = run.pop("state")  # of --running and --queue
+    is_running, is_waiting = run.pop("is_running"), run.pop("is_waiting")
+    state: JobState | None = "running" if is_running else "waiting" if is_waiting else None
+    _require_one(context, among=candidates is not None, running=is_running, queue=is_waiting, fair=is_fair)
     source = candidates or state
     if source is not None:
-        _require_one(context, candidates, state, is_fair=is_fair)
         context.exit(0 if partners.rank(context, models, source, gpu, run, as_json=as_json) else 1)
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
@@ -66,11 +68,11 @@ def colocate(
     context.exit(0 if colocation.recommended else 1)
 
 
-def _require_one(context: click.Context, candidates: Path | None, state: JobState | None, *, is_fair: bool) -> None:
-    ranking = "--among" if candidates is not None else "--running" if state == "running" else "--queue"
-    if is_fair or (candidates is not None and state is not None):
-        other = "--fair" if is_fair else "--running or --queue"
-        message = f"Options {other} and {ranking} must not be given together; got both. Leave one out."
+def _require_one(context: click.Context, **is_given: bool) -> None:
+    """See that of these options one is given at most."""
+    given = [f"--{name}" for name, is_there in is_given.items() if is_there]
+    if len(given) > 1:
+        message = f"Options {given[0]} and {given[1]} must not be given together; got both. Leave one out."
         raise click.UsageError(message, context)
 
 
@@ -125,7 +127,7 @@ def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], colocation
         COLUMNS,
         [
             [
-                f"{request.model}, {request.workload.mode}, batch {request.workload.batch_size}",
+                ", ".join((request.model, *_manner(request.workload))),
                 f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
                 figures.share(throughput),
                 f"{percent} %",
@@ -142,6 +144,16 @@ def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], colocation
         ],
     )
     tables.show("", *_verdict(colocation))
+
+
+def _manner(run: Workload) -> Iterator[str]:
+    """Yield how a job is run: always its mode and batch, else what is not as usual."""
+    yield run.mode
+    yield f"batch {run.batch_size}"
+    if run.precision != Workload().precision:
+        yield run.precision
+    for key, value in manner_settings(run).items():
+        yield f"{key} {'on' if value is True else value}"
 
 
 def _verdict(colocation: Colocation) -> list[str]:

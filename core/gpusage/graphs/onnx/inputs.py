@@ -127,7 +127,7 @@ def _check_words(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]],
             free = [name for name in known if name not in batch]
             message = (
                 f"Shape {shown(word)} must name an input or a free dimension beside the batch of model {shown(model)}; "
-                f"it has {', '.join(map(shown, free[:8])) or 'none'}. Correct --shape."
+                f"it has {', '.join(map(shown, free[:8])) or 'none'}. Correct the shape."
             )
             raise GraphError(message)
         if word in symbols and word not in _names_of(inputs) and len(sizes) != 1:
@@ -148,7 +148,7 @@ def _match(one: Declared, given: list[int], batch_names: set[str], values: dict[
     if not fits:
         message = (
             f"Shape of input {shown(one.name)}, batch left out, must fit the file's {declared}; "
-            f"got {'x'.join(map(str, given)) or 'nothing'}. Correct --shape, or export the model for it."
+            f"got {'x'.join(map(str, given)) or 'nothing'}. Correct the shape, or export the model for it."
         )
         raise GraphError(message)
     for size, wish in zip(rest, given, strict=True):
@@ -177,7 +177,7 @@ def _check_free(inputs: Sequence[Declared], known: set[str], model: str) -> None
 
 def _checked(size: int, name: str) -> int:
     if not 1 <= size <= MAXIMUM_ELEMENTS:
-        message = f"Dimension {shown(name)} must be from 1 to 2^48; got {size}. Correct --shape."
+        message = f"Dimension {shown(name)} must be from 1 to 2^48; got {size}. Correct the shape."
         raise GraphError(message)
     return size
 

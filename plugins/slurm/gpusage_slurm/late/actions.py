@@ -23,19 +23,23 @@ def late(*, once: bool, as_json: bool) -> None:
         _show(second_look.look(), as_json=as_json)
         return
     click.echo(f"gpusage slurm late reads models {reading_rights()}.", err=True)
+    trouble = ""
     while True:
-        _look(second_look, as_json=as_json)
+        trouble = _look(second_look, trouble, as_json=as_json)
         time.sleep(max(1.0, load_configuration().daemon.refresh_s))
 
 
-def _look(second_look: SecondLook, *, as_json: bool) -> None:
+def _look(second_look: SecondLook, told: str, *, as_json: bool) -> str:
+    """Look once, and return why that could not be done; what was *told* of the last look is not told again."""
     try:
         seen = second_look.look()
     except GpuUsageError as error:  # slurmctld may be back next time
-        click.echo(f"gpusage: {error}", err=True)
-        return
+        if str(error) != told:
+            click.echo(f"gpusage: {error}", err=True)
+        return str(error)
     if seen:
         _show(seen, as_json=as_json)
+    return ""
 
 
 def _show(seen: Sequence[Seen], *, as_json: bool) -> None:

@@ -30,11 +30,11 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-@pytest.mark.usefixtures("url")
-def test_without_a_store_nothing_was_decided() -> None:
+def test_without_a_store_nothing_was_decided_and_the_store_is_named(url: str) -> None:
     done = run()
     assert done.exit_code == 0
     assert "No decision was recorded in this time." in done.output
+    assert f"Thestoreis{url}." in "".join(done.output.split())
 
 
 def test_only_what_is_recent_enough_counts(url: str) -> None:

@@ -33,6 +33,7 @@ def test_the_speedup_is_against_the_first_gpu_asked_for() -> None:
     assert hopper["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     ratio = hopper["step_time_s"]["value"] / volta["step_time_s"]["value"]
     assert volta["speedup"]["value"] == pytest.approx(ratio, rel=1e-4)  # both were rounded
+    assert _json("predict", RESNET, "--gpu", "h100,v100")["predictions"] == [prediction]
 
 
 def test_the_command_and_the_python_api_say_the_same() -> None:

@@ -34,6 +34,13 @@ def test_fair_is_refused_where_mps_limits_no_threads(gpu: str, why: str) -> None
     assert CliRunner().invoke(main, ["colocate", *PAIR, "--gpu", gpu]).exit_code < 2
 
 
+def test_a_job_s_row_tells_what_is_not_as_usual_in_it() -> None:
+    unusual = f"{MODELS}/resnet18.onnx,batch=16,precision=bf16,checkpointing=on"
+    result = CliRunner().invoke(main, ["colocate", unusual, PAIR[1], "--gpu", "h100"], env={"COLUMNS": "250"})
+    assert "resnet18.onnx, train, batch 16, bf16, checkpointing on " in result.stdout
+    assert "dlrm.onnx, infer, batch 8 " in result.stdout
+
+
 def test_fair_and_among_do_not_go_together() -> None:
     result = CliRunner().invoke(main, ["colocate", PAIR[0], "--among", "x", "--fair", "--gpu", "h100"])
     assert result.exit_code == 2

@@ -89,6 +89,14 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.parametrize(("count", "is_drawn"), [(2, False), (60, True)])
+def test_who_waits_is_drawn_where_somebody_does(count: int, is_drawn: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    page, path = tmp_path / "page.html", tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_time,duration,gpu_num\n" + "".join(f"{n},{n},1000,1\n" for n in range(count)))
+    run("--jobs", str(path), "-o", str(page))
+    assert ("jobs that wait, over time" in page.read_text()) == is_drawn
+
+
 def test_jobs_without_a_model_get_whole_gpus(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("job_id,submit_time,duration,gpu_num\n" + "".join(f"{n},{n},100,1\n" for n in range(60)))
