@@ -48,34 +48,35 @@ def filled_its_cap(usage: Usage) -> bool:
     return limit_bytes is not None and (usage.memory_bytes or 0) >= FILLED * limit_bytes
 
 
-def waits_for(usage: Usage) -> str:
+def waits_for(usage: Usage, least_s: float = LEAST_S) -> str:
     """Return what the job waited for rather than its GPU, and what a faster GPU would gain; empty if nothing.
 
     A GPU that is `FASTER` times as fast shortens only the time with kernels: of the whole run at most utilization times
     ``1 - 1 / FASTER``.
     """
-    utilization = _utilization(usage)
+    utilization = _utilization(usage, least_s)
     if utilization is None or not UNUSED_BELOW <= utilization < HOST_BOUND_BELOW:
         return ""
     gain = percent(utilization * (1 - 1 / FASTER))
     return f"waits for {_host(usage)}; a GPU {FASTER:.0f} times as fast would save at most {gain} of its time"
 
 
-def ask_next(usage: Usage, record: DecisionRecord | None) -> str:
+def ask_next(usage: Usage, record: DecisionRecord | None, least_s: float = LEAST_S) -> str:
     """Return what to ask for next time, one clause; empty where too little was seen.
 
     Args:
         usage: Of a job that has ended.
         record: What was decided of it, where that is known.
+        least_s: What was sampled for less tells nothing.
     """
-    utilization = _utilization(usage)
+    utilization = _utilization(usage, least_s)
     if usage.outcome == "out_of_memory":
         return "a whole GPU"
     if utilization is None:
         return ""
     if utilization < UNUSED_BELOW:
         return "no GPU: it hardly used one"
-    asked = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and waits_for(usage) else []
+    asked = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and waits_for(usage, least_s) else []
     is_alone = not is_beside_others(usage) and usage.granted.thread_percent is None
     is_told = record is not None and record.workload is not None and record.workload.alone.utilization is not None
     if is_alone and usage.granted.share_percent == 100 and not is_told:  # noqa: PLR2004 - all of a GPU
@@ -83,8 +84,8 @@ def ask_next(usage: Usage, record: DecisionRecord | None) -> str:
     return " and ".join(asked) or "the same"
 
 
-def _utilization(usage: Usage) -> float | None:
-    return usage.gpu_utilization if usage.sampled_s >= LEAST_S else None
+def _utilization(usage: Usage, least_s: float) -> float | None:
+    return usage.gpu_utilization if usage.sampled_s >= least_s else None
 
 
 def _host(usage: Usage) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from gpusage.hindsight import own_utilization
+from gpusage.hindsight import LEAST_S, own_utilization
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Usage
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
@@ -53,12 +53,12 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     return Amounts(**dict(zip(Amounts.__slots__, map(sum, columns), strict=False)))
 
 
-def amounts_of(observed: Observation) -> Amounts:
-    """Return what one run took."""
+def amounts_of(observed: Observation, least_s: float = LEAST_S) -> Amounts:
+    """Return what one run took; nothing was seen of one that was sampled for less than *least_s*."""
     usage, record = observed.usage, observed.decision
     hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
-    utilization = own_utilization(usage)
+    utilization = own_utilization(usage, least_s)
     return Amounts(
         asked=_asked(booked, observed),
         booked=booked,

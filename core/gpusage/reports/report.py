@@ -125,7 +125,7 @@ def report_of(
         period: Which time that is, and whose jobs they are.
         least_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
     """
-    gpus = _by_gpu(observations, rates.per_hour)
+    gpus = _by_gpu(observations, rates.per_hour, least_s)
     given, withheld = promises(observations, least_s)
     priced = [tally.money for tally in gpus if tally.money is not None]
     return Report(
@@ -139,9 +139,9 @@ def report_of(
         money=total(priced) if priced else None,
         currency=rates.currency if priced else None,
         gpus=gpus,
-        bands=_bands(observations),
-        verdicts=tallied(observations),
-        worst=worst(observations),
+        bands=_bands(observations, least_s),
+        verdicts=tallied(observations, least_s),
+        worst=worst(observations, least_s),
         trueness=trueness(observations, least_s),
         promises_given=given,
         promises_withheld=withheld,
@@ -172,11 +172,11 @@ def _without_numbers(reason: str) -> str:
     return _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", reason)
 
 
-def _by_gpu(observations: Sequence[Observation], prices: Mapping[str, float]) -> tuple[GpuTally, ...]:
+def _by_gpu(observations: Sequence[Observation], per_hour: Mapping[str, float], least_s: float) -> tuple[GpuTally, ...]:
     by_gpu: dict[str, list[Amounts]] = defaultdict(list)
     for each in observations:
-        by_gpu[each.usage.gpu].append(amounts_of(each))
-    return tuple(_of_gpu(gpu, by_gpu[gpu], prices.get(gpu)) for gpu in sorted(by_gpu))
+        by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
+    return tuple(_of_gpu(gpu, by_gpu[gpu], per_hour.get(gpu)) for gpu in sorted(by_gpu))
 
 
 def _of_gpu(gpu: str, runs: Sequence[Amounts], price: float | None) -> GpuTally:
@@ -185,13 +185,13 @@ def _of_gpu(gpu: str, runs: Sequence[Amounts], price: float | None) -> GpuTally:
     return GpuTally(gpu=gpu, run_count=len(runs), hours=hours, money=money)
 
 
-def _bands(observations: Sequence[Observation]) -> tuple[Band, ...]:
+def _bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
     """Return how the booked GPU hours are spread over utilization, where that was seen."""
     hours = [0.0] * (100 // BAND_PERCENT)
     for each in observations:
-        utilization = own_utilization(each.usage)
+        utilization = own_utilization(each.usage, least_s)
         if utilization is not None:
-            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each).booked
+            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
     if not any(hours):
         return ()
     return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))

@@ -12,7 +12,7 @@ from gpusage.hindsight import HOST_BOUND_BELOW, LEAST_ALONE, LEAST_S, UNUSED_BEL
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Usage
-from gpusage_hooks.units import percent
+from gpusage_hooks.units import percent, seconds
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
 RULES: Mapping[Verdict, str] = MappingProxyType(
@@ -22,7 +22,7 @@ RULES: Mapping[Verdict, str] = MappingProxyType(
         "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
         "beside others": f"others were on the GPU for more than {percent(1 - LEAST_ALONE)} of the time, and its "
         "counters do not tell whose kernels ran",
-        "not seen": f"sampled for less than {LEAST_S:.0f} s, or the GPU has no counter of this",
+        "not seen": f"sampled for less than {seconds(LEAST_S)}, or the GPU has no counter of this",
     }
 )
 WORST_COUNT = 10
@@ -56,11 +56,11 @@ class Wasted:
     advice: str
 
 
-def verdict_of(usage: Usage, hours: Amounts) -> Verdict:
-    """Return the verdict on what took *hours*; *usage* says why, where nothing was seen."""
+def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_S) -> Verdict:
+    """Return the verdict on what took *hours*; *usage* says why, where nothing was seen in *least_s*."""
     seen = hours.used + hours.idle
     if not seen:
-        looked = usage.sampled_s >= LEAST_S and usage.gpu_utilization is not None
+        looked = usage.sampled_s >= least_s and usage.gpu_utilization is not None
         return "beside others" if looked and is_beside_others(usage) else "not seen"
     utilization = hours.used / seen
     if utilization < UNUSED_BELOW:
@@ -68,37 +68,43 @@ def verdict_of(usage: Usage, hours: Amounts) -> Verdict:
     return "waits" if utilization < HOST_BOUND_BELOW else "busy"
 
 
-def tallied(observations: Sequence[Observation]) -> tuple[VerdictTally, ...]:
+def tallied(observations: Sequence[Observation], least_s: float = LEAST_S) -> tuple[VerdictTally, ...]:
     """Return the runs by their verdict, in the order of `RULES`."""
+    unseen = RULES["not seen"].replace(seconds(LEAST_S), seconds(least_s))
     by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
     for each in observations:
-        hours = amounts_of(each)
-        by_verdict[verdict_of(each.usage, hours)].append(hours)
+        hours = amounts_of(each, least_s)
+        by_verdict[verdict_of(each.usage, hours, least_s)].append(hours)
     return tuple(
-        VerdictTally(verdict=verdict, rule=rule, run_count=len(by_verdict[verdict]), hours=total(by_verdict[verdict]))
+        VerdictTally(
+            verdict=verdict,
+            rule=unseen if verdict == "not seen" else rule,
+            run_count=len(by_verdict[verdict]),
+            hours=total(by_verdict[verdict]),
+        )
         for verdict, rule in RULES.items()
         if verdict in by_verdict
     )
 
 
-def worst(observations: Sequence[Observation], count: int = WORST_COUNT) -> tuple[Wasted, ...]:
+def worst(observations: Sequence[Observation], least_s: float = LEAST_S) -> tuple[Wasted, ...]:
     """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
     jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
     for each in observations:
         jobs[each.usage.manager, each.usage.job_id].append(each)
-    wasted = [job for job in map(_wasted, jobs.values()) if job.verdict in ("waits", "unused")]
-    return tuple(sorted(wasted, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:count])
+    wasted = [job for job in (_wasted(runs, least_s) for runs in jobs.values()) if job.verdict in ("waits", "unused")]
+    return tuple(sorted(wasted, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
 
 
-def _wasted(runs: Sequence[Observation]) -> Wasted:
-    usage, hours = runs[0].usage, total(map(amounts_of, runs))
+def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
+    usage, hours = runs[0].usage, total(amounts_of(run, least_s) for run in runs)
     return Wasted(
         manager=usage.manager,
         job_id=usage.job_id,
         user=usage.user,
         job_name=usage.job_name,
         gpu=usage.gpu,
-        verdict=verdict_of(usage, hours),
+        verdict=verdict_of(usage, hours, least_s),
         hours=hours,
-        advice=ask_next(usage, runs[0].decision),
+        advice=ask_next(usage, runs[0].decision, least_s),
     )

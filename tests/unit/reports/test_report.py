@@ -119,6 +119,17 @@ def test_nothing_on_the_page_is_wider_than_a_telephone_unless_it_scrolls() -> No
     assert text.count("<table>") == len(re.findall("<div class='table(?: wide)?'><table>", text)) > 0
 
 
+def test_a_site_s_own_limit_of_sampling_holds_for_hours_verdicts_and_advice() -> None:
+    """The run was sampled for half a minute."""
+    (decided,) = [record(1)]
+    short = usage(decided, sampled_s=30.0, alone_s=30.0, gpu_utilization=0.2)
+    for least_s, verdict, idle in ((20.0, "waits", True), (60.0, "not seen", False)):
+        report = report_of([], [Observation(usage=short, decision=decided)], Rates(), PERIOD, least_s)
+        assert [each.verdict for each in report.verdicts] == [verdict]
+        assert (report.hours.idle > 0, bool(report.worst), bool(report.bands)) == (idle, idle, idle)
+    assert report.verdicts[0].rule.startswith("sampled for less than 60 s, or")
+
+
 def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_by() -> None:
     """Of two clusters the dearer weight; a GPU without one is named."""
     pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=1, free_gpu_count=1, billing_weight=20.0)
