@@ -91,6 +91,11 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     sandbox.reconfigure()
     assert accounting(sandbox)["verdict"] == "pass"
 
+    told = ("gpusage", "status", "--json")
+    sandbox.wait_for(
+        lambda: '"billing_weight": 100.0' in sandbox.run(*told).stdout,
+        "gpusaged has seen what a GPU is billed, which the report counts by",
+    )
     assert billing(sandbox) == 100
     assert billing(sandbox, LIGHT) == 25  # a quarter of it
     comments = ("sacct", "-nXP", "-o", "comment")  # for slurm trace
