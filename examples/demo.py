@@ -23,7 +23,7 @@ from rich.table import Table
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.progress import progress
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_slurm.node_side import EPILOG, PROLOG, TASK_PROLOG
+from gpusage_slurm.installing.node_side import EPILOG, PROLOG, TASK_PROLOG
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
