@@ -1,13 +1,15 @@
 """What the gate costs, what its recorder costs, and what it does for requests beside training.
 
-Run: .venv/bin/python bench/gate.py [--device cpu|cuda] [--seconds 20]
+Run: .venv/bin/python bench/gate.py [--device cpu|cuda] [--seconds 20] [--stand-in]
 
 1. Overhead with nobody who serves: steps with the gate and without, alternated in one process. Goal: at most 2 %.
 2. The recorder's overhead in a step against torch.profiler's, its table of operators included. Goal: a tenth.
-3. Requests at random times beside training: each alone, plain, gate; on a GPU also a partition by percentages and
-   priorities; all under MPS if a daemon runs. Herald on a V100: a step takes 1.22 x as long, 2.5 x under plain MPS.
+3. Requests at random times beside training: each alone, plain, gate; on a GPU (as root) under an MPS daemon that
+   `gpusage-mps` starts for each row, and divided by percentages, by static partitions, and by priorities as well.
+   Herald on a V100: a step takes 1.22 x as long, 2.5 x under plain MPS.
 
-On the CPU the third part only shows that all of it runs: processes share cores there, not SMs.
+On the CPU the third part only shows that all of it runs: processes share cores there, not SMs. With --stand-in they
+have the variables that they would have on a GPU, from the tests' stand-in for the daemon.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,18 +31,24 @@ import torch
 from gpusage.gate.door import Door
 from gpusage.gate.recorder import Recorder
 from gpusage.gate.training import Training
+from mps_probe import Node, stand_ins, this_gpu
 
 GOAL_OVERHEAD, GOAL_RECORDER = 0.02, 0.1
 ROUNDS, STEPS = 40, 3
 RATE_PER_S, LIMIT_RATIO = 10.0, 5.0
 """Herald's rate, and a limit in latencies alone."""
+_WHOLE = {"GPUSAGE_SHARE_PERCENT": "100"}
+_LARGE, _SMALL = {"GPUSAGE_SHARE_PERCENT": "60"}, {"GPUSAGE_SHARE_PERCENT": "40"}
+_CUT = {"GPUSAGE_DIVISION": "partition"}
 SETTINGS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
-    "plain": ({}, {}),
-    "partition": ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "60"}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}),
-    "priority": ({"CUDA_MPS_CLIENT_PRIORITY": "0"}, {"CUDA_MPS_CLIENT_PRIORITY": "1"}),
-    "gate": ({}, {}),
+    "plain": (_WHOLE, _WHOLE),
+    "percentage": (_LARGE, _SMALL),
+    "partition": (_LARGE | _CUT, _SMALL | _CUT),
+    "priority": (_WHOLE | {"GPUSAGE_PRIORITY": "0"}, _WHOLE | {"GPUSAGE_PRIORITY": "1"}),
+    "gate": (_WHOLE, _WHOLE),
 }
-"""By name the variables of who serves, and of who trains."""
+"""By name what `gpusage-mps` is told of who serves, and of who trains."""
+WITHOUT_MPS = ("plain", "gate")
 
 
 def main() -> int:
@@ -47,6 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--stand-in", action="store_true")
     parser.add_argument("--side", choices=("serve", "train"))
     parser.add_argument("--gate", action="store_true")
     options = parser.parse_args()
@@ -61,7 +71,8 @@ def main() -> int:
     recorder_s, profiler_s = recorders(step)
     print(f"a recorded step takes {recorder_s * 1e3:+.2f} ms more, a profiled one {profiler_s * 1e3:+.2f} ms more")
     print(f"the recorder's overhead over the profiler's: {recorder_s / profiler_s:.3f} (goal: at most {GOAL_RECORDER})")
-    beside(options.device, options.seconds)
+    with mps(options.device, stand_in=options.stand_in) as node:
+        beside(options.device, options.seconds, node)
     return 0 if over <= GOAL_OVERHEAD else 1
 
 
@@ -138,7 +149,38 @@ def recorders(step: Callable[[], None]) -> tuple[float, float]:
     return recorder_s - plain_s, profiler_s - plain_s
 
 
-def beside(device: str, seconds: float) -> None:
+@contextmanager
+def mps(device: str, *, stand_in: bool) -> Iterator[Node | None]:
+    """Yield what starts MPS on this host; ``None`` where there is no GPU."""
+    if device == "cpu" and not stand_in:
+        yield None
+        return
+    with (
+        stand_ins() if stand_in else this_gpu() as (environment, gpu),
+        tempfile.TemporaryDirectory(prefix="gpusage-gate-") as folder,
+    ):
+        yield Node(Path(folder), environment, gpu)
+
+
+@contextmanager
+def clients(node: Node | None, name: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]] | str]:
+    """Yield the variables of who serves and of who trains, clients of one daemon; why not, where MPS cannot do it."""
+    if node is None:
+        yield ({}, {}) if name in WITHOUT_MPS else "only under MPS"
+        return
+    serving, training = SETTINGS[name]
+    try:
+        for job, settings in ((1, serving), (2, training)):
+            if node.call("enter", job, **settings) != 0 or node.granted(job)["trouble"]:
+                yield str(node.granted(job).get("trouble", "no MPS"))
+                return
+        yield node.client(1, **serving), node.client(2, **training)
+    finally:
+        for job in (1, 2):
+            node.call("leave", job)
+
+
+def beside(device: str, seconds: float, node: Node | None) -> None:
     """Print latency and training's step time: each alone, then beside each other in each way."""
     print(f"\n{'':10} {'p50 ms':>8} {'p99 ms':>8} {'within limit':>13} {'step ms':>8} {'step / alone':>13}")
     with tempfile.TemporaryDirectory() as folder:
@@ -146,14 +188,17 @@ def beside(device: str, seconds: float) -> None:
         p50_s, p99_s, *latencies = map(float, _answer(_start("serve", device, seconds, folder)))
         limit_s = LIMIT_RATIO * p50_s
         _print_row("alone", (p50_s, p99_s, *latencies), limit_s, alone_s, alone_s)
-        for name, (serving, training) in SETTINGS.items():
-            if device == "cpu" and serving:
-                continue
+        for name in SETTINGS:
             is_gated = name == "gate"
-            trains = _start("train", device, seconds, folder, training, is_gated=is_gated)
-            serves = _start("serve", device, seconds, folder, serving, is_gated=is_gated)
-            beside_s = float(_answer(trains)[0])
-            _print_row(name, tuple(map(float, _answer(serves))), limit_s, beside_s, alone_s)
+            with clients(node, name) as variables:
+                if isinstance(variables, str):
+                    print(f"{name:10} {variables}")
+                    continue
+                serving, training = variables
+                trains = _start("train", device, seconds, folder, training, is_gated=is_gated)
+                serves = _start("serve", device, seconds, folder, serving, is_gated=is_gated)
+                beside_s = float(_answer(trains)[0])
+                _print_row(name, tuple(map(float, _answer(serves))), limit_s, beside_s, alone_s)
 
 
 def _start(
