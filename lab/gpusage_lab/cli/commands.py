@@ -181,6 +181,12 @@ def profile() -> None:
     type=click.Path(path_type=Path),
     help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example]",
 )
+@click.option(
+    "--pairs",
+    "pairs_file",
+    type=click.Path(path_type=Path),
+    help="CSV or Parquet file of pairs that were measured (model, beside, slowdown), or a table of 'gpusage profile'.",
+)
 @click.option("--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="[default: four of them]")
 @click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")
 @click.option(

@@ -69,6 +69,7 @@ def _source(how: Mapping[str, Any]) -> Source:
         count=how["generate"] or Source().count,
         load=how["load"],
         draws_models=how["draw_models"],
+        pairs_file=how["pairs_file"],
     )
 
 

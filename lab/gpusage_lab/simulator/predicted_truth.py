@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 import numpy as np
+import numpy.typing as npt
 
 from gpusage.predictors.beside import beside
 from gpusage.predictors.learned.intervals import NINETY_PERCENT
@@ -22,6 +23,7 @@ from gpusage_lab.simulator.foresight import FloatArray, Foresight, together
 from gpusage_lab.simulator.jobs import Kind
 from gpusage_lab.simulator.models import Models
 
+BoolArray = npt.NDArray[np.bool_]
 BUSY = 0.5
 """NVML's busy share of a job of which nothing is known."""
 LEAST = 0.02
@@ -39,6 +41,7 @@ class PredictedTruth:
         fleet: Its first type on which a kind fits has speed 1 for it, or the type that the kind insists on.
         errors: A row per kind with normal deviates: of speed, memory, utilization and the price of shares.
         beside: For each GPU type, what a pair's throughputs are.
+        measured: For each GPU type, the pairs of which they were measured; empty where none were.
     """
 
     fleet: Fleet
@@ -46,6 +49,7 @@ class PredictedTruth:
     models: Models
     errors: FloatArray
     beside: Sequence[FloatArray]
+    measured: Sequence[BoolArray] = ()
 
     def speed(self, kind: int, gpu_type: int) -> float:
         """Return the speed-up against the kind's first type, which has speed 1."""
@@ -62,12 +66,15 @@ class PredictedTruth:
         return 0.0 if need is None else min(drawn(need.memory_bytes, self.errors[kind, 1]), most)
 
     def together(self, tenants: Sequence[Tenant], gpu_type: int) -> Together:
-        """Return speeds by the prices of shares where threads are limited, else by the pairs."""
+        """Return speeds by the prices of shares where threads are limited, else by the pairs.
+
+        Beside partners that were measured, a job on a share is as slow as its share or its partners make it.
+        """
         kinds = [tenant.kind for tenant in tenants]
         pairs = together(self.beside[gpu_type], kinds)
         speeds = tuple(
-            speed if tenant.thread_percent >= WHOLE else 1 / self._slowdown(tenant, gpu_type, len(tenants) - 1)
-            for tenant, speed in zip(tenants, pairs, strict=True)
+            speed if tenant.thread_percent >= WHOLE else self._on_share(tenant, place, kinds, gpu_type, speed)
+            for place, (tenant, speed) in enumerate(zip(tenants, pairs, strict=True))
         )
         idle = np.prod([1 - self.utilization(kind, gpu_type) for kind in kinds])
         return Together(speeds, float(1 - idle))
@@ -81,6 +88,13 @@ class PredictedTruth:
                 return place
         return 0
 
+    def _on_share(self, tenant: Tenant, place: int, kinds: Sequence[int], gpu_type: int, paired: float) -> float:
+        """Return the speed of *tenant*, the one at *place* of *kinds*, whose speed by the pairs is *paired*."""
+        partners = [*kinds[:place], *kinds[place + 1 :]]
+        if partners and self.measured and self.measured[gpu_type][tenant.kind, partners].all():
+            return min(paired, 1 / self._slowdown(tenant, gpu_type, 0))
+        return 1 / self._slowdown(tenant, gpu_type, len(partners))
+
     def _slowdown(self, tenant: Tenant, gpu_type: int, partners: int) -> float:
         price = priced(self.models.prices.get((tenant.kind, gpu_type), ()), tenant.thread_percent)
         alone = max(drawn(price, self.errors[tenant.kind, 3]), 1.0)
@@ -93,16 +107,24 @@ class PredictedTruth:
 
 
 def predicted_truth(
-    fleet: Fleet, kinds: tuple[Kind, ...], models: Models, told: Foresight, seed: int
+    fleet: Fleet,
+    kinds: tuple[Kind, ...],
+    models: Models,
+    told: Foresight,
+    seed: int,
+    measured: Sequence[FloatArray] = (),
 ) -> PredictedTruth:
-    """Return a truth whose errors *seed* draws."""
+    """Return a truth whose errors *seed* draws; *measured* has throughputs of pairs for each GPU type, NaN for none."""
     generator = np.random.default_rng(seed)
     errors = generator.standard_normal((len(kinds), 4))
     pairs = tuple(
         np.clip(matrix * np.exp(PAIR_DEVIATION * generator.standard_normal(matrix.shape)), LEAST, 1.0)
         for matrix in told.beside
     )
-    return PredictedTruth(fleet=fleet, kinds=kinds, models=models, errors=errors, beside=pairs)
+    known = tuple(~np.isnan(matrix) for matrix in measured)
+    if measured:
+        pairs = tuple(np.where(one, own, other) for one, own, other in zip(known, measured, pairs, strict=True))
+    return PredictedTruth(fleet=fleet, kinds=kinds, models=models, errors=errors, beside=pairs, measured=known)
 
 
 def drawn(figure: Interval, deviate: float) -> float:

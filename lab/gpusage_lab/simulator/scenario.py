@@ -20,6 +20,7 @@ from gpusage_lab.simulator.models import Models, foresight_of, read_models
 from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
 from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
 from gpusage_lab.simulator.production import production
+from gpusage_lab.simulator.site_pairs import Measured, Pair, measured_of
 
 LEAST_WRITTEN = 0.01
 """A utilization that a user can write is above 0."""
@@ -31,6 +32,7 @@ class Scenario:
 
     Attributes:
         told: What policies are told.
+        measured_pairs: What the site measured of pairs, of which no policy is told.
         types_of: The GPU types on which each kind runs: its user asks for no others.
     """
 
@@ -41,6 +43,7 @@ class Scenario:
     truth: PredictedTruth
     types_of: TypesOf
     advisor: Advisor
+    measured_pairs: Measured | None = None
 
     @property
     def measured(self) -> Foresight:
@@ -54,8 +57,12 @@ class Scenario:
         return Foresight(loads=loads, beside=self.told.beside)
 
 
-def scenario_of(jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: int) -> Scenario:
+def scenario_of(
+    jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: int, pairs: Sequence[Pair] = ()
+) -> Scenario:
     """Return the scenario; paths of models count from *folder*, and *seed* draws the errors of predictions.
+
+    What happens beside partners is as in *pairs*, where it was measured.
 
     Jobs whose model cannot be read count as jobs without a model.
 
@@ -65,10 +72,20 @@ def scenario_of(jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: 
     models = read_models(jobs.kinds, fleet, advisor, folder)
     jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
     told = foresight_of(models, fleet, len(jobs.kinds))
-    truth = predicted_truth(fleet, jobs.kinds, models, told, seed)
+    measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
+    truth = predicted_truth(fleet, jobs.kinds, models, told, seed, measured.beside if measured else ())
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
     _require_room(jobs, fleet, types_of)
-    return Scenario(jobs=jobs, fleet=fleet, models=models, told=told, truth=truth, types_of=types_of, advisor=advisor)
+    return Scenario(
+        jobs=jobs,
+        fleet=fleet,
+        models=models,
+        told=told,
+        truth=truth,
+        types_of=types_of,
+        advisor=advisor,
+        measured_pairs=measured,
+    )
 
 
 def _readable(kinds: Sequence[Kind], models: Models) -> tuple[Kind, ...]:

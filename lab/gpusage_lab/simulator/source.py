@@ -16,8 +16,10 @@ from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
+from gpusage_lab.simulator.rows import Row
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
-from gpusage_lab.simulator.trace import Row, Trace, read_trace, trace_of
+from gpusage_lab.simulator.site_pairs import read_pairs
+from gpusage_lab.simulator.trace import Trace, read_trace, trace_of
 
 MANAGER = "simulated"
 
@@ -32,6 +34,7 @@ class Source:
         cluster_file: Our own form, or a manager's; ``None`` means an example.
         count: Jobs to draw where no file is named.
         load: GPU time that drawn jobs ask for, over what there is.
+        pairs_file: Pairs of jobs that the site measured; ``None`` where it did not.
         draws_models: Whether jobs without a model have one drawn.
     """
 
@@ -41,6 +44,7 @@ class Source:
     count: int = 1000
     load: float = 1.0
     draws_models: bool = False
+    pairs_file: Path | None = None
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +56,7 @@ def scenario(source: Source, seed: int) -> Scenario:
     """
     files = _files(source)
     folder = (source.jobs_file or source.accounting_file or Path("-")).parent
-    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed)
+    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
 
 
 def notes(source: Source, seed: int) -> Iterator[str]:
@@ -76,6 +80,10 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
     if any(kind.model is None for kind in drawn.jobs.kinds):
         yield "Jobs without a model run alike on all GPU types and get whole GPUs, as in production."
+    measured = drawn.measured_pairs
+    if measured is not None:
+        count = f"{measured.used_count} of {measured.pair_count} measured pairs"
+        yield f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
     yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
     yield "Energy is not shown: no power was measured for these jobs."
 
@@ -87,6 +95,7 @@ class _Files:
         self.advisor = make_advisor()
         self._source = source
         self.fleet, self.undivided = _fleet(source.cluster_file, self.advisor)
+        self.pairs = () if source.pairs_file is None else tuple(read_pairs(source.pairs_file))
 
     @cached_property
     def trace(self) -> Trace | None:

@@ -8,10 +8,9 @@ as ``2020-04-01 00:00:00``.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.rows import Row, read_rows
 
 ALIASES: Mapping[str, Sequence[str]] = {
     "job_id": ("jobid", "job_name"),
@@ -38,7 +37,6 @@ ALIASES: Mapping[str, Sequence[str]] = {
 }
 """Each column with its other names; its own goes first."""
 LONGEST_TEXT = 80
-Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +76,7 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
         RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
             and column.
     """
-    require_regular(path, "Jobs file")
-    try:
-        if path.suffix == ".parquet":
-            return trace_of(_parquet_rows(path), str(path), fleet)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return trace_of(_csv_rows(file, str(path)), str(path), fleet)
-    except OSError as error:
-        message = f"Jobs file {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    except UnicodeDecodeError as error:
-        message = f"Jobs file {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
-        raise RequestError(message) from error
+    return trace_of(read_rows(path, "Jobs file", _known), str(path), fleet)
 
 
 def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, all_fit: bool = True) -> Trace:
@@ -209,44 +196,6 @@ def _is_number(text: str) -> bool:
 def _seconds(text: str) -> float:
     moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" UTC", "+00:00"))
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def _csv_rows(lines: Iterable[str], origin: str) -> Iterator[tuple[int, Row]]:
-    reader = csv.reader(lines, strict=True)
-    try:
-        names = _known([name.strip() for name in next(reader, [])], origin)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(names):
-                message = (
-                    f"Jobs file {origin!r} must have as many cells on each line as names, {len(names)}; got "
-                    f"{len(cells)} on line {reader.line_num}. Mend it."
-                )
-                raise RequestError(message)
-            yield reader.line_num, dict(zip(names, cells, strict=True))
-    except csv.Error as error:
-        message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
-        raise RequestError(message) from error
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    try:
-        import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - only where it is there
-        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
-    except ImportError as error:
-        message = (
-            f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."
-        )
-        raise RequestError(message) from error
-    try:
-        table = parquet.read_table(path)
-    except pa.ArrowException as error:
-        message = f"Jobs file {str(path)!r} must be Parquet; got: {error}. Write it again."
-        raise RequestError(message) from error
-    names = _known(table.column_names, str(path))
-    for line, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), start=1):
-        yield line, dict(zip(names, cells, strict=True))
 
 
 def _known(names: Sequence[str], origin: str) -> list[str]:

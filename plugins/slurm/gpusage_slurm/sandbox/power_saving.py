@@ -17,8 +17,9 @@ ResumeTimeout=60
 """Slurm itself suspends nothing of a sandbox within a day."""
 _SCRIPT = """\
 #!/bin/sh
-exec </dev/null >/dev/null 2>&1 # 22.05 closes them, and a slurmd whose first file is its standard error starts no job
+exec </dev/null >>{log} 2>&1 # 22.05 closes them, and a slurmd whose first file is its standard error starts no job
 export PATH={path} SLURM_CONF={slurm_conf}
+echo "$0 $1"
 for node in $(scontrol show hostnames "$1"); do
     {command}
 done
@@ -36,7 +37,7 @@ def lay_out_power_saving(sandbox: Sandbox) -> str:
 
 def _write(sandbox: Sandbox, name: str, command: str) -> Path:
     path = sandbox.layout.etc / name
-    inside = {"path": sandbox.environment["PATH"], "slurm_conf": str(sandbox.layout.slurm_conf)}
+    inside = {"log": str(sandbox.layout.log_file("power")), "path": sandbox.environment["PATH"], "slurm_conf": str(sandbox.layout.slurm_conf)}
     text = _SCRIPT.format(command=command, **{key: shlex.quote(value) for key, value in inside.items()})
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)

@@ -1,0 +1,79 @@
+"""Rows of a file that a user names: CSV, or Parquet where pyarrow is there; each with the number of its line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gpusage.cli.user_file import require_regular
+from gpusage_hooks.errors import RequestError
+
+Row = Mapping[str, object]
+Names = Callable[[Sequence[str], str], Sequence[str]]
+"""Returns the columns' usual names, given those of the file and the file; refuses a file where one is missing."""
+
+
+def read_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row]]:
+    """Yield each row of the file at *path*, with its line.
+
+    Args:
+        path: Of the file; Parquet where its name ends so.
+        what: What it is, for people: ``Jobs file``.
+        names_of: Looks at the line of names.
+
+    Raises:
+        RequestError: It cannot be read, is not a table, or *names_of* refuses it.
+    """
+    require_regular(path, what)
+    try:
+        if path.suffix == ".parquet":
+            yield from _parquet_rows(path, what, names_of)
+            return
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from csv_rows(file, what, str(path), names_of)
+    except OSError as error:
+        message = f"{what} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{what} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
+        raise RequestError(message) from error
+
+
+def csv_rows(lines: Iterable[str], what: str, origin: str, names_of: Names) -> Iterator[tuple[int, Row]]:
+    """Yield each line of a CSV file, with its number; see `read_rows`."""
+    reader = csv.reader(lines, strict=True)
+    try:
+        names = names_of([name.strip() for name in next(reader, [])], origin)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(names):
+                message = (
+                    f"{what} {origin!r} must have as many cells on each line as names, {len(names)}; got "
+                    f"{len(cells)} on line {reader.line_num}. Mend it."
+                )
+                raise RequestError(message)
+            yield reader.line_num, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        message = f"{what} {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
+        raise RequestError(message) from error
+
+
+def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row]]:
+    try:
+        import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - only where it is there
+        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
+    except ImportError as error:
+        message = (
+            f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."
+        )
+        raise RequestError(message) from error
+    try:
+        table = parquet.read_table(path)
+    except pa.ArrowException as error:
+        message = f"{what} {str(path)!r} must be Parquet; got: {error}. Write it again."
+        raise RequestError(message) from error
+    names = names_of(table.column_names, str(path))
+    for line, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), start=1):
+        yield line, dict(zip(names, cells, strict=True))
