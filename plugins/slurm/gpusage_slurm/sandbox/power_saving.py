@@ -30,14 +30,18 @@ def lay_out_power_saving(sandbox: Sandbox) -> str:
     """Write the programs that suspend and resume nodes, and return slurm.conf's lines for them."""
     run, stepd = sandbox.layout.run, sandbox.installation.slurmstepd
     suspend = _write(sandbox, "suspend.sh", f'kill "$(cat {shlex.quote(str(run))}/"$node".pid)"')
-    # slurmctld waits for a node that has booted since; -b says so.
-    resume = _write(sandbox, "resume.sh", f'slurmd -b -N "$node" -d {shlex.quote(str(stepd))}')
+    # slurmctld waits for a node that has booted since; -b says so. It kills what the program leaves in its own session.
+    resume = _write(sandbox, "resume.sh", f'setsid slurmd -b -N "$node" -d {shlex.quote(str(stepd))}')
     return _SETTINGS.format(suspend=suspend, resume=resume)
 
 
 def _write(sandbox: Sandbox, name: str, command: str) -> Path:
     path = sandbox.layout.etc / name
-    inside = {"log": str(sandbox.layout.log_file("power")), "path": sandbox.environment["PATH"], "slurm_conf": str(sandbox.layout.slurm_conf)}
+    inside = {
+        "log": str(sandbox.layout.log_file("power")),
+        "path": sandbox.environment["PATH"],
+        "slurm_conf": str(sandbox.layout.slurm_conf),
+    }
     text = _SCRIPT.format(command=command, **{key: shlex.quote(value) for key, value in inside.items()})
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
