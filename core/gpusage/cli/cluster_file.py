@@ -3,8 +3,9 @@
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
 ``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
-``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
-``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too.
+``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
+or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
+``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ Origin = Literal["file", "local", "example"]
 EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
 _Count = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 _Weight = Annotated[float, Meta(ge=0, description="a number of at least 0")]
+_Power = Annotated[float, Meta(ge=0, le=1e5, description="watts, a number of at least 0")]
 _Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
 _Groups = Annotated[tuple[_Names, ...], Meta(description="a list of lists of names")]
 _SiteType = Annotated[str, Meta(min_length=1, description="the site's own name of the type")]
@@ -50,6 +52,8 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: _Count | None = None
     billing_weight: _Weight | None = None
+    power_w: _Power | None = None
+    idle_power_w: _Power | None = None
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -123,13 +127,23 @@ def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
     return parse_cluster(document, manager, catalogue, origin=str(path))
 
 
+def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, float]]:
+    """Return what a GPU takes, busy and idle, by the site's type, where the cluster file at *path* has both.
+
+    Raises:
+        RequestError: As `read_cluster`.
+    """
+    read = _read(read_document(path, "Cluster file"), manager, str(path))
+    return {
+        row.site_type: (row.power_w, row.idle_power_w)
+        for row in read.pools
+        if row.power_w is not None and row.idle_power_w is not None
+    }
+
+
 def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:
     """Return the cluster that *document* describes."""
-    try:
-        read = read_as(_Cluster, _table(document, manager))
-    except MismatchError as error:
-        place = _place(error, origin)
-        raise refusal(error, f"cluster {place!r}", "'gpusage status --json' writes one.") from error
+    read = _read(document, manager, origin)
     return Cluster(
         manager=manager,
         version=str(read.version),
@@ -137,6 +151,14 @@ def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origi
         default_partition=None if read.default_partition is None else str(read.default_partition),
         unshared=read.unshared,
     )
+
+
+def _read(document: object, manager: str, origin: str) -> _Cluster:
+    try:
+        return read_as(_Cluster, _table(document, manager))
+    except MismatchError as error:
+        place = _place(error, origin)
+        raise refusal(error, f"cluster {place!r}", "'gpusage status --json' writes one.") from error
 
 
 def _table(document: object, manager: str) -> Mapping[str, object]:

@@ -37,6 +37,7 @@ FIGURES: Sequence[tuple[tables.Column, Callable[[Figures], str]]] = (
     (tables.Column("p95 wait", is_optional=True), lambda one: _long(one.wait_p95_s)),
     (tables.Column("utilization"), lambda one: _percent(one.utilization)),
     (tables.Column("GPU hours"), lambda one: f"{one.gpu_hours:.0f}"),
+    (tables.Column("energy"), lambda one: "not measured" if one.energy_kwh is None else f"{one.energy_kwh:.1f} kWh"),
     (tables.Column("shared time"), lambda one: _percent(one.shared_time)),
     (tables.Column("promises broken"), lambda one: _percent(one.broken)),
     (tables.Column("out of memory"), lambda one: str(one.out_of_memory)),

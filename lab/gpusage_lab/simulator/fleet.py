@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -14,12 +15,17 @@ SHARES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """The GPUs of one type; *gpu* is ``None`` where the catalogue does not know it, and their memory is without end."""
+    """The GPUs of one type; *gpu* is ``None`` where the catalogue does not know it, and their memory is without end.
+
+    Attributes:
+        power_w: What one of them was measured to take while busy, and while idle; ``None`` where nobody measured.
+    """
 
     name: str
     gpu_count: int
     memory_bytes: float = inf
     gpu: Gpu | None = None
+    power_w: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,11 @@ def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
     """Return the GPUs of *cluster*; its pools without GPUs are left out."""
     types = tuple(_type_of(pool, catalogue) for pool in cluster.pools if pool.gpu_count > 0)
     return Fleet(types=types, cluster=cluster)
+
+
+def with_power(fleet: Fleet, power_w: Mapping[str, tuple[float, float]]) -> Fleet:
+    """Return *fleet*, where the types that *power_w* names take so much, busy and idle."""
+    return replace(fleet, types=tuple(replace(one, power_w=power_w.get(one.name)) for one in fleet.types))
 
 
 def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:

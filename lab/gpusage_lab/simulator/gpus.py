@@ -29,7 +29,7 @@ class Gpus:
         free_count: Of each type, GPUs that are empty and not reserved.
         reserved: GPUs that are held for the oldest job that waits.
         empty_at_s: When each GPU is expected to be empty.
-        busy_s: Sum over GPUs of time times busy share.
+        busy_s: Of each type, the sum over its GPUs of time times busy share.
         tenant_s: Sum over GPUs of the time with as many jobs as the index says.
         started: How many jobs each GPU was given.
     """
@@ -42,7 +42,7 @@ class Gpus:
         self.free_count = list(counts)
         self.reserved: set[int] = set()
         self.empty_at_s = np.zeros(count)
-        self.busy_s = 0.0
+        self.busy_s = [0.0] * len(counts)
         self.tenant_s = [0.0] * (most_per_gpu + 1)
         self.started = [0] * count
         self._roles = roles
@@ -117,7 +117,8 @@ class Gpus:
         here, spent_s = self.here[gpu], now_s - self._since_s[gpu]
         self.tenant_s[len(here)] += spent_s
         if here:
-            self.busy_s += spent_s * self._roles.scene(self.type_of[gpu], here).utilization
+            gpu_type = self.type_of[gpu]
+            self.busy_s[gpu_type] += spent_s * self._roles.scene(gpu_type, here).utilization
         self._since_s[gpu] = now_s
 
     def _offer(self, gpu: int) -> None:

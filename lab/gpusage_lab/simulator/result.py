@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
 from gpusage_lab.simulator.runs import Run
+
+J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Figures:
         shared_time: Share of the GPU time with a job that had more than one.
         most_on_one_gpu: Largest share of all starts that one GPU had.
         least_on_one_gpu: Smallest.
+        energy_kwh: Of all GPUs over the makespan; ``None`` where the power of a type was not measured.
     """
 
     makespan_s: float
@@ -50,6 +54,7 @@ class Figures:
     shared_time: float
     most_on_one_gpu: float
     least_on_one_gpu: float
+    energy_kwh: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,8 +131,8 @@ class Record:
             wait_s=float(wait_s.mean()),
             wait_p95_s=float(np.percentile(wait_s, 95)),
             run_s=float((self.end_s - self.start_s).mean()),
-            utilization=gpus.busy_s / (makespan_s * fleet.gpu_count),
-            occupied_utilization=gpus.busy_s / occupied_s,
+            utilization=sum(gpus.busy_s) / (makespan_s * fleet.gpu_count),
+            occupied_utilization=sum(gpus.busy_s) / occupied_s,
             gpu_hours=occupied_s / 3600,
             fairness=jain(jct_s / jobs.work_s, jobs.user),
             promised=int(promised.sum()),
@@ -136,7 +141,25 @@ class Record:
             shared_time=sum(gpus.tenant_s[2:]) / occupied_s,
             most_on_one_gpu=float(starts.max()),
             least_on_one_gpu=float(starts.min()),
+            energy_kwh=energy_kwh(fleet, gpus.busy_s, makespan_s),
         )
+
+
+def energy_kwh(fleet: Fleet, busy_s: Sequence[float], makespan_s: float) -> float | None:
+    """Return the energy of all GPUs: measured power while busy, and while idle; ``None`` where a type has none.
+
+    Args:
+        fleet: With the power of its types.
+        busy_s: Of each type, the sum over its GPUs of time times busy share.
+        makespan_s: How long all of them are on.
+    """
+    energy_j = 0.0
+    for one, own_s in zip(fleet.types, busy_s, strict=True):
+        if one.power_w is None:
+            return None
+        at_work_w, idle_w = one.power_w
+        energy_j += own_s * at_work_w + (makespan_s * one.gpu_count - own_s) * idle_w
+    return energy_j / J_PER_KWH
 
 
 def jain(values: FloatArray, group: npt.NDArray[np.integer]) -> float:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from gpusage.advisor import Advisor, make_advisor
-from gpusage.cli.cluster_file import any_cluster, example_cluster
+from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
 from gpusage.cli.user_file import require_readable
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of
+from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of, with_power
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
@@ -85,7 +85,9 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         count = f"{measured.used_count} of {measured.pair_count} measured pairs"
         yield f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
     yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
-    yield "Energy is not shown: no power was measured for these jobs."
+    unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
+    if unmeasured:
+        yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
 
 
 class _Files:
@@ -143,7 +145,14 @@ def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]
     if not fleet.types:
         message = f"Cluster file {str(path)!r} must have a pool with at least one GPU; got none. Add one."
         raise RequestError(message)
-    return fleet, undivided
+    return with_power(fleet, _power_w(path, advisor)), undivided
+
+
+def _power_w(path: Path | None, advisor: Advisor) -> Mapping[str, tuple[float, float]]:
+    """Return what each type was measured to take; a workload manager's own file does not tell."""
+    if path is None or advisor.hooks.read_cluster(str(path), advisor.catalogue) is not None:
+        return {}
+    return measured_power_w(path, MANAGER)
 
 
 def _jobs(source: Source, files: _Files, seed: int) -> Jobs:

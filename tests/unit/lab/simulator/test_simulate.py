@@ -172,3 +172,23 @@ def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     assert "a workload manager's accounting printed" in str(other.exception)
     none = CliRunner().invoke(commands.simulate, ["--from-sacct", str(tmp_path / "none.txt")])
     assert "none.txt' must be a readable file; got: No such file or directory." in str(none.exception)
+
+
+def test_energy_is_of_measured_power_alone(tmp_path: Path) -> None:
+    """One of two GPUs works for two hours on a job without a model, whose busy share is 0.5."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("job_id,submit_time,duration,gpu_num\n1,0,7200,1\n")
+
+    def words(power: str) -> list[str]:
+        cluster = tmp_path / f"{power or 'none'}.toml"
+        cluster.write_text(f'[[pools]]\nsite_type = "v100"\ngpu_count = 2\nidle_power_w = 40\n{power}')
+        return ["--jobs", str(jobs), "--cluster", str(cluster), "--policy", "slots"]
+
+    (one,) = run(*words("power_w = 240\n"))["policies"]
+    assert one["energy_kwh"] == pytest.approx(2 * (0.5 * 0.24 + 1.5 * 0.04))
+    unknown = run(*words(""))
+    assert unknown["policies"][0]["energy_kwh"] is None
+    assert "No energy: the cluster file has no measured power_w and idle_power_w of v100." in unknown["notes"]
+    assert "not measured" in CliRunner().invoke(commands.simulate, words("")).stdout
+    wrong = CliRunner().invoke(commands.simulate, words("power_w = -1\n"))
+    assert "pool 1' must be watts, a number of at least 0; got -1" in str(wrong.exception)
