@@ -8,6 +8,7 @@ Example: python bench/several_gpus.py --data ../shared/data
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,17 @@ from gpusage_lab.seeds.command import command_of
 FILE = "sia_step_times.csv"
 KEY = ["app", "cluster", "gpu", "local_batch_size"]
 ENDS = (0.05, 0.5, 0.95)
+GRADIENT_BYTES = {
+    "bert": 4 * 110e6,
+    "yolov3": 4 * 61.9e6,
+    "imagenet": 4 * 25.6e6,
+    "cifar10": 4 * 11.2e6,
+    "deepspeech2": 4 * 52e6,
+    "ncf": 4 * 1.5e6,
+}
+"""Of BERT-base, YOLOv3, ResNet-50, ResNet-18, DeepSpeech2 and NCF, as their papers count parameters."""
+LINKS = [*product(np.geomspace(1e8, 1e12, 30), (0.0, 0.25, 0.5, 0.66), (0.0, 0.03, 0.06, 0.1))]
+"""Bytes per second, the part of the step behind which the exchange hides, and what several GPUs cost beside it."""
 Cells: TypeAlias = tuple[Any, ...]
 
 
@@ -26,7 +38,8 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the errors of the rule on one host and on several, by application."""
     rows = _runs(data)
     ours = [("one host", rows[rows["hosts"] == 1]), ("several hosts", rows[rows["hosts"] > 1])]
-    return [_table(f"Sia, {name}: the step on n GPUs over that on one", part) for name, part in ours]
+    ratios = [_table(f"Sia, {name}: the step on n GPUs over that on one", part) for name, part in ours]
+    return [*ratios, _linked(rows[rows["hosts"] == 1])]
 
 
 def _runs(data: DataFolder) -> Table:
@@ -67,6 +80,38 @@ def _cells(name: str, rows: Table) -> Cells:
     fewer = (100 * np.abs(rows["fewer_s"] / rows["step_time_s"] - 1)).mean()
     ends = [round(float(rows["ratio"].quantile(end)), 2) for end in ENDS]
     return (name, len(rows), round(float(errors.mean()), 1), None if np.isnan(fewer) else round(float(fewer), 1), *ends)
+
+
+def _linked(rows: Table) -> ScoreTable:
+    """Return what it brings to know each cluster's link, which is learned from the other applications' runs on it."""
+    rows = rows.assign(sent_bytes=rows["app"].map(GRADIENT_BYTES) * 2 * (rows["gpus"] - 1) / rows["gpus"])
+    for (app, cluster), part in rows.groupby(["app", "cluster"]):
+        others = rows[(rows["app"] != app) & (rows["cluster"] == cluster)]
+        best = min(LINKS, key=lambda link: _errors(others, *link).groupby(others["app"]).mean().mean())
+        rows.loc[part.index, "linked"] = _errors(part, *best)
+    plain = np.abs(1 / rows["ratio"] - 1)
+    cells: list[Cells] = [
+        (
+            str(name),
+            len(part),
+            *(round(100 * float(each.loc[part.index].mean()), 1) for each in (plain, rows["linked"])),
+        )
+        for name, part in [*rows.groupby("app"), ("all", rows)]
+    ]
+    return ScoreTable(
+        title="Sia, one host: where the cluster's link is known",
+        columns=("application", "rows", "as with one, MAPE %", "with the link, MAPE %"),
+        rows=tuple(cells),
+        notes=(
+            "A ring of gradients over the link, part of it behind the step; both fitted on the other applications.",
+        ),
+    )
+
+
+def _errors(rows: Table, bytes_per_s: float, hidden: float, fixed: float) -> Table:
+    """Return the relative errors of a step that waits for its ring, but for what a *hidden* part of the step covers."""
+    waiting_s = np.maximum(rows["sent_bytes"] / bytes_per_s - hidden * rows["alone_s"], 0)
+    return np.abs((rows["alone_s"] * (1 + fixed) + waiting_s) / rows["step_time_s"] - 1)
 
 
 main = command_of("several GPUs", tables, (FILE,), __file__)

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from gpusage.policies import rivals
 from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
+from gpusage.predictors.familiarity import missing_units
 from gpusage.predictors.times import speedups
-from gpusage_hooks.types import Case, Decision, Interval, Place
+from gpusage_hooks.types import Case, Decision, Interval, Place, Precision
 
 
 def decide_generation(case: Case, draft: Decision) -> Decision | None:
@@ -28,7 +29,10 @@ def decide_generation(case: Case, draft: Decision) -> Decision | None:
     if not chosen or not worse:
         return None
     request = replace(draft.request, preferred_gpus=preferable(chosen))
-    reasons = (*draft.reasons, rivals.reason(chosen, where) if competed else _reason(chosen, where))
+    reasons = (
+        *draft.reasons,
+        rivals.reason(chosen, where) if competed else _reason(chosen, where, case.workload.precision),
+    )
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
 
 
@@ -56,8 +60,11 @@ def speedup(of: Place, over: Place) -> Interval:
     return speedups.speedup(of.need, over.need)
 
 
-def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:
-    """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones."""
+def _reason(chosen: Sequence[Place], judged: Sequence[Place], precision: Precision) -> str:
+    """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones.
+
+    A gain against a GPU that does not speed the job's precision up is said to be one.
+    """
     best = chosen[0]
     others = [place for place in judged if place not in chosen]
     if not others:
@@ -66,7 +73,9 @@ def _reason(chosen: Sequence[Place], judged: Sequence[Place]) -> str:
     if fastest.gpu.launch_year > best.gpu.launch_year or step_time_s(fastest) < step_time_s(best):
         return f"only {_times(speedup(fastest, best))} on {fastest.name}, which is left to jobs that gain more"
     slowest = max(others, key=step_time_s)
-    return f"{_times(speedup(best, slowest))} on {best.name} against {slowest.name}"
+    missing = missing_units(slowest.gpu, precision)
+    without = f", which has no units for {missing}" if missing else ""
+    return f"{_times(speedup(best, slowest))} on {best.name} against {slowest.name}{without}"
 
 
 def _times(gain: Interval) -> str:

@@ -64,10 +64,16 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
-    precision = ARITHMETIC.get(precision, precision)
-    if precision in gpu.peak_flop_per_s:
-        return ()
-    return (f"{gpu.name} has no units for {precision}; it is predicted to compute at its rate for fp32.",)
+    missing = missing_units(gpu, precision)
+    return (
+        (f"{gpu.name} has no units for {missing}; it is predicted to compute at its rate for fp32.",) if missing else ()
+    )
+
+
+def missing_units(gpu: Gpu, precision: Precision) -> Precision | None:
+    """Return in which precision *gpu* would compute and has no units for; ``None`` where it has some."""
+    computed = ARITHMETIC.get(precision, precision)
+    return None if computed in gpu.peak_flop_per_s else computed
 
 
 def gpu_doubts(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

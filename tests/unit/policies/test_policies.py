@@ -230,6 +230,13 @@ def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
     assert decision.reasons == (f"3.00x ({gain.low:.2f}-{gain.high:.2f}) on h100 against v100",)
 
 
+def test_a_gain_against_a_gpu_without_units_for_the_precision_is_said_to_be_one() -> None:
+    asked = replace(steps(0.3, 0.1), workload=Workload(precision="bf16"))
+    decision = generation.decide_generation(asked, draft(asked))
+    assert decision is not None
+    assert decision.reasons[0].endswith("on h100 against v100, which has no units for bf16")
+
+
 def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
     asked = steps(0.108, 0.1)
     decision = generation.decide_generation(asked, draft(asked))

@@ -167,3 +167,14 @@ def test_every_rule_can_lower_a_node_without_weights() -> None:
         one = node(op_type, [(-1, 4, 4, 4)], (-1, 4, 4, 4))
         lowering = Question(chain(op_type, [one], (-1, 4, 4, 4)), Workload()).lowering
         assert np.isfinite(lowering.flop).all(), op_type
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrence_multiplies_its_gates_weights_at_each_time_step(op_type: str, gates: int) -> None:
+    # 32 time steps of 8 samples: each gate has 256 x 256 weights for what comes in, and as many for what was
+    layer = node(op_type, [(32, -1, 256)], (32, 1, -1, 256), (1, gates * 256, 256), (1, gates * 256, 256))
+    graph = chain(op_type, [layer], (32, -1, 256))
+    lowering = Question(graph, Workload(batch_size=8, mode="infer")).lowering
+    assert lowering.flop.tolist() == [32 * 8 * 2 * gates * 2 * 256 * 256]
+    assert lowering.sequential_steps.tolist() == [32]
+    assert lowering.parameter_bytes.tolist() == [4 * gates * 2 * 256 * 256]
