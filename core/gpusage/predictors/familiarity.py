@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from gpusage.arithmetic import missing_units
 from gpusage.predictors.learned.artifacts import Card
 from gpusage.predictors.work.attentions import writes_text
-from gpusage.predictors.work.lowering import ARITHMETIC, QUANTISED_BYTES, Lowering, step_flop
+from gpusage.predictors.work.lowering import QUANTISED_BYTES, Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
@@ -68,12 +69,6 @@ def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     return (
         (f"{gpu.name} has no units for {missing}; it is predicted to compute at its rate for fp32.",) if missing else ()
     )
-
-
-def missing_units(gpu: Gpu, precision: Precision) -> Precision | None:
-    """Return in which precision *gpu* would compute and has no units for; ``None`` where it has some."""
-    computed = ARITHMETIC.get(precision, precision)
-    return None if computed in gpu.peak_flop_per_s else computed
 
 
 def gpu_doubts(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

@@ -81,3 +81,13 @@ def test_a_module_that_trains_all_or_nothing_is_predicted_with_all() -> None:
     frozen = gpusage.read_model(module.requires_grad_(requires_grad=False), torch.empty(2, 8))
     assert (frozen.trainable, len(frozen.notes)) == (1.0, 1)
     assert "No parameter of the module has requires_grad" in frozen.notes[0]
+
+
+def test_what_a_module_was_told_of_its_run_is_said() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    example = torch.zeros(2, 8)
+    assert gpusage.read_model(module, example).notes == ()
+    assert "The module is compiled" in gpusage.read_model(torch.compile(module), example).notes[0]
+    module[0].gradient_checkpointing = True  # as transformers marks its layers
+    assert "checkpointing=True" in gpusage.read_model(module, example).notes[0]
+    assert "weights are torch.float16" in gpusage.read_model(module.half(), example.half()).notes[-1]

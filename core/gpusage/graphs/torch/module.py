@@ -24,6 +24,7 @@ from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
+_HALF = frozenset({"torch.float16", "torch.bfloat16"})
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCANNED = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -78,6 +79,7 @@ def with_trained_share(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: A
         graph: Of *module*.
         module: Its parameters say by ``requires_grad`` whether they are trained.
     """
+    graph = replace(graph, notes=(*graph.notes, *_habits(module)))
     parameters = getattr(module, "parameters", None)
     weights = {id(weight): weight for weight in parameters()} if callable(parameters) else {}
     trained = sum(weight.numel() for weight in weights.values() if weight.requires_grad)
@@ -88,6 +90,21 @@ def with_trained_share(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: A
         return replace(graph, notes=(*graph.notes, NOTHING_TRAINED))
     note = f"The module trains {100 * trained / total:.3g} % of its parameters; the others have requires_grad=False."
     return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
+
+
+def _habits(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may not be installed
+    """Yield one sentence for each thing that *module* has been told of its run, and that its graph does not show."""
+    parts = list(module.modules()) if hasattr(module, "modules") else []
+    if any(hasattr(part, "_orig_mod") for part in parts):
+        yield "The module is compiled, and is predicted as if it were not; with compile=True the prediction says so."
+    if any(getattr(part, "gradient_checkpointing", False) is True for part in parts):
+        yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
+    kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)} & _HALF
+    if kinds:
+        yield (
+            f"The module's weights are {' and '.join(sorted(kinds))}, but count in the precision that you name: "
+            "precision='bf16-pure' has two bytes for each."
+        )
 
 
 def _callable(

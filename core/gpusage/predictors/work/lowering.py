@@ -21,8 +21,6 @@ from gpusage_hooks.types import ModelGraph, Precision, Workload
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
 """Of an activation."""
-ARITHMETIC: dict[Precision, Precision] = {"bf16-pure": "bf16", "int8": "fp16", "int4": "fp16"}
-"""In which products are computed, where that is not the precision's own name; quantised weights are widened first."""
 WIDE_BYTES = 4
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
