@@ -184,7 +184,7 @@ class _Objective:
         rows = len(flat.log_measured_us)
         latency = np.exp(values["latency"][0])
         launches = flat.counts * flat.launches
-        busy = np.bincount(flat.row, flat.counts * time_us + latency * launches, rows)
+        busy = np.bincount(flat.row, flat.counts * time_us + latency * launches, rows) + flat.waits_us
         busy *= np.exp(values["gpu"][flat.gpu])
         host_parts = flat.host_counts * np.exp(values["host"]) * np.exp(values["campaign"][flat.campaign])[:, None]
         host = host_parts.sum(axis=1)

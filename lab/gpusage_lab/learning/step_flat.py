@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.times.timing import ideal_times
+from gpusage.predictors.times.timing import TRIP_S, ideal_times
 from gpusage.predictors.work.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
@@ -43,7 +43,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flat:
-    """All kernels of all samples, ordered by class; ``row`` says which sample each belongs to."""
+    """All kernels of all samples, ordered by class; ``row`` says which sample each belongs to.
+
+    Attributes:
+        waits_us: Of each sample, what its kernels wait for memory: see `Kernels.trips`.
+    """
 
     operator_class: Array
     starts: Array
@@ -52,6 +56,7 @@ class Flat:
     traffic_us: Array
     counts: Array
     launches: Array
+    waits_us: Array
     row: Array
     host_counts: Array
     log_measured_us: Array
@@ -79,6 +84,7 @@ def flattened(samples: Sequence[Sample]) -> Flat:
         traffic_us=traffic[order].astype(np.float32),
         counts=counts[order].astype(np.float32),
         launches=launches[order].astype(np.float32),
+        waits_us=np.array([TRIP_S * 1e6 * float(each.kernels.counts @ each.kernels.trips) for each in samples]),
         row=row[order],
         host_counts=np.array([sample.kernels.host_counts for sample in samples]),
         log_measured_us=np.log([sample.measured_s * 1e6 for sample in samples]),

@@ -76,6 +76,7 @@ def one_kernel(work: Work, *, host_share: float, matrix_units: float = 0.0) -> K
         traffic_bytes=np.array([traffic]),
         blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[operator_class], 1.0),
         launches=np.ones(1),
+        trips=np.zeros(1),
         counts=np.ones(1),
         matrix_units=np.array([matrix_units]),
         inner=np.array([inner]),

@@ -194,6 +194,11 @@ def _pool(recording: Recording, call: AtenCall) -> None:
     recording.add(op_type, call.tensors(), call.outputs, attributes)
 
 
+def _interpolate(recording: Recording, call: AtenCall) -> None:
+    mode = "cubic" if "cubic" in call.name else "linear"
+    recording.add("Resize", call.tensors()[:1], call.outputs, {"mode": mode})
+
+
 def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
     source, output = call.tensors()[0], call.outputs[0]
     op_type = "MaxPool" if "max" in call.name else "AveragePool"
@@ -261,6 +266,8 @@ _GROUPS: dict[str, Rule] = {
     "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
     "cudnn_batch_norm _batch_norm_no_update": _batch_norm,
     "max min": _extreme,
+    "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa "
+    "_upsample_bicubic2d_aa": _interpolate,
     "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool1d_with_indices max_pool3d_with_indices "
     "avg_pool1d avg_pool2d avg_pool3d": _pool,
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "

@@ -34,6 +34,7 @@ _PLAIN = {
     "Ceil": "ceil",
     "Celu": "celu",
     "Clip": "clamp clamp_min clamp_max clip relu6 hardtanh",
+    "Col2Im": "col2im",
     "Concat": "cat concat concatenate stack hstack vstack dstack roll",
     "ConstantOfShape": "zeros ones full empty new_zeros new_ones new_full new_empty zeros_like ones_like full_like "
     "empty_like scalar_tensor fill zero new_empty_strided empty_strided empty_permuted eye",
@@ -54,6 +55,7 @@ _PLAIN = {
     "GroupNormalization": "group_norm native_group_norm",
     "HardSigmoid": "hardsigmoid",
     "HardSwish": "hardswish",
+    "Im2Col": "im2col",
     "InstanceNormalization": "instance_norm",
     "IsInf": "isinf",
     "IsNaN": "isnan",
@@ -89,8 +91,7 @@ _PLAIN = {
     "ReduceProd": "prod",
     "ReduceSum": "sum nansum count_nonzero histc bincount",
     "Relu": "relu",
-    "Resize": "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_bilinear2d "
-    "upsample_bicubic2d upsample_linear1d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+    "Resize": "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d",
     "Round": "round",
     "ScatterElements": "scatter scatter_add scatter_reduce",
     "ScatterND": "index_put index_add index_copy slice_scatter select_scatter copy masked_scatter "

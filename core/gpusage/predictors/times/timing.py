@@ -23,6 +23,8 @@ _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 VOLTA = (7, 0)
 """The first with tensor cores, and the first to issue integers and floats side by side."""
+TRIP_S = 0.35e-6
+"""What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles."""
 _MIDDLE_RIDGE = 16.0
 """FP32's ridge point of V100, about, in FLOP a byte."""
 _SHORT_S = 50e-6
@@ -140,7 +142,7 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     times = np.exp(np.negative(logarithms, out=logarithms), out=logarithms)
     compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
     busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
-    launch_s = efficiency.latency_s * kernels.launches[:, np.newaxis]
+    launch_s = (efficiency.latency_s * kernels.launches + TRIP_S * kernels.trips)[:, np.newaxis]
     return KernelTimes(total_s=busy_s + launch_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
 
 

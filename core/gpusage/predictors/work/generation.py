@@ -23,7 +23,7 @@ from gpusage.predictors.work.operators import OperatorClass, element_count
 from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
-_COLUMNS = ("operator_class", "flop", "traffic_bytes", "blocks", "launches", "counts", "matrix_units")
+_COLUMNS = ("operator_class", "flop", "traffic_bytes", "blocks", "launches", "trips", "counts", "matrix_units")
 _MORE_COLUMNS = ("inner", "width", "backward", "kind")
 
 

@@ -117,7 +117,8 @@ class _Row:
     WIDTH = 8
     BACKWARD = 9
     KIND = 10
-    COUNT = 11
+    TRIPS = 11
+    COUNT = 12
     """Of the rows."""
 
 
@@ -135,6 +136,7 @@ class Kernels:
         flop: Of one execution, as are the other columns.
         blocks: Thread blocks: how many SMs can work at once.
         launches: Kernels of one execution that follow one another on the GPU.
+        trips: Waits for memory of one execution that follow one another, as in `Lowering`.
         counts: Executions a step.
         inner: Length of the sums, as in `Lowering`.
         width: As in `Lowering`.
@@ -149,6 +151,7 @@ class Kernels:
     traffic_bytes: FloatArray
     blocks: FloatArray
     launches: FloatArray
+    trips: FloatArray
     counts: FloatArray
     matrix_units: FloatArray
     inner: FloatArray
@@ -191,6 +194,7 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
         traffic_bytes=table[_Row.TRAFFIC_BYTES],
         blocks=np.maximum(table[_Row.ELEMENTS] / OUTPUTS_PER_BLOCK[operator_class], 1.0),
         launches=table[_Row.LAUNCHES],
+        trips=table[_Row.TRIPS],
         counts=table[_Row.COUNTS],
         matrix_units=table[_Row.MATRIX_UNITS],
         inner=table[_Row.INNER],
@@ -226,6 +230,7 @@ def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.WIDTH] = lowering.width
     forward[_Row.BACKWARD] = 0.0
     forward[_Row.KIND] = np.arange(len(lowering.flop))
+    forward[_Row.TRIPS] = lowering.trips
 
 
 def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
@@ -244,6 +249,7 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
         frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0)
         backward[_WORK, frozen] *= (1.0 + trainable) / 2.0
     backward[_Row.BACKWARD] = 1.0
+    backward[_Row.TRIPS] = 0.0
 
 
 def _accumulation(lowering: Lowering) -> _Single:
@@ -311,4 +317,4 @@ def _loss(lowering: Lowering) -> _Single:
 
 def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
     """Return one kernel without matrix units and of no node, in the order of `_Row`."""
-    return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0
+    return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0

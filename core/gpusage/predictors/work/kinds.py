@@ -48,7 +48,8 @@ class Kinds:
         weight_elements: Of the weights that it reads; a gather reads what it writes.
         weight_tensors: How many weights it has.
         extra_bytes: What it keeps beside inputs and outputs, for each element of the outputs.
-        keeps_inputs: As in `lowering.Lowering`, as are *keeps_output*, *sequential_steps* and *width*.
+        keeps_inputs: As in `lowering.Lowering`, as are *keeps_output*, *sequential_steps*, *trips* and
+            *width*.
         sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
         matrix: Whether matrix units can do it if its sums are long enough.
     """
@@ -67,6 +68,7 @@ class Kinds:
     keeps_inputs: BoolArray
     keeps_output: BoolArray
     sequential_steps: FloatArray
+    trips: FloatArray
     width: FloatArray
     sums: BoolArray
     matrix: BoolArray
@@ -75,7 +77,7 @@ class Kinds:
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
     int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
 )
-_INSIDE, _VALUES = int(Role.INSIDE), int(Role.VALUES)
+_INSIDE, _VALUES, _UNFUSED, _PIXELS = (int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.PIXELS))
 """Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 _MATRIX_CLASSES = (
@@ -145,9 +147,10 @@ def kinds_of(structure: Structure, batch_size: int) -> Kinds:
         keeps_inputs=_IS_KEPT_INPUT[keeps],
         keeps_output=_IS_KEPT_OUTPUT[keeps],
         sequential_steps=_sequential_steps(nodes, classes),
+        trips=_trips(nodes, roles, sizes),
         width=_width(nodes, classes),
         sums=_IS_SUM[classes],
-        matrix=_IS_MATRIX[classes],
+        matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
     )
 
 
@@ -212,6 +215,14 @@ def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
         steps[index] = max((size for size in sizes if size > 0), default=1)
     return steps
+
+
+def _trips(nodes: Sequence[Node], roles: IntArray, sizes: Sizes) -> FloatArray:
+    """Return how often a thread that interpolates a pixel waits for memory: for all samples and channels in turn."""
+    trips = np.zeros(len(nodes))
+    for index in (roles == _PIXELS).nonzero()[0].tolist():
+        trips[index] = sizes[nodes[index].outputs[0][:2]]
+    return trips
 
 
 def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.work.kinds import kinds_of
 from gpusage.predictors.work.operators import OperatorClass, element_count
-from gpusage.predictors.work.structure import Structure, structure_of
+from gpusage.predictors.work.structure import Role, Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 
 FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
@@ -45,9 +45,10 @@ class Lowering:
         keeps_output: Whether the backward pass needs the output again.
         matrix_units: Whether tensor cores can do the work.
         sequential_steps: How often kernels must follow one another within one execution: time steps of an LSTM.
+        trips: How often one thread waits for memory within one forward execution, one wait after the other.
         inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
         width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
-        cast_elements: Elements that mixed precision casts to 2 bytes before the node reads them.
+        cast_elements: Elements that mixed precision casts to 2 bytes, or an attention to 4, before the node reads them.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
         structure: Of the graph.
@@ -67,6 +68,7 @@ class Lowering:
     keeps_output: BoolArray
     matrix_units: BoolArray
     sequential_steps: FloatArray
+    trips: FloatArray
     inner: FloatArray
     width: FloatArray
     cast_elements: FloatArray
@@ -91,8 +93,10 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     of_float = np.where(structure.wide, WIDE_BYTES, float_bytes)
     output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
     stored_bytes = output_bytes * kinds.stored
-    cast = kinds.wide_inputs * kinds.sums
-    read = kinds.inputs * float_bytes + (kinds.wide_inputs - cast) * (WIDE_BYTES - float_bytes)
+    is_widened = kinds.sums & (structure.roles == Role.UNFUSED) & (float_bytes < WIDE_BYTES)
+    cast = np.where(is_widened, kinds.inputs - kinds.wide_inputs, kinds.wide_inputs * kinds.sums)
+    wide = np.where(is_widened, kinds.inputs, kinds.wide_inputs - cast)
+    read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -106,6 +110,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         keeps_output=kinds.keeps_output,
         matrix_units=kinds.matrix & (flop >= 2 * MINIMUM_MATRIX_WIDTH * outputs),
         sequential_steps=kinds.sequential_steps,
+        trips=kinds.trips,
         inner=np.maximum(kinds.sums * flop / np.maximum(2.0 * outputs, 1.0), 1.0),
         width=kinds.width,
         cast_elements=cast,

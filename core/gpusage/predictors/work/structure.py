@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
@@ -21,6 +22,7 @@ from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
+_SEQUENCES_RANK = 3
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
 
@@ -36,11 +38,15 @@ class Role(IntEnum):
     VALUES = 3
     """The product after the softmax inside a fused attention."""
     COPY = 4
-    """A reshape of a transposed view, which has to copy."""
+    """A reshape of a transposed view, or a transposed sequence that a product reads: it has to be copied first."""
     BIAS = 5
     """The bias of a product, which is added as the product is written."""
     HOST = 6
     """Arithmetic on shapes."""
+    UNFUSED = 7
+    """Part of an attention that no fused kernel takes: PyTorch computes it step by step, in fp32."""
+    PIXELS = 8
+    """An interpolation of channels that lie one after the other: PyTorch has one thread for a pixel of all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,18 +166,45 @@ def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
     softmaxes: list[int] = []
     products: list[int] = []
     for index, node in enumerate(graph.nodes):
-        op_type = node.op_type
-        if op_type == "Reshape":
-            if _producer_type(graph, index) == "Transpose":
-                roles[index] = Role.COPY
-        elif op_type == "Add":
-            if _is_bias(graph, index, node):
-                roles[index] = Role.BIAS
-        elif op_type == "Softmax":
+        if node.op_type == "Softmax":
             softmaxes.append(index)
-        elif op_type == "MatMul" and not node.parameters:
+        elif node.op_type == "MatMul" and not node.parameters:
             products.append(index)
+        elif node.op_type in _DECIDERS:
+            decided, role = _DECIDERS[node.op_type](graph, index, node)
+            if role:
+                roles[decided] = role
     return {**roles, **_attention_roles(graph, read_count, softmaxes, products)} if softmaxes else roles
+
+
+def _of_reshape(graph: ModelGraph, index: int, _: Node) -> tuple[int, Role]:
+    return index, Role.COPY if _producer_type(graph, index) == "Transpose" else Role.PLAIN
+
+
+def _of_sum(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
+    return index, Role.BIAS if _is_bias(graph, index, node) else Role.PLAIN
+
+
+def _of_product(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
+    """Return the role of what a product with a weight reads: sequences that were turned into channels are copied."""
+    is_turned = _producer_type(graph, index) == "Transpose" and len(node.inputs[0]) == _SEQUENCES_RANK
+    return (graph.producers[index][0], Role.COPY) if is_turned else (index, Role.PLAIN)
+
+
+def _of_resize(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
+    """Return the role of an interpolation; what was made of a sequence of vectors has its channels side by side."""
+    is_interpolated = ("mode", "linear") in node.attributes or ("mode", "cubic") in node.attributes
+    is_by_pixels = is_interpolated and _producer_type(graph, index) not in ("Reshape", "Transpose")
+    return index, Role.PIXELS if is_by_pixels and node.outputs else Role.PLAIN
+
+
+_DECIDERS: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
+    "Reshape": _of_reshape,
+    "Add": _of_sum,
+    "MatMul": _of_product,
+    "Resize": _of_resize,
+}
+"""By operator: the node that a neighbour decides on, and its role."""
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
@@ -203,8 +236,11 @@ def _attention_roles(
             continue
         scores = graph.producers[path[-1]][0]
         alone = all(read_count[index] == 1 for index in (*path, scores))
-        fits = len(graph.nodes[softmax].outputs[0]) <= _FUSED_RANK
-        if alone and fits and not graph.nodes[scores].parameters:
+        if not alone or graph.nodes[scores].parameters:
+            continue
+        if len(graph.nodes[softmax].outputs[0]) > _FUSED_RANK:
+            roles.update(dict.fromkeys((*path, scores, readers[softmax]), Role.UNFUSED))
+        else:
             roles.update(dict.fromkeys(path, Role.INSIDE))
             roles[scores] = Role.SCORES
             roles[readers[softmax]] = Role.VALUES

@@ -55,6 +55,22 @@ def test_a_perceptron_is_its_layers_for_any_batch() -> None:
     assert graph.fixed_batch_size is None
 
 
+@pytest.mark.parametrize(
+    ("mode", "attributes"),
+    [("bilinear", (("mode", "linear"),)), ("bicubic", (("mode", "cubic"),)), ("nearest", ())],
+)
+def test_an_interpolation_says_how_it_goes(mode: str, attributes: tuple[tuple[str, str], ...]) -> None:
+    module = Built(lambda picture: nn.functional.interpolate(picture, scale_factor=2, mode=mode))
+    (resize,) = graph_from_module(module, (torch.zeros(2, 3, 8, 8),)).nodes
+    assert (resize.op_type, resize.attributes) == ("Resize", attributes)
+
+
+def test_patches_are_cut_out_and_put_together_by_copies() -> None:
+    module = nn.Sequential(nn.Unfold(2, stride=2), nn.Fold(8, 2, stride=2))
+    graph = graph_from_module(module, (torch.zeros(2, 3, 8, 8),))
+    assert [node.op_type for node in graph.nodes] == ["Im2Col", "Col2Im"]
+
+
 def test_a_weight_used_twice_is_counted_once() -> None:
     graph = graph_from_module(Tied(), (torch.zeros(2, 5, dtype=torch.int64),))
     assert graph.parameter_count == 800

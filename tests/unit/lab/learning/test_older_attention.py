@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.predictors.question import Question
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_lab.learning.older_attention import as_computed_by
+from graphs import attention_graph, node
+
+HALF = Workload(batch_size=8, mode="infer", precision="fp16")
+WINDOWS, SCORES = (-1, 4, 9, 64, 32), (-1, 4, 9, 64, 64)
+
+
+def windowed_attention() -> ModelGraph:
+    nodes = (
+        node("MatMul", [WINDOWS, (-1, 4, 9, 32, 64)], SCORES),
+        node("Softmax", [SCORES], SCORES),
+        node("MatMul", [SCORES, WINDOWS], WINDOWS),
+    )
+    return replace(attention_graph(), nodes=nodes)
+
+
+def classes(graph: ModelGraph) -> set[int]:
+    return set(Question(graph, HALF).lowering.operator_class.tolist())
+
+
+@pytest.mark.parametrize("release", ["", "240", "291"])
+def test_a_fused_attention_of_torch_2_stays_fused(release: str) -> None:
+    graph = attention_graph()
+    assert as_computed_by(graph, release) is graph
+
+
+def test_before_torch_2_the_scores_of_an_attention_are_scaled_in_memory() -> None:
+    older = as_computed_by(attention_graph(), "112")
+    scaled = attention_graph(scaled_scores=True)
+    assert (older.nodes, older.producers) == (scaled.nodes, scaled.producers)
+    assert as_computed_by(older, "112") is older
+
+
+def test_before_torch_2_5_an_attention_of_five_sizes_keeps_half_precision() -> None:
+    today, older = windowed_attention(), as_computed_by(windowed_attention(), "240")
+    assert as_computed_by(today, "291") is today
+    wide, half = (Question(graph, HALF).lowering for graph in (today, older))
+    assert not wide.matrix_units.any()
+    assert half.matrix_units.any()
+    assert OperatorClass.ATTENTION not in classes(older)

@@ -1,0 +1,94 @@
+"""What a node's neighbours decide: copies, attentions without a fused kernel, interpolations pixel by pixel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.question import Question
+from gpusage.predictors.times.timing import TRIP_S
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import ModelGraph, Workload
+from graphs import attention_graph, chain, node
+
+HALF = Workload(batch_size=8, mode="infer", precision="fp16")
+WINDOWS = (-1, 4, 9, 64, 32)
+SCORES = (-1, 4, 9, 64, 64)
+
+
+def of_node(graph: ModelGraph, index: int, workload: Workload = HALF) -> tuple[Lowering, int]:
+    lowering = Question(graph, workload).lowering
+    return lowering, int(lowering.structure.kind_of_node[index])
+
+
+def windowed_attention() -> ModelGraph:
+    """One attention inside windows: batch, heads, windows, tokens and width are five sizes."""
+    nodes = (
+        node("MatMul", [WINDOWS], WINDOWS, (32, 32)),
+        node("MatMul", [WINDOWS, (-1, 4, 9, 32, 64)], SCORES),
+        node("Softmax", [SCORES], SCORES),
+        node("MatMul", [SCORES, WINDOWS], WINDOWS),
+    )
+    return replace(attention_graph(), nodes=nodes, producers=((-1,), (0, 0), (1,), (2, 0)))
+
+
+def interpolation(mode: str, before: str = "Relu") -> ModelGraph:
+    small, large = (-1, 16, 7, 7), (-1, 16, 14, 14)
+    resize = replace(node("Resize", [small], large), attributes=(("mode", mode),))
+    return chain("interpolation", [node(before, [small], small), resize], small)
+
+
+def test_sequences_that_are_turned_before_a_product_are_copied() -> None:
+    turned = [
+        node("Transpose", [(-1, 196, 512)], (-1, 512, 196)),
+        node("MatMul", [(-1, 512, 196)], (-1, 512, 384), (196, 384)),
+    ]
+    lowering, kind = of_node(chain("mixer", turned, (-1, 196, 512)), 0, replace(HALF, precision="fp32"))
+    assert lowering.operator_class[kind] == OperatorClass.COPY
+    assert lowering.written_bytes[kind] == 8 * 196 * 512 * 4
+    lowering, kind = of_node(chain("view", turned[:1], (-1, 196, 512)), 0)
+    assert lowering.operator_class[kind] == OperatorClass.VIEW
+
+
+def test_an_attention_of_five_sizes_is_computed_in_fp32() -> None:
+    lowering, scores = of_node(windowed_attention(), 1)
+    assert lowering.operator_class[scores] == OperatorClass.BATCHED_PRODUCT
+    assert not lowering.matrix_units[scores]
+    assert lowering.written_bytes[scores] == 8 * 4 * 9 * 64 * 64 * 4
+    # the scores are wide already; the values are cast
+    values = int(lowering.structure.kind_of_node[3])
+    assert lowering.cast_elements[values] == 8 * 4 * 9 * 64 * 32
+    assert lowering.read_bytes[values] == 4 * (8 * 4 * 9 * 64 * (64 + 32))
+
+
+def test_of_fp32_nothing_is_cast_in_an_attention_of_five_sizes() -> None:
+    lowering, scores = of_node(windowed_attention(), 1, replace(HALF, precision="fp32"))
+    assert not lowering.cast_elements.any()
+    assert lowering.read_bytes[scores] == 2 * 8 * 4 * 9 * 64 * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "trips"),
+    [("linear", "Relu", 8 * 16), ("cubic", "Relu", 8 * 16), ("nearest", "Relu", 0), ("linear", "Reshape", 0)],
+)
+def test_an_interpolation_waits_for_each_channel_of_each_sample(mode: str, before: str, trips: int) -> None:
+    lowering, kind = of_node(interpolation(mode, before), 1)
+    assert lowering.operator_class[kind] == OperatorClass.COPY
+    assert lowering.trips[kind] == trips
+
+
+def test_waiting_takes_as_long_on_every_gpu() -> None:
+    gpus = [builtin_catalogue().find(name) for name in ("t4", "h100")]
+    workload = replace(HALF, batch_size=4096)
+    slow, fast = (Question(interpolation(mode), workload).timing(gpus).kernels_s for mode in ("linear", "nearest"))
+    assert np.allclose(slow - fast, TRIP_S * 4096 * 16)
+
+
+def test_the_backward_pass_of_an_interpolation_does_not_wait() -> None:
+    kernels = Question(interpolation("linear"), replace(HALF, mode="train")).kernels
+    assert not kernels.trips[kernels.backward > 0].any()
+    assert kernels.trips.sum() == 8 * 16
