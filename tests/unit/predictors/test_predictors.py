@@ -8,6 +8,8 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.memory.peak import CONTEXT_BYTES
 from gpusage.predictors.question import question_of
+from gpusage.predictors.times.timing import ideal_times, kernel_times
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
 from gpusage_hooks.units import GIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph
@@ -123,6 +125,20 @@ def test_inference_keeps_a_tensor_until_its_last_reader() -> None:
     workload = Workload(batch_size=100, mode="infer")
     # two tensors at a time in a line; the first one as well where the last node adds it
     assert tensor_bytes(skip, workload) - tensor_bytes(line, workload) == pytest.approx(100 * 4e6 * 1.05)
+
+
+@pytest.mark.parametrize("length", [512, 1024, 2048])
+def test_attention_takes_two_to_three_times_as_long_backward_as_forward(length: int) -> None:
+    """As flash attention does: its backward pass computes the scores once more, and five products for two."""
+    workload = Workload(batch_size=8, mode="train", precision="bf16")
+    question = question_of(attention_graph(length=length, heads=12), workload)
+    kernels = question.kernels
+    times = (
+        kernel_times(question.efficiency, kernels, ideal_times(kernels, [A100], "bf16")).total_s[:, 0] * kernels.counts
+    )
+    fused = kernels.operator_class == OperatorClass.ATTENTION
+    backward, forward = (times[fused & (kernels.backward == turn)].sum() for turn in (1, 0))
+    assert 2.0 < backward / forward < 3.5
 
 
 def test_attention_that_writes_its_scores_needs_more_memory() -> None:
