@@ -17,13 +17,18 @@ def control_in(folder: Path) -> Path:
     return Path(shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder))
 
 
-def driver_in(folder: Path) -> Path | None:
-    """Return a stand-in for the CUDA driver in *folder*, under its real name; ``None`` where there is no C compiler."""
+def driver_in(folder: Path, *options: str) -> Path | None:
+    """Return a stand-in for the CUDA driver in *folder*, under its real name; ``None`` where there is no C compiler.
+
+    Args:
+        folder: Where the library is written.
+        options: Of the compiler: with ``-DIGNORES_DAEMONS``, no MPS daemon holds a client of this driver.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         return None
     library = folder / "libcuda.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, STANDINS / "libcuda.c"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", *options, "-o", library, STANDINS / "libcuda.c"], check=True)
     return library
 
 

@@ -15,6 +15,7 @@ from gpusage.sampler.letter import letter_in
 from gpusage.store.opening import open_store
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from mps import control_in, driver_in
 from nvml import built_nvml
 
 pytestmark = pytest.mark.slurm
@@ -40,9 +41,11 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         library, facts = built_nvml(sandbox.layout.state), sandbox.layout.jobs / "facts"
         facts.write_text(FACTS)
         path = sandbox.run("sh", "-c", 'dirname "$(command -v scontrol)"').stdout.strip()
+        state = sandbox.layout.state
         told = (
             f"export PATH={path}:$PATH LD_LIBRARY_PATH={library} NVML_STANDIN={facts}"
-            f" GPUSAGE_USAGE_FOLDER={sandbox.layout.state}/usage\n"
+            f" GPUSAGE_USAGE_FOLDER={state}/usage GPUSAGE_MPS_FOLDER={state}/mps"
+            f" GPUSAGE_MPS_CONTROL={control_in(state)} GPUSAGE_CUDA_LIBRARY={driver_in(state, '-DIGNORES_DAEMONS')}\n"
         )
         for name in ("prolog", "epilog"):
             wrapper = sandbox.layout.etc / f"gpusage_{name}.sh"
@@ -127,6 +130,8 @@ def test_a_share_that_fails_with_its_cap_filled_runs_again_without_a_word_in_its
     first = min(told(sandbox, job)["usage"], key=lambda usage: usage["started_at_s"])
     assert first["outcome"] == "out_of_memory"
     assert first["memory_bytes"] == first["granted"]["memory_limit_bytes"] > 0
+    assert first["granted"]["division"] == "whole"
+    assert first["granted"]["trouble"] == "no MPS daemon holds the client: it sees all SMs"
 
 
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:

@@ -10,6 +10,9 @@
 #define INVALID_RESOURCE_CONFIGURATION 915
 
 static int first_line(const char *name, char *line, int size) {
+#ifdef IGNORES_DAEMONS
+    return 0;
+#endif
     char path[4096];
     const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
     snprintf(path, sizeof path, "%s/%s", folder ? folder : "/nowhere", name);

@@ -19,11 +19,13 @@ import msgspec
 
 from gpusage.plain_text import ascii_line, shortened
 from gpusage_hooks.types import Granted
-from gpusage_hooks.units import GIB, MIB
+from gpusage_hooks.units import GIB, MIB, WHOLE_PERCENT
 
 FOLDER = Path("/run/gpusage-mps")
 """Where `gpusage-mps` keeps its files, unless the environment names another folder."""
 
+PERCENT_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+"""In a job's environment: its ceiling of threads, which only a job with a share has."""
 LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """In a job's environment: its cap on device memory."""
 NOT_READ_BACK = "not read back"
@@ -75,12 +77,12 @@ def read_back(given: Granted, seen: Seen | None, sm_count: int | None) -> Grante
     if seen is None or seen.sm_count is None:
         return _with_trouble(given, (seen and _clause(seen.trouble)) or NOT_READ_BACK)
     percent = given.thread_percent
-    if sm_count and percent is not None and percent < _WHOLE and seen.sm_count >= sm_count:
+    if sm_count and percent is not None and percent < WHOLE_PERCENT and seen.sm_count >= sm_count:
         return _with_trouble(replace(given, division="whole", thread_percent=None), _WITHOUT_MPS)
     limits = (given.memory_limit_bytes, limit_bytes(seen.memory_limit))
     least = min((limit for limit in limits if limit is not None), default=None)
     if sm_count:
-        percent = min(_WHOLE, math.ceil(_WHOLE * seen.sm_count / sm_count))
+        percent = min(WHOLE_PERCENT, math.ceil(WHOLE_PERCENT * seen.sm_count / sm_count))
     return replace(given, thread_percent=percent, memory_limit_bytes=least)
 
 
@@ -115,6 +117,3 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
         return msgspec.json.decode(content, type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-_WHOLE = 100  # percent

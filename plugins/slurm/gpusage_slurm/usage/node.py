@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from gpusage.dividing.granted import FOLDER, granted_of
+from gpusage.dividing.client import whole_sm_count
+from gpusage.dividing.granted import FOLDER, PERCENT_VARIABLE, granted_of
 from gpusage.plugins.loading import node_hooks
 from gpusage.sampler.folder import Folder
 from gpusage.sampler.processes import JobIdentity
@@ -75,9 +77,10 @@ def _sampled(folder: Folder, job: SampledJob) -> bool:
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
     device_file.write_text(",".join(job.devices))
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
+    sm_count = _shared_sm_count(job.devices[0], os.environ)
     surroundings = Surroundings(
         has_partners=lambda: bool({*job.devices} & {*folder.devices_of_others(job.job_id)}),
-        granted=lambda: granted_of(job.job_id, folder=shares),
+        granted=partial(granted_of, job.job_id, folder=shares, sm_count=sm_count),
     )
     try:
         sampling = Sampling(job, node_hooks(), surroundings)
@@ -90,6 +93,13 @@ def _sampled(folder: Folder, job: SampledJob) -> bool:
     finally:
         device_file.unlink(missing_ok=True)
         pid_file.unlink(missing_ok=True)
+
+
+def _shared_sm_count(device: str, environment: Mapping[str, str]) -> int | None:
+    """Return the SMs of the whole *device*; ``None`` where the job shares none, by the prolog's *environment*."""
+    if PERCENT_VARIABLE not in environment:
+        return None
+    return whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device})
 
 
 class _Watch:
