@@ -62,6 +62,11 @@ def test_a_plan_suspends_what_it_does_not_use_and_resumes_what_it_needs(sandbox:
         "v100-4": ("leave", "as planned"),
     }
     assert states(sandbox)["v100-3"] == "idle"
+    sandbox.run("scontrol", "suspend", job)
+    sandbox.wait_for(lambda: states(sandbox)["v100-1"] == "idle", "Slurm counts the suspended job's node as idle")
+    assert power(sandbox, plan)["v100-1"] == ("leave", "a job is suspended there")
+    sandbox.run("scontrol", "resume", job)
+    sandbox.wait_for(lambda: states(sandbox)["v100-1"] == "mixed", "the job goes on")
     assert power(sandbox, plan, "--yes") == due
     assert power(sandbox, plan, "--yes")["v100-3"] == ("leave", "as planned")
     sandbox.wait_for(lambda: states(sandbox)["v100-3"] == "idle~", "the node is off")

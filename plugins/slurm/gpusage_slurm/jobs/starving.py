@@ -24,6 +24,7 @@ from gpusage.sampler.letter import letter_in
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob, StarvedJob
 from gpusage_slurm import scontrol
+from gpusage_slurm.jobs.exits import lacks_nothing
 from gpusage_slurm.jobs.rows import Row, base_id, marked_job, rows, rows_of
 from gpusage_slurm.jobs.turning_back import give_back, whole_units
 from gpusage_slurm.tres import is_share, parse_list
@@ -32,10 +33,13 @@ SEEN = " [out of GPU memory, says gpusage]"
 GPU_FOR_SHARE = (23, 11)
 """From this version on a waiting job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 _FAILED = "--states=FAILED"
-_FIRST = (("JobArrayID", 64), ("JobID", 16), ("StartTime", 24), ("tres-per-node", 128), ("Comment", 1100))
+_FIRST = (
+    *(("JobArrayID", 64), ("JobID", 16), ("StartTime", 24), ("exit_code", 16), ("tres-per-node", 128)),
+    ("Comment", 1100),
+)
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
-    *(("RestartCnt", 8), ("JobID", 16)),
+    *(("RestartCnt", 8), ("JobID", 16), ("exit_code", 16)),
     *(("StartTime", 24), ("EndTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
 )
 _LEAVING_S = 20.0
@@ -108,7 +112,9 @@ def _filled() -> Mapping[str, float]:
 
 
 def _is_filled(row: Row, filled: Mapping[str, float]) -> bool:
-    """Tell whether the job in *row* filled its cap in its last run, not in one before."""
+    """Tell whether the job in *row* filled its cap in its last run, not in one before, and may have failed for that."""
+    if lacks_nothing(row["exit_code"]):
+        return False
     return filled.get(row["JobID"], 0.0) > _seconds(row["StartTime"]) > 0
 
 

@@ -46,9 +46,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Names of nodes, and of partitions, that are held for somebody or kept on by the site."""
+    """Names of nodes, and of partitions, that are held for somebody or kept on by the site.
+
+    Attributes:
+        suspended: Where jobs are suspended: Slurm says that these nodes are idle.
+        expected: Where jobs that wait are to start.
+    """
 
     reserved: Collection[str] = ()
+    suspended: Collection[str] = ()
     expected: Collection[str] = ()
     excluded: Collection[str] = ()
     excluded_partitions: Collection[str] = ()
@@ -62,7 +68,8 @@ def read_nodes(settings: Mapping[str, str]) -> dict[str, Node]:
     """
     held = Held(
         reserved=_names(each.get("Nodes", "") for each in scontrol.reservations()),
-        expected=_names(scontrol.run("squeue", "--all", "--noheader", "--states=PD", f"--format={_COLUMNS}").split()),
+        suspended=_names(_nodes_of_jobs("S", "%N")),
+        expected=_names(_nodes_of_jobs("PD", _COLUMNS)),
         excluded=_names([settings.get("suspendexcnodes", "")]),
         excluded_partitions=settings.get("suspendexcparts", "").split(","),
     )
@@ -88,6 +95,8 @@ def _why_kept(name: str, states: set[str], power: Power, held: Held) -> Iterator
     yield from (f"its state is {state}" for state in sorted(states) if state.startswith(bad))
     if states & _BUSY:
         yield "a job runs there"
+    if name in held.suspended:
+        yield "a job is suspended there"
     if states & _RESERVED or name in held.reserved:
         yield "it is reserved"
 
@@ -99,6 +108,10 @@ def _why_kept_on(name: str, partitions: Iterable[str], states: set[str], held: H
         yield "SuspendExcNodes keeps it on"
     if any(partition in held.excluded_partitions for partition in partitions):
         yield "SuspendExcParts keeps it on"
+
+
+def _nodes_of_jobs(state: str, columns: str) -> list[str]:
+    return scontrol.run("squeue", "--all", "--noheader", f"--states={state}", f"--format={columns}").split()
 
 
 def _names(texts: Iterable[str]) -> set[str]:

@@ -15,7 +15,10 @@ from gpusage_hooks.errors import RequestError
 
 SCHEMA = "gpusage.plan/1"
 _CURE = "Write it with `gpusage plan --json`."
-_Time = Annotated[float, Meta(ge=0, description="a time of at least 0, in seconds")]
+_MOST_S = 1e11
+_Time = Annotated[float, Meta(ge=0, le=_MOST_S, description="a time of at least 0, in seconds")]
+_CLOCK_S = 60.0
+"""By which the clocks of two hosts may differ."""
 
 
 class _Node(Struct, frozen=True, kw_only=True):
@@ -40,10 +43,12 @@ class Times:
     """When a plan has its nodes on.
 
     Attributes:
+        planned_at_s: When it was made, in Unix seconds.
         on_s: From when until when each node is on, in Unix seconds; none for a node that the plan does not use.
     """
 
     on_s: Mapping[str, tuple[tuple[float, float], ...]]
+    planned_at_s: float = 0.0
 
     @property
     def end_s(self) -> float:
@@ -69,9 +74,15 @@ def read_times(path: Path, now_s: float) -> Times:
     """Return the times of the plan in the file at *path*.
 
     Raises:
-        RequestError: It cannot be read, is no plan, or has ended by *now_s*.
+        RequestError: It cannot be read, is no plan, is of a time after *now_s*, or has ended by then.
     """
     times = parse_times(read_document(path, "Plan"), str(path))
+    if times.planned_at_s > now_s + _CLOCK_S:
+        message = (
+            f"Plan {str(path)!r} must have been made before now; got planned_at_s {times.planned_at_s:.0f}, which is "
+            f"{times.planned_at_s - now_s:.0f} s from now. Set the clock, or plan anew."
+        )
+        raise RequestError(message)
     if times.end_s <= now_s:
         message = f"Plan {str(path)!r} must still go on; got one that ended {now_s - times.end_s:.0f} s ago. Plan anew."
         raise RequestError(message)
@@ -91,4 +102,5 @@ def parse_times(document: object, origin: str) -> Times:
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.unused_nodes}
     for each in plan.nodes:
         spans.setdefault(each.node, []).append((plan.planned_at_s + each.start_s, plan.planned_at_s + each.end_s))
-    return Times(on_s={name: tuple(sorted(each)) for name, each in spans.items()})
+    on_s = {name: tuple(sorted(each)) for name, each in spans.items()}
+    return Times(on_s=on_s, planned_at_s=plan.planned_at_s)

@@ -20,6 +20,7 @@ SHARE = {
     "Requeue": "1",
     "BatchFlag": "1",
     "RestartCnt": "0",
+    "exit_code": "1:0",
     "StartTime": "2026-11-22T10:00:00",
     "EndTime": "2026-11-22T10:05:00",
     "tres-per-node": "gres/mps:40",
@@ -78,3 +79,34 @@ def test_a_failed_job_whose_memory_filled_its_cap_lacked_memory_whatever_it_wrot
     letter = with_letter("", [replace(seen, granted=Granted(memory_limit_bytes=limit_bytes))], ended_at_s)
     jobs = [{**SHARE, "JobArrayID": "7"}, {**SHARE, "JobArrayID": "8"}]
     assert ids_of_starved(jobs, monkeypatch, letter) == starved
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "starved"),
+    [
+        ("1:0", True),
+        ("256", True),  # 22.05
+        ("0:6", True),  # C++ ends itself by SIGABRT
+        ("134:0", True),
+        ("6", True),
+        ("", True),
+        ("0:15", False),  # scancel --signal=TERM
+        ("15", False),
+        ("143:0", False),
+        ("36608", False),  # 143 in 22.05
+        ("130:0", False),
+        ("0:10", False),
+        ("127:0", False),
+        ("32512", False),
+    ],
+)
+def test_who_is_ended_from_outside_lacked_nothing_though_its_memory_filled_its_cap(
+    exit_code: str, starved: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that its user stopped with `scancel --signal` ran again; TensorFlow, for one, fills its cap always."""
+    usage = replace(USAGE, job_id="7", memory_bytes=960, ended_at_s=ENDED_S)
+    letter = with_letter("", [replace(usage, granted=Granted(memory_limit_bytes=1000))], ENDED_S)
+    job = {**SHARE, "JobArrayID": "7", "exit_code": exit_code}
+    assert ids_of_starved([job], monkeypatch, letter) == ["7"] * bool(starved)
+    says_so = {**job, "Comment": f"mine{SEEN}"}
+    assert ids_of_starved([says_so], monkeypatch) == ["7"]

@@ -80,13 +80,20 @@ def test_a_node_is_on_when_the_plan_needs_it(at_s: float, power: Power, action: 
         ({"state": ["IDLE", "RESERVED"]}, "on", "it is reserved", ""),
         ({"state": ["IDLE", "PLANNED"]}, "on", "", "a job that waits is to start there"),
         ({"name": "later", "state": ["IDLE"]}, "on", "it is reserved", ""),
+        ({"name": "paused", "state": ["IDLE"], "alloc_cpus": 0}, "on", "a job is suspended there", ""),
         ({"name": "wanted", "state": ["IDLE"]}, "on", "", "a job that waits is to start there"),
         ({"name": "login", "state": ["IDLE"]}, "on", "", "SuspendExcNodes keeps it on"),
         ({"state": ["IDLE"], "partitions": ["short", "always"]}, "on", "", "SuspendExcParts keeps it on"),
     ],
 )
 def test_a_node_that_somebody_needs_is_kept(node: Mapping[str, Any], power: Power, kept: str, kept_on: str) -> None:
-    held = Held(reserved={"later"}, expected={"wanted"}, excluded={"login"}, excluded_partitions=["always"])
+    held = Held(
+        reserved={"later"},
+        suspended={"paused"},
+        expected={"wanted"},
+        excluded={"login"},
+        excluded_partitions=["always"],
+    )
     assert parse_node({"name": "n", **node}, held) == Node(
         name=str(node.get("name", "n")), power=power, kept=kept, kept_on=kept_on
     )
@@ -147,6 +154,14 @@ def test_a_plan_that_has_ended_suspends_nothing(tmp_path: Path) -> None:
     assert read_times(tmp_path / "p.json", 1999).end_s == 2000
     with pytest.raises(RequestError, match=r"must still go on; got one that ended 5 s ago. Plan anew.$"):
         read_times(tmp_path / "p.json", 2005)
+
+
+@pytest.mark.parametrize("planned_at_s", [1e308, 9e9, 2000])
+def test_a_plan_of_a_time_that_is_yet_to_come_suspends_nothing(tmp_path: Path, planned_at_s: float) -> None:
+    """It would have all of its nodes off until then."""
+    (tmp_path / "p.json").write_text(json.dumps({**PLAN, "planned_at_s": planned_at_s}))
+    with pytest.raises(RequestError, match=r"must (be a time|have been made before now; got planned_at_s [0-9]{4})"):
+        read_times(tmp_path / "p.json", 1900)
 
 
 def test_a_node_that_slurm_does_not_have_is_one_sentence() -> None:
