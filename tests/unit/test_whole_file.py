@@ -58,3 +58,21 @@ def test_no_link_that_somebody_puts_there_is_followed(tmp_path: Path, monkeypatc
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "page.html", "page")
     assert private.read_text() == "untouched"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_a_private_file_stays_private(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "report.json"
+    path.touch()
+    path.chmod(mode)
+    write_whole(path, "private")
+    assert (path.stat().st_mode & 0o777, path.read_text()) == (mode, "private")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else may give a file away")
+def test_what_root_writes_for_somebody_stays_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.touch(0o600)
+    os.chown(path, 12345, 12345)
+    write_whole(path, "page")
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (12345, 0o600)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_NAME = re.compile(r"(?i)edge|adj")
+_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:edges?|adj|adjacency)(?:$|[^a-z]|ind|idx|list|attr)")
+"""As a word of its own, ``edge_index``, ``edgeIndex``, ``adj_t``: in ``knowledge_ids``, two rows are a batch of two."""
 _ENDS = 2
 """Of an edge: the node where it starts, and that where it ends."""
 

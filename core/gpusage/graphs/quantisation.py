@@ -14,6 +14,8 @@ _BITS = ("bits", "w_bit", "nbits", "num_bits", "weights", "quant_type", "quant_m
 _SWITCHES = {"load_in_4bit": 4, "_load_in_4bit": 4, "load_in_8bit": 8, "_load_in_8bit": 8}
 """Of bitsandbytes."""
 _WIDTH = re.compile(r"(?:^|int|fp|float)(\d)(?!\d)")
+_OF_OTHERS = re.compile("activation|kv_cache|scale|zero")
+"""In names of what tells no width of weights: that of activations, of the cache, of HQQ's scales and zero points."""
 _EIGHT, _FOUR = 8, 4
 
 
@@ -45,10 +47,12 @@ def quantised_note(source: str, precision: Precision) -> str:
 def precision_of(configuration: Mapping[str, object]) -> Precision | None:
     """Return the precision of the weights: of 4 bits and fewer ``int4``, of up to 8 ``int8``; ``None`` if nothing says.
 
+    Where groups of layers have different widths, it is the widest: a share must have room for all of them.
+
     Source:
         The classes of ``transformers.utils.quantization_config``.
     """
-    bits = min(_widths(configuration), default=0)
+    bits = max(_widths(configuration), default=0)
     if not 1 <= bits <= _EIGHT:
         return None
     return "int4" if bits <= _FOUR else "int8"
@@ -56,12 +60,14 @@ def precision_of(configuration: Mapping[str, object]) -> Precision | None:
 
 def _widths(configuration: Mapping[str, object]) -> Iterator[int]:
     """Yield each width that a configuration, or what stands in it, gives for weights."""
-    for key, value in configuration.items():
-        if isinstance(value, dict) and "activation" not in str(key):
-            yield from _widths(value)
-        elif key in _SWITCHES and value is True:
-            yield _SWITCHES[key]
-        elif key in _BITS and type(value) is int:
-            yield value
-        elif key in _BITS and isinstance(value, str) and (match := _WIDTH.search(value)):
-            yield int(match[1])
+    left: list[Mapping[str, object]] = [configuration]
+    while left:  # a file may nest deeper than Python calls
+        for key, value in left.pop().items():
+            if isinstance(value, dict) and not _OF_OTHERS.search(str(key)):
+                left.append(value)
+            elif key in _SWITCHES and value is True:
+                yield _SWITCHES[key]
+            elif key in _BITS and type(value) is int:
+                yield value
+            elif key in _BITS and isinstance(value, str) and (match := _WIDTH.search(value)):
+                yield int(match[1])

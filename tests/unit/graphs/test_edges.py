@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gpusage
+from gpusage.graphs.edges import is_edge_list
 from gpusage.graphs.onnx.reader import read_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -73,3 +74,16 @@ def test_a_module_that_reads_a_graph_does_so_once() -> None:
     assert graph.fixed_batch_size == 1
     assert graph.nodes[-1].outputs == ((500, 32),)
     assert graph == gpusage.read_model(Layer(), (edges, nodes))
+
+
+@pytest.mark.parametrize(
+    "name", ["edge_index", "edgeIndex", "edges", "graph.edge_index", "adj", "adj_t", "adjacency", "x_edge"]
+)
+def test_edges_are_known_by_their_names(name: str) -> None:
+    assert is_edge_list(name, [2, 500], is_whole=True)
+
+
+@pytest.mark.parametrize("name", ["knowledge_ids", "hedged", "ledger", "adjusted_ids", "badge_ids", "input_ids"])
+def test_a_batch_of_two_is_no_list_of_edges(name: str) -> None:
+    """Taken for one, it would be predicted at batch 1 whatever its user's batch."""
+    assert not is_edge_list(name, [2, 500], is_whole=True)

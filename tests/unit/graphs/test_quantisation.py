@@ -39,6 +39,15 @@ from graphs import perceptron_graph
             },
             "int4",
         ),
+        # of several widths, the widest: the narrow one of a few layers made a share too small for the others
+        ({"config_groups": {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}}}, "int8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*down.*": {"bits": 8}}}, "int8"),
+        ({"config_groups": {"a": {"weights": {"num_bits": 8}}}, "kv_cache_scheme": {"num_bits": 4}}, "int8"),
+        ({"config_groups": {"a": {"weights": {"num_bits": 4}}, "kv_cache_scheme": {"num_bits": 8}}}, "int4"),
+        (
+            {"quant_method": "hqq", "w": {"weight_quant_params": {"nbits": 4}, "scale_quant_params": {"nbits": 8}}},
+            "int4",
+        ),
         ({"quant_method": "exl2"}, None),
         ({"quant_method": "gptq", "bits": 16}, None),
         ({"bits": True}, None),
@@ -47,6 +56,13 @@ from graphs import perceptron_graph
 )
 def test_methods_say_their_width_each_in_their_own_way(configuration: dict[str, Any], precision: str | None) -> None:
     assert precision_of(configuration) == precision
+
+
+def test_a_configuration_may_nest_as_deeply_as_it_likes() -> None:
+    configuration: dict[str, Any] = {"bits": 4}
+    for _ in range(100_000):
+        configuration = {"x": configuration}
+    assert precision_of(configuration) == "int4"
 
 
 def quantised(folder: Path, **quantisation: object) -> str:
