@@ -213,7 +213,7 @@ def simulate() -> None:
     """Simulate each policy on the same jobs, and show makespan, waits, utilization and broken promises side by side.
 
     Policies: 'slots', whole GPUs; 'price', 'utilization' and 'activity', what gpusage decides by these rules;
-    'packing', first fit decreasing on predicted utilization, 'packing-observed' on true ones, 'reactive' after a minute
-    of profiling; 'sets', where a job joins those to whose throughput it adds most. The file's columns are in
-    docs/simulator.md.
+    'price-online', where each job also prefers a GPU type when it comes; 'packing', first fit decreasing on predicted
+    utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
+    joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
     """

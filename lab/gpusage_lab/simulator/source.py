@@ -18,7 +18,7 @@ from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
 from gpusage_lab.simulator.rows import Row
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
-from gpusage_lab.simulator.site_pairs import read_pairs
+from gpusage_lab.simulator.site_pairs import Measured, read_pairs
 from gpusage_lab.simulator.trace import Trace, read_trace, trace_of
 
 MANAGER = "simulated"
@@ -82,12 +82,22 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         yield "Jobs without a model run alike on all GPU types and get whole GPUs, as in production."
     measured = drawn.measured_pairs
     if measured is not None:
-        count = f"{measured.used_count} of {measured.pair_count} measured pairs"
-        yield f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
+        yield _pairs_note(measured)
     yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
     unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
     if unmeasured:
         yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
+
+
+def _pairs_note(measured: Measured) -> str:
+    """Say how many of a file's pairs are of the jobs; a model that is written otherwise is none of them."""
+    if not measured.used_count:
+        return (
+            f"None of the {measured.pair_count} measured pairs is of these jobs: 'model' and 'beside' must name their "
+            "models with the same options, and 'gpu_type' a type of this cluster."
+        )
+    count = f"{measured.used_count} of {measured.pair_count} measured pairs"
+    return f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
 
 
 class _Files:

@@ -135,5 +135,8 @@ def test_the_command_says_how_many_pairs_are_of_these_jobs(tmp_path: Path) -> No
     result = CliRunner().invoke(commands.simulate, words, catch_exceptions=False)
     assert result.exit_code == 0
     assert "2 of 3 measured pairs are of these jobs" in result.stdout
+    none = write(tmp_path / "none.csv", "model,beside,slowdown\na.onnx,b.onnx,2\n")
+    of_others = CliRunner().invoke(commands.simulate, [*words[:2], "--pairs", str(none), "--policy", "packing"])
+    assert "None of the 1 measured pairs is of these jobs" in of_others.stdout
     absent = CliRunner().invoke(commands.simulate, [*words[:2], "--pairs", str(tmp_path / "absent.csv")])
     assert "Pairs file" in str(absent.exception)
