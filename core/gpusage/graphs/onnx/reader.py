@@ -32,6 +32,8 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 _LISTED = 6
 _QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
 """Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
+_MOST_FLOATS = 0.1
+"""Of a quantised file's weights; with more, a share would be too small for it."""
 _PACKED = re.compile(r"NBits$|Bnb4$|^QMoE$")
 """Those whose weights are packed."""
 
@@ -57,7 +59,13 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         fixed_batch_size=fixed,
         notes=_notes(merged, fixed, followed, folded, binding.edges),
     )
-    return _with_quantised_weights(read, quantised)
+    return _with_quantised_weights(read, quantised, _float_share(trace))
+
+
+def _float_share(trace: Trace) -> float:
+    """Return which part of the weights is read by products as floats; the last one, a model's output, may be one."""
+    floats = [*trace.float_products.values()][:-1]
+    return sum(floats) / max(sum(trace.weight_counts.values()), 1)
 
 
 def _played(model: OnnxModel, binding: Binding, source: str) -> tuple[Trace, Merged, int | None]:
@@ -129,7 +137,7 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int,
         yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
 
 
-def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str]) -> ModelGraph:
+def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str], float_share: float) -> ModelGraph:
     """Return *graph* with the precision of its weights, and a note, where it has operators on quantised numbers."""
     if not quantised:
         return graph
@@ -138,6 +146,9 @@ def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str]) -> Model
             f"The file is quantised ({_listed(quantised)}), several weights to a byte, and each counts as a weight "
             "at the workload's precision."
         )
+        return replace(graph, notes=(*graph.notes, note))
+    if float_share > _MOST_FLOATS:
+        note = f"A part of the file is quantised ({_listed(quantised)}); all of its weights count as floats."
         return replace(graph, notes=(*graph.notes, note))
     return replace(graph, precision="int8", notes=(*graph.notes, quantised_note(_listed(quantised), "int8")))
 

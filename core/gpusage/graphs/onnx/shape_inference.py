@@ -27,6 +27,8 @@ DOMAINS = ("", "com.microsoft")
 """Whose operators the rules describe: ONNX's own, and ONNX Runtime's."""
 
 _WEIGHTS = ("float", "int8")
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+"""Operators on floats whose weights are most of what models have."""
 _NORMALIZED_FIGURES = {"BatchNormalization": slice(3, 5)}
 """Inputs that a layer keeps but does not train."""
 
@@ -52,12 +54,13 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """A whole run: its inputs, its steps, its results, and how many weights it read."""
+    """A whole run: its inputs, its steps, its results, the weights it read, and those that products read as floats."""
 
     inputs: tuple[tuple[str, Shape], ...] = ()
     steps: list[Step] = field(default_factory=list)
     outputs: tuple[Value, ...] = ()
     weight_counts: dict[str, int] = field(default_factory=dict)
+    float_products: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,8 @@ class _Run:
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and value.weighty and value.origin is None and place not in figure_places:
                 self._trace.weight_counts[name] = prod(value.shape or ())
+                if value.element_type != "int8" and node.op_type in _PRODUCTS:
+                    self._trace.float_products[name] = prod(value.shape or ())
 
     def _found(self, scope: _Scope, name: str, reader: str) -> Value:
         value = scope.find(name)

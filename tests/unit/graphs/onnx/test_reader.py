@@ -475,6 +475,23 @@ def test_a_quantised_file_says_so_and_is_not_familiar(read: Maker, nodes: Nodes,
     assert not need.familiar
 
 
+@pytest.mark.parametrize(
+    ("head", "precision"),
+    [
+        ([node("MatMul", "b g", "y")], "int8"),  # the output layer alone is of floats, as many quantisers leave it
+        ([node("MatMul", "b f", "c"), node("MatMul", "c g", "y")], None),
+    ],
+)
+def test_a_file_of_which_a_part_is_quantised_counts_as_floats(read: Maker, head: Nodes, precision: str | None) -> None:
+    """A single quantised operator made each weight count as one byte, a quarter of what it takes."""
+    nodes = [node("DequantizeLinear", "w scale", "v"), node("MatMul", "x v", "b"), *head]
+    weight = TensorProto(name="w", dims=(64, 64), data_type=TensorProto.INT8)
+    floats = [TensorProto(name=name, dims=(64, 64), data_type=TensorProto.FLOAT) for name in "fg"]
+    graph = read({"x": ("batch", 64)}, nodes, [weight, *floats[2 - len(head) :], number("scale", 0.1)])
+    assert graph.precision == precision
+    assert ("A part of the file is quantised" in graph.notes[-1]) == (precision is None)
+
+
 def test_a_convolution_of_8_bits_has_weights_of_one_byte(read: Maker) -> None:
     nodes = [
         node("DequantizeLinear", "w scale", "v"),
