@@ -60,13 +60,13 @@ def speedup(of: Place, over: Place) -> Interval:
     return speedups.speedup(of.need, over.need)
 
 
-def _reason(chosen: Sequence[Place], judged: Sequence[Place], precision: Precision) -> str:
+def _reason(chosen: Sequence[Place], where: Sequence[Place], precision: Precision) -> str:
     """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones.
 
-    A gain against a GPU that does not speed the job's precision up is said to be one.
+    Where the slowest GPU has no units for the job's *precision*, the gain says so.
     """
     best = chosen[0]
-    others = [place for place in judged if place not in chosen]
+    others = [place for place in where if place not in chosen]
     if not others:
         return f"fits on {names(chosen)}"
     fastest = min(others, key=step_time_s)

@@ -80,9 +80,9 @@ def read_model(
     require("Argument 'source'", rule, source, right=hasattr(source, "forward") or hasattr(source, "graph_module"))
     rule = "be left out where the model is a module; 'example_inputs' have its sizes"
     require("Argument 'shape'", rule, shape, right=not sizes)
-    from gpusage.graphs.torch.module import graph_from_module, with_trained_share  # noqa: PLC0415 - torch is an extra
+    from gpusage.graphs.torch.module import graph_from_module, with_settings_of  # noqa: PLC0415 - torch is an extra
 
-    return with_trained_share(graph_from_module(source, inputs.positional, keywords=inputs.named), source)
+    return with_settings_of(graph_from_module(source, inputs.positional, keywords=inputs.named), source)
 
 
 @overload

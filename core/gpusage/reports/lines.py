@@ -107,12 +107,11 @@ def _hours(report: Report) -> Section:
 def _rate_notes(report: Report) -> list[str]:
     if report.money is None:
         return []
-    missing = [each.gpu for each in report.gpus if each.money is None]
-    without = [f"without one: {', '.join(missing)}"] if missing else []
+    missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
     if report.currency == "weights":
-        rule = "In weights is what the workload manager bills, in the dearest partition; [money] has no price."
-        return [rule, *(f"GPUs {each}." for each in without)]
-    return [f"In money are only GPUs that have a price in [money]; {each}." for each in without]
+        rule = "The row in weights is what the workload manager bills in the dearest partition: [money] has no price."
+        return [rule, f"GPUs without a weight: {missing}."] if missing else [rule]
+    return [f"The row in money has only GPUs with a price in [money]; without one: {missing}."] if missing else []
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:

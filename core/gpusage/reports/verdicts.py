@@ -15,14 +15,13 @@ from gpusage_hooks.types import Usage
 from gpusage_hooks.units import percent, seconds
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
-RULES: Mapping[Verdict, str] = MappingProxyType(
+_RULES: Mapping[Verdict, str] = MappingProxyType(
     {
         "busy": f"a kernel ran in at least {percent(HOST_BOUND_BELOW)} of the time",
         "waits": f"a kernel ran in less than {percent(HOST_BOUND_BELOW)} of the time: the job waits for its host",
         "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
         "beside others": f"others were on the GPU for more than {percent(1 - LEAST_ALONE)} of the time, and its "
         "counters do not tell whose kernels ran",
-        "not seen": f"sampled for less than {seconds(LEAST_S)}, or the GPU has no counter of this",
     }
 )
 WORST_COUNT = 10
@@ -68,9 +67,14 @@ def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_S) -> Verdic
     return "waits" if utilization < HOST_BOUND_BELOW else "busy"
 
 
+def rules(least_s: float = LEAST_S) -> Mapping[Verdict, str]:
+    """Return what each verdict means, a clause, where a run must be sampled for *least_s*."""
+    unseen = f"sampled for less than {seconds(least_s)}, or the GPU has no counter of this"
+    return {**_RULES, "not seen": unseen}
+
+
 def tallied(observations: Sequence[Observation], least_s: float = LEAST_S) -> tuple[VerdictTally, ...]:
-    """Return the runs by their verdict, in the order of `RULES`."""
-    unseen = RULES["not seen"].replace(seconds(LEAST_S), seconds(least_s))
+    """Return the runs by their verdict, in the order of `rules`."""
     by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
     for each in observations:
         hours = amounts_of(each, least_s)
@@ -78,11 +82,11 @@ def tallied(observations: Sequence[Observation], least_s: float = LEAST_S) -> tu
     return tuple(
         VerdictTally(
             verdict=verdict,
-            rule=unseen if verdict == "not seen" else rule,
+            rule=rule,
             run_count=len(by_verdict[verdict]),
             hours=total(by_verdict[verdict]),
         )
-        for verdict, rule in RULES.items()
+        for verdict, rule in rules(least_s).items()
         if verdict in by_verdict
     )
 

@@ -95,14 +95,12 @@ class JobProcesses:
 
     def variable(self, name: str) -> str | None:
         """Return what the environment of a process of the job, the oldest that has it, says of *name*."""
+        prefix = f"{name}=".encode()
         for pid in sorted(self._own):
             with suppress(OSError):
-                variables = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
-                values = [
-                    value for key, _, value in (each.partition(b"=") for each in variables) if key == name.encode()
-                ]
-                if values:
-                    return values[0].decode(errors="replace")
+                for each in (self._proc / str(pid) / "environ").read_bytes().split(b"\0"):
+                    if each.startswith(prefix):
+                        return each.removeprefix(prefix).decode(errors="replace")
         return None
 
     def is_server(self, pid: int) -> bool:

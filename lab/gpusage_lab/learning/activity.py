@@ -6,6 +6,7 @@ a test alone: their licences or their number forbid fitting.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -208,12 +209,14 @@ def _errors(rows: Rows, predictions: FloatArray, column: int) -> tuple[float, fl
 
 
 def _misses(rows: Rows, predictions: FloatArray, taught: npt.NDArray[np.int64]) -> FloatArray:
-    """Return how far truths lie below and above *predictions*: beyond each end are at most 5 % of any kind."""
+    """Return how far truths lie below and above *predictions*: beyond each end are at most 5 % of any kind.
+
+    Kinds with fewer than `LEAST_ROWS` do not count.
+    """
     kinds = np.array(rows.kinds)[taught]
     apart = (_odds(rows.measured) - _odds(predictions))[taught]
-    lows, highs = np.transpose(
-        [np.quantile(apart[kinds == kind], (0.05, 0.95), axis=0) for kind in set(kinds)], (1, 0, 2)
-    )
+    many = [kind for kind, count in Counter(kinds.tolist()).items() if count >= LEAST_ROWS]
+    lows, highs = np.transpose([np.quantile(apart[kinds == kind], (0.05, 0.95), axis=0) for kind in many], (1, 0, 2))
     return np.asarray(np.maximum(np.stack([-lows.min(axis=0), highs.max(axis=0)], axis=1), 0.0))
 
 

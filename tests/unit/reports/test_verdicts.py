@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.verdicts import RULES, tallied, verdict_of, worst
+from gpusage.reports.verdicts import rules, tallied, verdict_of, worst
 from gpusage.store.usage_rows import Observation
 from observed import NOW_S, month, record, usage
 
@@ -49,5 +49,5 @@ def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
 
 def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:
     found = tallied([*month()])
-    assert [each.rule for each in found] == [RULES[each.verdict] for each in found]
+    assert [each.rule for each in found] == [rules()[each.verdict] for each in found]
     assert sum(each.run_count for each in found) == 40

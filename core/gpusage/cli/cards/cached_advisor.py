@@ -27,7 +27,7 @@ MAXIMUM_BYTES = 1024 * 1024
 _FORMAT = "3"
 _HOOKS = ("known_figures", "predict_needs", "predict_slowdown")
 _PACKAGE = Path(__file__).resolve().parents[2]
-_OURS = ("prediction.py", "graphs/*", "graphs/card/*", "predictors/**/*")
+_OURS = ("arithmetic.py", "prediction.py", "graphs/*", "graphs/card/*", "predictors/**/*")
 _DECODER = msgspec.json.Decoder(tuple[GpuNeed, ...])
 
 

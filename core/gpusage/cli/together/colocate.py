@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,13 +13,13 @@ from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.together import partners
 from gpusage.learning.identity import manner_settings
-from gpusage.own_settings import settled
+from gpusage.own_settings import settled_request
 from gpusage.policies import partition
 from gpusage.policies.place import why_unlimited
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM
 from gpusage.predictors.learned.intervals import inverse
-from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelRequest, Workload
+from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
 from gpusage_hooks.units import gib
 
 SCHEMA = "gpusage.colocate/1"
@@ -31,6 +31,13 @@ COLUMNS = (
     tables.Column("MPS threads"),
     tables.Column("memory cap"),
 )
+
+
+class Job(NamedTuple):
+    """One model and how it is run, with what its file settles of that."""
+
+    request: ModelRequest
+    graph: ModelGraph
 
 
 def colocate(
@@ -56,15 +63,15 @@ def colocate(
         raise click.UsageError(message, context)
     if is_fair:
         _require_limits(context, gpu)
-    requests = options.read_requests(models, run)
-    needs, colocation = _colocation(requests, gpu)
+    jobs = [_job(request) for request in options.read_requests(models, run)]
+    needs, colocation = _colocation(jobs, gpu)
     if is_fair:
-        colocation = _fair(requests, colocation)
-    names = [request.model for request in requests]
+        colocation = _fair(jobs, colocation)
     if as_json:
+        names = [job.request.model for job in jobs]
         tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
     else:
-        _show(requests, needs, colocation)
+        _show(jobs, needs, colocation)
     context.exit(0 if colocation.recommended else 1)
 
 
@@ -86,24 +93,25 @@ def _require_limits(context: click.Context, name: str) -> None:
         raise click.UsageError(message, context)
 
 
-def _colocation(requests: Sequence[ModelRequest], name: str) -> tuple[list[GpuNeed], Colocation]:
+def _job(request: ModelRequest) -> Job:
+    graph = advisor().read(request.model, dict(request.workload.shape))
+    return Job(settled_request(request, graph), graph)
+
+
+def _colocation(jobs: Sequence[Job], name: str) -> tuple[list[GpuNeed], Colocation]:
     """Return what each job needs alone, and what all do to each other."""
     gpu = advisor().catalogue.find(name)
-    needs = []
-    for request in requests:
-        graph = advisor().read(request.model, dict(request.workload.shape))
-        needs.append(advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0])
+    needs = [advisor().predict(job.graph, job.request.workload, [gpu])[0] for job in jobs]
     return needs, advisor().colocate(needs, gpu)
 
 
-def _fair(requests: Sequence[ModelRequest], together: Colocation) -> Colocation:
+def _fair(jobs: Sequence[Job], together: Colocation) -> Colocation:
     """Return the same jobs, each limited to its part of the threads by max-min fairness."""
-    gpu, sizes = advisor().catalogue.find(together.gpu), partition.percents(len(requests))
+    gpu, sizes = advisor().catalogue.find(together.gpu), partition.percents(len(jobs))
     prices = []
-    for request in requests:
-        graph = advisor().read(request.model, dict(request.workload.shape))
-        (priced,) = advisor().price(graph, settled(request.workload, request.named, graph), [gpu], sizes)
-        prices.append({price.share_percent: beside(price.slowdown, len(requests) - 1) for price in priced})
+    for job in jobs:
+        (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
+        prices.append({price.share_percent: beside(price.slowdown, len(jobs) - 1) for price in priced})
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(
@@ -120,21 +128,21 @@ def _fair(requests: Sequence[ModelRequest], together: Colocation) -> Colocation:
     )
 
 
-def _show(requests: Sequence[ModelRequest], needs: Sequence[GpuNeed], colocation: Colocation) -> None:
-    tables.show_title(f"{len(requests)} jobs on one {colocation.gpu}")
+def _show(jobs: Sequence[Job], needs: Sequence[GpuNeed], colocation: Colocation) -> None:
+    tables.show_title(f"{len(jobs)} jobs on one {colocation.gpu}")
     tables.show("")
     tables.show_rows(
         COLUMNS,
         [
             [
-                ", ".join((request.model, *_manner(request.workload))),
+                ", ".join((job.request.model, *_manner(job.request.workload))),
                 f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
                 figures.share(throughput),
                 f"{percent} %",
                 gib(cap_bytes),
             ]
-            for request, need, throughput, percent, cap_bytes in zip(
-                requests,
+            for job, need, throughput, percent, cap_bytes in zip(
+                jobs,
                 needs,
                 colocation.normalised_throughput,
                 colocation.mps_thread_percent,

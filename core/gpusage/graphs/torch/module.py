@@ -72,14 +72,16 @@ def graph_from_module(
     )
 
 
-def with_trained_share(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN401 - torch may not be installed
-    """Return *graph* with the share of parameters that *module* trains, as LoRA leaves it; all where it trains none.
+def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN401 - torch may not be installed
+    """Return *graph* with the share of parameters that *module* trains, and what else it was told of its run, as notes.
+
+    The share is what LoRA leaves; all, where the module trains none.
 
     Args:
         graph: Of *module*.
         module: Its parameters say by ``requires_grad`` whether they are trained.
     """
-    graph = replace(graph, notes=(*graph.notes, *_habits(module)))
+    graph = replace(graph, notes=(*graph.notes, *_setting_notes(module)))
     parameters = getattr(module, "parameters", None)
     weights = {id(weight): weight for weight in parameters()} if callable(parameters) else {}
     trained = sum(weight.numel() for weight in weights.values() if weight.requires_grad)
@@ -92,8 +94,8 @@ def with_trained_share(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: A
     return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
 
 
-def _habits(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may not be installed
-    """Yield one sentence for each thing that *module* has been told of its run, and that its graph does not show."""
+def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may not be installed
+    """Yield a sentence for each setting of *module* that its graph does not show."""
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
         yield "The module is compiled, and is predicted as if it were not; with compile=True the prediction says so."

@@ -106,8 +106,8 @@ def _says_so(row: Row) -> bool:
 
 
 def _filled() -> Mapping[str, float]:
-    """Return the jobs whose memory filled its cap, as the nodes tell it, each with when that run ended."""
-    letters = letter_in(scontrol.run("scontrol", "show", "nodes", "--oneliner"))
+    """Return the jobs whose memory filled its cap, as the nodes tell it, each with when its last such run ended."""
+    letters = sorted(letter_in(scontrol.run("scontrol", "show", "nodes", "--oneliner")), key=lambda one: one.ended_at_s)
     return {usage.job_id: usage.ended_at_s for usage in letters if filled_its_cap(usage)}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.graphs.card.document import document_of, dumped
+from graphs import perceptron_graph
 
 MODELS = Path(__file__).parents[4] / "examples" / "models"
 PAIR = [f"{MODELS}/resnet18.onnx,batch=16", f"{MODELS}/dlrm.onnx,batch=8,mode=infer"]
@@ -45,3 +48,12 @@ def test_fair_and_among_do_not_go_together() -> None:
     result = CliRunner().invoke(main, ["colocate", PAIR[0], "--among", "x", "--fair", "--gpu", "h100"])
     assert result.exit_code == 2
     assert "must not be given together" in result.output
+
+
+def test_a_job_s_row_tells_what_its_model_settles(tmp_path: Path) -> None:
+    card = tmp_path / "quantised.card.json"
+    graph = replace(perceptron_graph(), precision="int4")
+    card.write_text(dumped(document_of(graph)))
+    words = ["colocate", f"{card},mode=infer", PAIR[1], "--gpu", "h100"]
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "250"})
+    assert "quantised.card.json, infer, batch 1, int4 " in result.stdout

@@ -110,3 +110,11 @@ def test_who_is_ended_from_outside_lacked_nothing_though_its_memory_filled_its_c
     assert ids_of_starved([job], monkeypatch, letter) == ["7"] * bool(starved)
     says_so = {**job, "Comment": f"mine{SEEN}"}
     assert ids_of_starved([says_so], monkeypatch) == ["7"]
+
+
+def test_of_two_runs_that_filled_their_cap_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was preempted has run before; a letter has the newest run first."""
+    seen = replace(USAGE, job_id="7", memory_bytes=960, granted=Granted(memory_limit_bytes=1000))
+    runs = [replace(seen, started_at_s=at_s - 100, ended_at_s=at_s) for at_s in (ENDED_S - 3600, ENDED_S)]
+    letter = with_letter("", runs, ENDED_S)
+    assert ids_of_starved([{**SHARE, "JobArrayID": "7"}], monkeypatch, letter) == ["7"]
