@@ -56,11 +56,6 @@ class Partner(NamedTuple):
         """Return how people know it."""
         return f"job {self.job.job_id} of {self.job.user}: {self.model}" if self.job else self.model
 
-    @property
-    def order(self) -> tuple[bool, bool, float]:
-        """Return what to sort by: those that fit and are recommended first, then the most work."""
-        return not self.together.fits, not self.together.recommended, -self.together.throughput_sum.value
-
 
 def rank(
     context: click.Context,
@@ -100,7 +95,9 @@ def rank(
 
 
 def _order(partner: Partner) -> tuple[bool, bool, float]:
-    return partner.order
+    """Return what to sort by: those that fit and are recommended first, then the most work."""
+    together = partner.together
+    return not together.fits, not together.recommended, -together.throughput_sum.value
 
 
 def _of_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> Iterator[Partner]:

@@ -31,6 +31,8 @@ DRAM_DEVIATION = 0.50
 LEAST_SHARE = 1e-4
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+_FIGURES, _ENDS = 2, 2
+"""Utilization and SM activity; below and above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,3 @@ def _learned(parameters: ActivityParameters) -> LearnedActivity:
     return LearnedActivity(
         sm_share=read_trees(parameters.sm_share), misses=shaped("misses", parameters.misses, _FIGURES, _ENDS)
     )
-
-
-_FIGURES, _ENDS = 2, 2
-"""Utilization and SM activity; below and above."""
