@@ -26,7 +26,7 @@ from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
-from gpusage.policies.price import limits
+from gpusage.policies.shares.price import limits
 from gpusage.verdict import Premises
 from gpusage_hooks.types import Gpu, ModelGraph, Place, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (

@@ -15,10 +15,10 @@ from gpusage.history.deciding import BY_HISTORY, NO_GRAPH, case_of, told_of
 from gpusage.history.deciding import said as said_of
 from gpusage.learning.words import said
 from gpusage.plugins.loading import load_hooks
-from gpusage.policies.by_price import may_share
 from gpusage.policies.place import step_times_s
-from gpusage.policies.price import priced_percents
-from gpusage.policies.price_list import SharePrice, price_list
+from gpusage.policies.shares.by_price import may_share
+from gpusage.policies.shares.price import priced_percents
+from gpusage.policies.shares.price_list import SharePrice, price_list
 from gpusage.prediction import Predictor, answered
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
-from gpusage.policies.price import limits, partners_of
+from gpusage.policies.shares.price import limits, partners_of
 from gpusage.predictors.beside import beside
 from gpusage.predictors.learned.intervals import product
 from gpusage_hooks import samples

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.policies.company import trouble
+from gpusage.policies.partners.company import trouble
 from gpusage.policies.veto import MOST_BYTES, decide_veto
 from gpusage_hooks import samples
 from gpusage_hooks.types import Case, Interval, Neighbour, NodeKind, Room, Rules, SharingRules, Slo, Workload

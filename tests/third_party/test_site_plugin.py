@@ -85,14 +85,14 @@ def test_its_reader_leaves_the_built_in_formats_alone(installed: Path) -> None:
 def test_it_overrules_a_policy(installed: Path) -> None:
     """The built-in sharing policy would give a share; the site's is asked first."""
     # A third costs 30 %, more than the accepted 25; half costs 10 % alone.
-    assert json.loads(run(DECIDE, "h100", installed=None))[:2] == ["gpusage.policies.by_price", 50]
+    assert json.loads(run(DECIDE, "h100", installed=None))[:2] == ["gpusage.policies.shares.by_price", 50]
     overruled = json.loads(run(DECIDE, "h100", installed=installed))
     assert overruled == ["site_plugin", None, ["this site shares no H100"]]
 
 
 def test_what_it_leaves_alone_goes_on_to_the_built_in_policy(installed: Path) -> None:
     assert run(DECIDE, "v100", installed=installed) == run(DECIDE, "v100", installed=None)
-    assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.by_price"
+    assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.shares.by_price"
 
 
 def test_the_command_line_reads_its_format(installed: Path, tmp_path: Path) -> None:

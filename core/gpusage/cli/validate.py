@@ -22,7 +22,7 @@ from gpusage.configuration_file import load_configuration
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.managers import installed_managers
 from gpusage.plain_text import visible_lines
-from gpusage.policies.price_list import SharePrice
+from gpusage.policies.shares.price_list import SharePrice
 from gpusage.service.kill_switch import kill_reason
 from gpusage.service.learner import learned_from
 from gpusage.store.opening import open_store

@@ -15,7 +15,7 @@ from gpusage.history.features import request_words
 from gpusage.history.history import Find, History
 from gpusage.history.needs import need_of, prices_of
 from gpusage.mark import UNNAMED
-from gpusage.policies.price import priced_percents
+from gpusage.policies.shares.price import priced_percents
 from gpusage.predictors.known import first_known
 from gpusage_hooks.types import (
     STAGES,

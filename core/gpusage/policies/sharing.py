@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gpusage.policies import by_activity, by_price, by_utilization
 from gpusage.policies.deadline import UNKNOWN_LENGTH, latest_step_s
-from gpusage.policies.landing import whole
+from gpusage.policies.shares import by_activity, by_price, by_utilization
+from gpusage.policies.shares.landing import whole
 from gpusage_hooks.types import Case, Decision, SharingRule
 
 RULES: Mapping[SharingRule, Callable[[Case, Decision], Decision]] = MappingProxyType(

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.choice import could_run, is_enough
-from gpusage.policies.company import trouble
+from gpusage.policies.partners.company import trouble
 from gpusage.policies.place import admitted
-from gpusage.policies.price import need_on, offers
+from gpusage.policies.shares.choice import could_run, is_enough
+from gpusage.policies.shares.price import need_on, offers
 from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Place
 
 MOST_BYTES = 256

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpusage.advisor import Advisor
-from gpusage.policies.by_activity import granted_percent
-from gpusage.policies.price import Limits, Offer, holds, limits
+from gpusage.policies.shares.by_activity import granted_percent
+from gpusage.policies.shares.price import Limits, Offer, holds, limits
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage_hooks.types import Alone, Gpu, GpuNeed, GpuPool, Place, Price, SharingRules, Workload
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows

@@ -20,7 +20,7 @@ from statistics import mean
 
 import numpy as np
 
-from gpusage.policies.packing import Load
+from gpusage.policies.partners.packing import Load
 from gpusage_hooks.types import Cluster, Interval
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.policies.packing import Load
+from gpusage.policies.partners.packing import Load
 from gpusage.predictors.colocation import beside, features_of, learned_from, rule
 from gpusage.predictors.learned.artifacts import pretrained
 from gpusage_hooks.types import GpuNeed

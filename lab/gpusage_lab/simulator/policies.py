@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpusage.policies.packing import MOST_JOBS, Room, added, fits
+from gpusage.policies.partners.packing import MOST_JOBS, Room, added, fits
 from gpusage_hooks.types import SharingRules
 from gpusage_lab.simulator.contract import Ask, Backfill, Demand
 from gpusage_lab.simulator.fleet import Fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpusage.advisor import Advisor
-from gpusage.policies.packing import Load
+from gpusage.policies.partners.packing import Load
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, SharingRule
 from gpusage_lab.simulator.contract import Policy

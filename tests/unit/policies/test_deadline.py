@@ -10,7 +10,7 @@ from tests.unit.policies.test_policies import H100, P100, V100, need, pool
 
 from gpusage.policies.deadline import UNKNOWN_LENGTH, decide_deadline
 from gpusage.policies.generation import decide_generation
-from gpusage.policies.price import Limits, Offer, holds, trouble
+from gpusage.policies.shares.price import Limits, Offer, holds, trouble
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks.types import (
     Case,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.policies import company, veto
+from gpusage.policies import veto
+from gpusage.policies.partners import company
 from gpusage.policies.veto import MOST_WEIGHED, decide_veto
 from gpusage.service.ledger import Claim, left_of
 from gpusage_hooks import samples

@@ -14,7 +14,7 @@ from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.together import partners
 from gpusage.learning.identity import manner_settings
 from gpusage.own_settings import settled_request
-from gpusage.policies import partition
+from gpusage.policies.partners import partition
 from gpusage.policies.place import why_unlimited
 from gpusage.predictors.beside import beside
 from gpusage.predictors.colocation import WORTHWHILE_SUM

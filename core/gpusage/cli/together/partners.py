@@ -18,7 +18,7 @@ from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.past.decisions import present
 from gpusage.cli.user_file import read_text
 from gpusage.own_settings import settled
-from gpusage.policies.price import need_alone
+from gpusage.policies.shares.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpusage.policies.by_price import limits_of, offered_shares
-from gpusage.policies.price import Offer, trouble
-from gpusage.policies.slices import slice_offers
+from gpusage.policies.shares.by_price import limits_of, offered_shares
+from gpusage.policies.shares.price import Offer, trouble
+from gpusage.policies.shares.slices import slice_offers
 from gpusage_hooks.types import Case, Decision, Interval
 from gpusage_hooks.units import WHOLE_PERCENT
 

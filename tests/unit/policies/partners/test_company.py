@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.policies.company import BROKEN_PROMISE, TOO_BUSY, trouble
+from gpusage.policies.partners.company import BROKEN_PROMISE, TOO_BUSY, trouble
 from gpusage.predictors.learned.intervals import exactly
 from gpusage_hooks import samples
 from gpusage_hooks.types import Interval, Neighbour, Rules, SharingRules, Slo, SloRules, Workload

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.policies.choice import Choice, Reach, choose
-from gpusage.policies.price import (
+from gpusage.policies.shares.choice import Choice, Reach, choose
+from gpusage.policies.shares.price import (
     Limits,
     Offer,
     holds,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies import landing
-from gpusage.policies.choice import Choice, Reach, can_bind, choose, is_fast
 from gpusage.policies.deadline import latest_step_s
-from gpusage.policies.landing import NO_GPU, shared_places, unshared
 from gpusage.policies.place import admitted, names, not_understood, step_time_s
-from gpusage.policies.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
-from gpusage.policies.slices import choose_slice, slice_offers
+from gpusage.policies.shares import landing
+from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, is_fast
+from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared
+from gpusage.policies.shares.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
+from gpusage.policies.shares.slices import choose_slice, slice_offers
 from gpusage.wording import cost, part_of, percent
 from gpusage_hooks.types import Case, Cluster, Decision, GpuRequest, SharingRules, Workload
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies import sharing, slo
-from gpusage.policies.by_price import may_share
-from gpusage.policies.price import partners_of
-from gpusage.policies.price_list import price_list
+from gpusage.policies.shares.by_price import may_share
+from gpusage.policies.shares.price import partners_of
+from gpusage.policies.shares.price_list import price_list
 from gpusage.predictors.beside import beside
 from gpusage.predictors.learned.intervals import exactly, product
 from gpusage.wording import cost, percent

@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.landing import obstacle, shared_places, whole
 from gpusage.policies.place import cap_bytes_of, memory_percent, names
+from gpusage.policies.shares.landing import obstacle, shared_places, whole
 from gpusage_hooks.types import Case, Decision, Place, SharingRules
 from gpusage_hooks.units import WHOLE_PERCENT
 

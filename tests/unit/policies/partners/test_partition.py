@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.policies.partition import STEP_PERCENT, max_min, percents
+from gpusage.policies.partners.partition import STEP_PERCENT, max_min, percents
 from gpusage_hooks.errors import RequestError
 
 

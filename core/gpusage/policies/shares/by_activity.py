@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.landing import obstacle, shared_places, whole
 from gpusage.policies.place import doubt, memory_cap_bytes, memory_percent, names
+from gpusage.policies.shares.landing import obstacle, shared_places, whole
 from gpusage_hooks.types import Case, Decision, Place, SharingRules
 
 

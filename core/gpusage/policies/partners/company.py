@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.price import limits
+from gpusage.policies.shares.price import limits
 from gpusage_hooks.types import Interval, Neighbour, Rules
 from gpusage_hooks.units import WHOLE_PERCENT
 

@@ -3,7 +3,7 @@
 Invariants:
 
 1. A slice is taken only where the whole of the job's memory fits, at the pessimistic end, and its price is accepted.
-2. A slice confines the job to its type, so what holds of binding (`gpusage.policies.choice`) holds here.
+2. A slice confines the job to its type, so what holds of binding (`gpusage.policies.shares.choice`) holds here.
 3. A type that the user named is never changed.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpusage.policies.choice import Reach, could_run_on, is_fast, may_bind
 from gpusage.policies.place import admitted
-from gpusage.policies.price import Limits, Offer, holds
+from gpusage.policies.shares.choice import Reach, could_run_on, is_fast, may_bind
+from gpusage.policies.shares.price import Limits, Offer, holds
 from gpusage_hooks.types import Binding, Case, Price
 from gpusage_hooks.units import WHOLE_PERCENT
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.policies.packing import LEAST_ADDED, Load, Room, added, first_fit_decreasing, fits
+from gpusage.policies.partners.packing import LEAST_ADDED, Load, Room, added, first_fit_decreasing, fits
 
 ROOM = Room(memory_bytes=10)
 LOADS = st.lists(st.builds(Load, utilization=st.floats(0, 1), memory_bytes=st.floats(0, 10)), max_size=20)

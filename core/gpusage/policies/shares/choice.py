@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusage.policies.place import cap_bytes_of
-from gpusage.policies.price import Limits, Offer, holds
+from gpusage.policies.shares.price import Limits, Offer, holds
 from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place, Room
 
 
