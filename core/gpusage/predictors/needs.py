@@ -14,6 +14,9 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
 from gpusage_hooks.units import KIB, seconds
 
+_MUCH = 0.2
+"""A wait of this part of a token's time is said: GPUs of different speed then take about as long."""
+
 
 @hookimpl(trylast=True)
 def predict_needs(
@@ -78,9 +81,15 @@ def _token_notes(question: Question, gpus: Sequence[Gpu]) -> list[tuple[str, ...
         return [()] * len(gpus)
     kept_kib = answer.cached_bytes / question.workload.batch_size / KIB
     cache = f"Keys and values take {kept_kib:.0f} KiB for each token of each sample."
-    rows = zip(gpus, there.first_token_s.tolist(), there.timing.step_s.tolist(), strict=True)
-    later = [(gpu, first_s, (whole_s - first_s) / max(answer.token_count, 1)) for gpu, first_s, whole_s in rows]
-    return [
-        (f"On {gpu.name} the first token takes {seconds(first_s)}, each further one {seconds(next_s)}.", cache)
-        for gpu, first_s, next_s in later
-    ]
+    first, then = (one.step_s.tolist() for one in there.tokens)
+    waiting = (there.tokens[1].step_s - there.tokens[1].busy_s).tolist()
+    rows = zip(gpus, first, then, waiting, strict=True)
+    return [(_token_note(gpu, *times), cache) for gpu, *times in rows]
+
+
+def _token_note(gpu: Gpu, first_s: float, then_s: float, waiting_s: float) -> str:
+    """Return how long tokens take on *gpu*, and what of it no faster GPU would save."""
+    note = f"On {gpu.name} the first token takes {seconds(first_s)}, each further one {seconds(then_s)}"
+    if waiting_s < _MUCH * then_s:
+        return f"{note}."
+    return f"{note}, of which the GPU waits {seconds(waiting_s)} for the host to launch kernels."

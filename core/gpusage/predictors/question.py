@@ -27,7 +27,7 @@ from gpusage.predictors.memory.peak import answer_bytes, tensor_bytes, with_cont
 from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.times.replicas import NOT_MEASURED, of_replicas
 from gpusage.predictors.times.step_time import step_times_s
-from gpusage.predictors.times.timing import Timing, kernels_on, timing_with
+from gpusage.predictors.times.timing import Timing, in_turn, kernels_on, timing_with
 from gpusage.predictors.work.autocast import widened
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.work.generation import Answer, answer_of
@@ -53,7 +53,8 @@ class OnGpus:
     Attributes:
         gpus: Which they are.
         kernels: Of the workload, as are *work* and *graph*.
-        prompt_kernels: Those until the first token of an answer.
+        answer: What a language model takes to write; none where the workload is a plain pass.
+        passes: The kernels of its two passes; none without.
     """
 
     def __init__(self, question: Question, gpus: Sequence[Gpu]) -> None:
@@ -61,7 +62,8 @@ class OnGpus:
         self.graph = question.graph
         self.workload = question.workload
         self.kernels = question.kernels
-        self.prompt_kernels = question.prompt_kernels if question.answer else question.kernels
+        self.answer = question.answer
+        self.passes = question.passes
         self.work = question.work
         self.efficiency = question.efficiency
         self.pretrained = question.pretrained
@@ -69,12 +71,19 @@ class OnGpus:
     @lazy
     def timing(self) -> Timing:
         """Seconds of one step, and what they are made of."""
-        return timing_with(self.efficiency, self.kernels, self.gpus, self.workload.precision)
+        whole = self._timing_of(self.kernels)
+        if self.answer is None:
+            return whole
+        first, then = self.tokens
+        return in_turn(whole, first, then, self.answer.token_count)
 
     @lazy
-    def first_token_s(self) -> FloatArray:
-        """Seconds until the first token of an answer."""
-        return timing_with(self.efficiency, self.prompt_kernels, self.gpus, self.workload.precision).step_s
+    def tokens(self) -> tuple[Timing, ...]:
+        """What the first token of an answer takes, and what each further one; nothing where there is no answer."""
+        return tuple(map(self._timing_of, self.passes))
+
+    def _timing_of(self, kernels: Kernels) -> Timing:
+        return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
 
     @lazy
     def kernels_s(self) -> FloatArray:
@@ -148,13 +157,14 @@ class Question:
     @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
-        kernels = kernels_of(self.lowering, self.workload, self.checkpoints)
-        return self.answer.kernels(kernels, kernels_of(self.answer.token, self.workload)) if self.answer else kernels
+        if self.answer:
+            return self.answer.kernels(*self.passes)
+        return kernels_of(self.lowering, self.workload, self.checkpoints)
 
     @lazy
-    def prompt_kernels(self) -> Kernels:
-        """The kernels of the pass over the prompt."""
-        return kernels_of(self.lowering, self.workload)
+    def passes(self) -> tuple[Kernels, ...]:
+        """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
+        return tuple(kernels_of(one.lowering, self.workload) for one in self.answer.passes()) if self.answer else ()
 
     @lazy
     def work(self) -> Work:

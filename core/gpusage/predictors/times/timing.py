@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -126,6 +126,26 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
         kernels_s=alone_s,
         short_share=_SHORT_S / (_SHORT_S + alone_s / max(float(kernels.counts.sum()), 1.0)),
         features=rows,
+    )
+
+
+def in_turn(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
+    """Return the times of an answer, of whose kernels all together *whole* are the times.
+
+    Its passes follow one another: each waits for the token before it, so the host's work for one pass is never hidden
+    behind the GPU's work for another.
+
+    Args:
+        whole: As if the host could prepare every pass at once.
+        first: Of the pass over the prompt.
+        then: Of a pass over one token.
+        count: How often that runs.
+    """
+    return replace(
+        whole,
+        step_s=first.step_s + count * then.step_s,
+        busy_s=first.busy_s + count * then.busy_s,
+        sm_s=first.sm_s + count * then.sm_s,
     )
 
 

@@ -152,6 +152,29 @@ def test_tokens_are_told_in_notes_and_a_pass_without_says_what_it_leaves_out() -
     assert predicted(perceptron_graph(), Workload(mode="infer"), [A100])[0].notes == ()
 
 
+def test_passes_follow_one_another_so_that_the_host_s_floor_holds_for_each() -> None:
+    question = question_of(GPT2_XL, run(512, 128, 16))
+    gpus = [builtin_catalogue().find(name) for name in ("v100", "a100", "h100")]
+    there = question.on(gpus)
+    first, then = there.tokens
+    assert there.timing.step_s == pytest.approx(first.step_s + 127 * then.step_s)
+    assert there.timing.busy_s == pytest.approx(first.busy_s + 127 * then.busy_s)
+    # the prompt keeps a V100 so long that its host could start every token meanwhile, if it knew the tokens
+    host_s = float(question.passes[1].host_counts @ question.efficiency.host_s)
+    assert (then.step_s >= host_s).all()
+
+
+def test_a_newer_gpu_writes_no_token_more_slowly_and_a_note_says_how_long_it_waits() -> None:
+    gpus = [builtin_catalogue().find(name) for name in ("v100", "a100", "h100")]
+    graph = gpusage.read_model("hf:gpt2-xl")
+    then = question_of(graph, run(512, 128, 16)).on(gpus).tokens[1]
+    assert sorted(then.step_s, reverse=True) == then.step_s.tolist()
+    waits = [need.notes[1] for need in predicted(graph, run(512, 128, 16), gpus)]
+    assert all("of which the GPU waits" in note and "for the host to launch kernels." in note for note in waits)
+    # prompts of 8,192 samples: the GPU is what a token waits for
+    assert "waits" not in predicted(graph, run(512, 128, 8192), gpus)[0].notes[1]
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
