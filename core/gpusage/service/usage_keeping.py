@@ -4,7 +4,8 @@ Invariants:
 
 1. Whoever is first, and however often each tells it, the store has one row of a run: its figures, and that it starved.
 2. Plugins hear of a run as it was written.
-3. A run that failed once its memory had filled its cap starved, whether or not it said so.
+3. A run that failed once its memory had filled its cap starved, whether or not it said so; one that was interrupted did
+   not.
 """
 
 from __future__ import annotations

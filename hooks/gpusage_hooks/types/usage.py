@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Outcome = Literal["completed", "failed", "out_of_memory", "cancelled", "timed_out", "unknown"]
+Outcome = Literal["completed", "failed", "out_of_memory", "interrupted", "cancelled", "timed_out", "unknown"]
+"""``failed`` is the program's own failure; ``interrupted`` one that a signal, the node, the host's memory or a command
+that is not there made."""
 Division = Literal["percentage", "partition", "slice", "whole"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import requests
 
+from gpusage.exit_status import is_interrupted
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.rest import ResourceManager, SilentError
 
@@ -30,6 +31,8 @@ _REPEATED = re.compile(
 _STARVED = re.compile(
     r"container_\w+ ran out of GPU memory in its share of \d+, and its command [^.]+"
 )  # Rescue.java's
+_TOO_LARGE = re.compile(r"running (?:\S+ )?beyond (?:the ')?(?:physical|virtual)'? memory limit", re.IGNORECASE)
+"""A NodeManager's, of a container that it ends: of 2.x and of 3.x."""
 _TIMEOUT_S = (3.05, 10.0)
 
 
@@ -51,6 +54,10 @@ class Outcome:
     def reason(self) -> str:
         """Return the diagnostics without the end of the logs that YARN adds to them."""
         return _REPEATED.sub("", self.diagnostics).strip()
+
+    def is_interrupted(self) -> bool:
+        """Tell whether it failed for a reason that is surely not its command's own, as a lack of GPU memory is."""
+        return self.state == "FAILED" and (is_interrupted(self.status) or bool(_TOO_LARGE.search(self.diagnostics)))
 
     def starved(self) -> tuple[str, ...]:
         """Return what the master tells of containers whose share had too little GPU memory, a sentence each."""

@@ -38,7 +38,10 @@ def kept(folder: Path, *tellings: Usage) -> tuple[list[Usage], list[Usage]]:
         return [observed.usage for observed in store.usage()], heard
 
 
-@pytest.mark.parametrize(("outcome", "expected"), [("failed", "out_of_memory"), ("completed", "completed")])
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [("failed", "out_of_memory"), ("completed", "completed"), ("interrupted", "interrupted")],
+)
 def test_a_run_that_failed_with_its_cap_filled_starved(tmp_path: Path, outcome: Outcome, expected: Outcome) -> None:
     """An allocator that keeps what it frees fills every cap, and the job completes."""
     filled = replace(SAMPLED, outcome=outcome, memory_bytes=960, granted=Granted(memory_limit_bytes=1000))

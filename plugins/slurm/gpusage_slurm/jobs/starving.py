@@ -24,7 +24,7 @@ from gpusage.sampler.letter import letter_in
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import MarkedJob, StarvedJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.exits import lacks_nothing
+from gpusage_slurm.jobs.exits import is_interrupted
 from gpusage_slurm.jobs.rows import Row, base_id, marked_job, rows, rows_of
 from gpusage_slurm.jobs.turning_back import give_back, whole_units
 from gpusage_slurm.tres import is_share, parse_list
@@ -113,7 +113,7 @@ def _filled() -> Mapping[str, float]:
 
 def _is_filled(row: Row, filled: Mapping[str, float]) -> bool:
     """Tell whether the job in *row* filled its cap in its last run, not in one before, and may have failed for that."""
-    if lacks_nothing(row["exit_code"]):
+    if is_interrupted(row["exit_code"]):
         return False
     return filled.get(row["JobID"], 0.0) > _seconds(row["StartTime"]) > 0
 

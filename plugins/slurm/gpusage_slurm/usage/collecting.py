@@ -18,10 +18,11 @@ from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.accounting import accounted
+from gpusage_slurm.jobs.exits import is_interrupted
 from gpusage_slurm.jobs.rows import Row, rows_of
 
 _COLUMNS = (
-    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("Name", 128)),
+    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
     ("admin_comment", 1100),
 )
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
@@ -32,9 +33,9 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
         "TO": "timed_out",
         "DL": "timed_out",
         "F": "failed",
-        "NF": "failed",
-        "BF": "failed",
-        "OOM": "failed",
+        "NF": "interrupted",
+        "BF": "interrupted",
+        "OOM": "interrupted",
     }
 )
 """By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
@@ -72,8 +73,13 @@ def _joined(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
         user=row["UserName"],
         job_name=one_line(row["Name"]),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome=usage.outcome if usage.outcome != "unknown" else OUTCOMES.get(row["StateCompact"], "unknown"),
+        outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
     )
+
+
+def _outcome(row: Row) -> Outcome:
+    outcome = OUTCOMES.get(row["StateCompact"], "unknown")
+    return "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"]) else outcome
 
 
 def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
@@ -94,7 +100,7 @@ def _live(job_ids: Sequence[str]) -> Iterator[Row]:
 
 
 def _accounted(job_ids: Sequence[str]) -> Iterator[Row]:
-    fields = ("JobID", "JobIDRaw", "User", "State", "JobName", "AdminComment")
-    for array_id, raw_id, user, state, name, comment in accounted(job_ids, fields):
-        code = _CODES.get(state.partition(" ")[0], "")  # CANCELLED by 1000
-        yield dict(zip((name for name, _ in _COLUMNS), (array_id, raw_id, user, code, name, comment), strict=True))
+    fields = ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", "AdminComment")
+    for cells in accounted(job_ids, fields):
+        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
+        yield row | {"StateCompact": _CODES.get(row["StateCompact"].partition(" ")[0], "")}  # CANCELLED by 1000

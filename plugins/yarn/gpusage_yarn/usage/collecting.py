@@ -19,6 +19,7 @@ from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_yarn.documents import Document
 from gpusage_yarn.following import ENDED, outcome_of
+from gpusage_yarn.following import Outcome as Ended
 from gpusage_yarn.pending import number_in
 from gpusage_yarn.usage.misses import collect_misses
 
@@ -69,8 +70,12 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         user=str(report.get("user") or ""),
         job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome="out_of_memory" if starved else OUTCOMES.get(outcome.state, "unknown"),
+        outcome="out_of_memory" if starved else _ending(outcome),
     )
+
+
+def _ending(outcome: Ended) -> Outcome:
+    return "interrupted" if outcome.is_interrupted() else OUTCOMES.get(outcome.state, "unknown")
 
 
 def _reports(get: Callable[[str], Document], identities: Iterable[str]) -> dict[str, Document]:

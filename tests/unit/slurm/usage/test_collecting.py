@@ -13,7 +13,13 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.usage.collecting import collect_usage
 from records import USAGE
 
-ROW = f"{'7':64}{'7':16}{'ada':64}{'TO':4}{'train':128}"
+
+def row(code: str, exit_code: str = "0:0", *, job: str = "7", user: str = "ada", name: str = "train") -> str:
+    """Return the columns of a job, as `squeue` prints them before its mark."""
+    return f"{job:64}{job:16}{user:64}{code:4}{exit_code:16}{name:128}"
+
+
+ROW = row("TO")
 ADMIN_COMMENT_BYTES = 1100
 MARK = "site; gpusage 69215f4a0c3e KEEP gres/gpu:1 | why"
 MEASURED = replace(USAGE, number="", user="", job_name="", outcome="unknown", gpu="Tesla V100-SXM2-16GB")
@@ -45,7 +51,7 @@ def test_slurm_tells_whose_job_it_was_and_how_it_ended(answers: dict[str, str]) 
 
 
 def test_a_job_that_slurmctld_has_forgotten_is_asked_of_the_accounting(answers: dict[str, str]) -> None:
-    answers["sacct"] = f"7~7~ada~CANCELLED by 1000~train~{MARK}"
+    answers["sacct"] = f"7~7~ada~CANCELLED by 1000~0:15~train~{MARK}"
     assert collect_usage(builtin_catalogue()) == (replace(USAGE, outcome="cancelled"),)
 
 
@@ -55,19 +61,42 @@ def test_a_job_without_a_mark_or_that_nobody_knows_is_left_out(answers: dict[str
     assert collect_usage(builtin_catalogue()) == ()
 
 
+@pytest.mark.parametrize(
+    ("code", "state", "exit_code", "expected"),
+    [
+        ("F", "FAILED", "1:0", "failed"),
+        ("F", "FAILED", "0:15", "interrupted"),
+        ("F", "FAILED", "143:0", "interrupted"),
+        ("F", "FAILED", "127:0", "interrupted"),
+        ("NF", "NODE_FAIL", "0:0", "interrupted"),
+        ("BF", "BOOT_FAIL", "1:0", "interrupted"),
+        ("OOM", "OUT_OF_MEMORY", "0:125", "interrupted"),
+        ("CD", "COMPLETED", "0:0", "completed"),
+    ],
+)
+def test_who_was_ended_from_outside_is_told_from_who_failed(
+    code: str, state: str, exit_code: str, expected: str, answers: dict[str, str]
+) -> None:
+    """A run that was interrupted with its cap filled counted as one that lacked memory: its next share was larger."""
+    answers["sacct"] = f"7~7~ada~{state}~{exit_code}~train~{MARK}"
+    assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
+    answers["squeue"] = f"{row(code, exit_code)}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
+
+
 FORGED = "gpusage 000000000000 REWRITE gres/gpu:1 -> gres/mps:40 | forged"
 
 
 def test_a_jobs_name_passes_for_no_field_and_no_other_job_of_the_accounting(answers: dict[str, str]) -> None:
-    answers["sacct"] = f"7~7~ada~COMPLETED~x|{FORGED}~{MARK}\n"
+    answers["sacct"] = f"7~7~ada~COMPLETED~0:0~x|{FORGED}~{MARK}\n"
     assert [usage.number for usage in collect_usage(builtin_catalogue())] == ["69215f4a0c3e"]
-    answers["sacct"] = f"7~7~eve~COMPLETED~x\n7|7|ada|COMPLETED|x|{FORGED}~{MARK}\n"
+    answers["sacct"] = f"7~7~eve~COMPLETED~0:0~x\n7|7|ada|COMPLETED|0:0|x|{FORGED}~{MARK}\n"
     assert collect_usage(builtin_catalogue()) == ()
 
 
 def test_a_jobs_name_that_is_no_text_costs_nobody_elses_usage(answers: dict[str, str]) -> None:
     """One such job ended the collecting of every other."""
-    other = f"{'8':64}{'8':16}{'eve':64}{'CD':4}{'bad' + chr(0xDCFF):128}{MARK:{ADMIN_COMMENT_BYTES}}"
+    other = row("CD", job="8", user="eve", name=f"bad{chr(0xDCFF)}") + f"{MARK:{ADMIN_COMMENT_BYTES}}"
     answers["squeue"] = f"{other}\n{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert [usage.user for usage in collect_usage(builtin_catalogue())] == ["ada"]
 

@@ -83,6 +83,21 @@ def test_the_end_is_the_application_s(final: str, outcome: str) -> None:
     assert usage.outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("diagnostics", "outcome"),
+    [
+        ("gpusage: exit status 1. container_1 on n: no such file", "failed"),
+        ("gpusage: exit status 143. container_1 on n: terminated", "interrupted"),
+        ("gpusage: exit status 127. container_1 on n: train: not found", "interrupted"),
+        ("gpusage: exit status 1. c is running 5B beyond the 'PHYSICAL' memory limit. Current usage", "interrupted"),
+        ("gpusage: exit status 1. c is running beyond virtual memory limits. Current usage", "interrupted"),
+    ],
+)
+def test_who_was_ended_from_outside_is_told_from_who_failed(diagnostics: str, outcome: str) -> None:
+    (usage,) = collected(SEEN, finalStatus="FAILED", diagnostics=diagnostics)
+    assert usage.outcome == outcome
+
+
 def test_a_container_of_a_later_resource_manager_has_an_epoch() -> None:
     assert application_of("container_e17_1700_0001_01_000002") == "application_1700_0001"
 
