@@ -109,7 +109,7 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
 
 
 def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:
-    """slurmctld of 22.05 writes its exit status and signal as one number."""
+    """Slurm 22.05 writes its exit status and signal as one number."""
     script = "--wrap=sleep 1; kill -TERM $$"
     job = sandbox.run(
         "sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={COMMENT}", script, check=False

@@ -71,21 +71,24 @@ def of_job(job_id: str) -> tuple[Found, ...]:
     return tuple(_with_records(jobs))
 
 
-def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord], ...]:
-    """Return the jobs that wait or run now and carry our mark, as their managers show them to the caller, with records.
+def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord | None], ...]:
+    """Return the jobs that wait or run now and carry our mark, as their managers show them to the caller.
+
+    Returns:
+        Each with its record, ``None`` where the caller may not read it.
 
     Raises:
         RequestError: There are such jobs, and none of their records can be read.
     """
     jobs = [job for job in _asked(job_id="", user="") if job.state == state and parse_mark(job.mark)]
-    recorded = tuple((job, record) for job, record, _ in _with_records(jobs) if job is not None and record is not None)
-    if jobs and not recorded:
+    known = tuple((job, record) for job, record, _ in _with_records(jobs) if job is not None)
+    if known and not any(record for _, record in known):
         message = (
             f"Jobs that are {state} must have records that you may read; of {len(jobs)} none has. "
             "Run this as root or as the daemon's user."
         )
         raise RequestError(message)
-    return recorded
+    return known
 
 
 def latest(count: int, user: str) -> tuple[Found, ...]:

@@ -7,7 +7,7 @@ nobody's model is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,12 @@ import click
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.past.decisions import present
+from gpusage.cli.together.left_out import LeftOut, left_out, note, recorded_need
 from gpusage.cli.user_file import read_text
 from gpusage.own_settings import settled
 from gpusage.policies.shares.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import Colocation, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
+from gpusage_hooks.types import Colocation, DecisionRecord, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
 COLUMNS = (
@@ -85,12 +86,14 @@ def rank(
     row = advisor().catalogue.find(gpu)
     (target,) = options.read_requests(models, run)
     own = _need(target, row, Path())
-    found = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(source, own, row)
-    ranked = sorted(found, key=_order)
+    jobs = () if isinstance(source, Path) else present(source)
+    found = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(jobs, own, row)
+    ranked, missed = sorted(found, key=_order), left_out(jobs, row)
     if as_json:
-        tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, "partners": _documents(ranked)})
+        partners = {"partners": _documents(ranked), "left_out": _named(missed)}
+        tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, **partners})
     else:
-        _show(target, ranked, row)
+        _show(target, ranked, row, note(missed, row))
     return any(each.together.recommended for each in ranked)
 
 
@@ -104,11 +107,11 @@ def _of_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> Iterator[Partner]:
     return (_partner(line, number, own, gpu, path, run) for number, line in _lines(path))
 
 
-def _of_jobs(state: JobState, own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
-    """Yield the jobs in *state* whose need was recorded for *gpu*."""
-    for job, record in present(state):
-        need = record.decision.need
-        if need is not None and need.gpu == gpu.name:
+def _of_jobs(jobs: Iterable[tuple[MarkedJob, DecisionRecord | None]], own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
+    """Yield those of *jobs* whose need was recorded for *gpu*."""
+    for job, record in jobs:
+        need = recorded_need(record, gpu)
+        if record is not None and need is not None:
             yield Partner(record.model or "", advisor().colocate([own, need_alone(need)], gpu), job)
 
 
@@ -153,11 +156,15 @@ def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:
     ]
 
 
-def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu) -> None:
+def _named(missed: Sequence[LeftOut]) -> list[dict[str, str]]:
+    return [{"job_id": each.job.job_id, "user": each.job.user, "why": each.why} for each in missed]
+
+
+def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str) -> None:
     tables.show_title(f"Partners of {target.model} on one {gpu.name}, the best first")
     tables.show("")
     if not ranked:
-        tables.show(NOBODY)
+        tables.show(missed or NOBODY)
         return
     tables.show_rows(
         COLUMNS,
@@ -173,3 +180,5 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu) -> None:
             for each in ranked
         ],
     )
+    if missed:
+        tables.show("", missed)

@@ -96,15 +96,29 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("option", "job", "user"), [("--running", "7", "ada"), ("--queue", "8", "bob")])
 def test_jobs_are_ranked_by_the_need_that_was_recorded(store: Path, option: str, job: str, user: str) -> None:
-    """One has no mark, and one's need is of another GPU: they are left out."""
+    """One has no mark, and one's need is of another GPU, which is said: they are left out."""
     with closing(open_store(f"sqlite:///{store}")) as opened:
         opened.record_all([RECORDED, replace(RECORDED, number="69215f4a0c3f", decision=OF_A100)])
     result = CliRunner().invoke(main, ["colocate", TARGET, option, "--gpu", "v100", "--json"])
-    (partner,) = json.loads(result.stdout)["partners"]
+    ranked = json.loads(result.stdout)
+    (partner,) = ranked["partners"]
     assert (partner["job_id"], partner["user"], partner["model"]) == (job, user, "resnet50.onnx")
+    other = {"job_id": "10", "user": "eve", "why": "predicted for a100-sxm4-80gb"}
+    assert ranked["left_out"] == [other] * (option == "--running")
     assert 0 < partner["partner"]["value"] <= 1
     shown = CliRunner().invoke(main, ["colocate", TARGET, option, "--gpu", "v100"], env={"COLUMNS": "200"})
     assert f"job {job} of {user}: resnet50.onnx" in shown.stdout
+    assert ("1 job is left out, with no prediction for v100" in shown.stdout) == (option == "--running")
+
+
+def test_jobs_without_a_prediction_for_the_gpu_are_counted(store: Path) -> None:
+    """They were left out without a word, as if nobody ran."""
+    with closing(open_store(f"sqlite:///{store}")) as opened:
+        opened.record(replace(RECORDED, decision=OF_A100))
+    shown = CliRunner().invoke(main, ["colocate", TARGET, "--running", "--gpu", "v100"], env={"COLUMNS": "200"})
+    reasons = "1 predicted for a100-sxm4-80gb, 1 with no record that you may read."
+    assert f"2 jobs are left out, with no prediction for v100-sxm2-16gb in the store: {reasons}" in shown.stdout
+    assert shown.exit_code == 1
 
 
 @pytest.mark.usefixtures("store")
