@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS ?= 1
 # The system Python that the deb and rpm are for: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
 PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: help demo demo-yarn test test-all test-versions lint format bench wheel man packages docs clean
+.PHONY: help demo demo-yarn extras test test-all test-versions lint format bench wheel man packages docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,6 +28,10 @@ demo: .venv/base  ## the main job on a real Slurm of this machine's own, without
 
 demo-yarn: .venv/base  ## the same on a real YARN of this machine's own, with Java 17 and Maven (3 minutes)
 	$(BIN)/python examples/demo_yarn.py
+
+EXTRAS ?= torch,train
+extras: .venv/base  ## more of gpusage into .venv: make extras EXTRAS=torch,train (PyTorch takes 5 GB)
+	$(call install,.[$(EXTRAS)])
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (8 minutes)
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser)"
@@ -73,12 +77,15 @@ clean:  ## remove what the targets made; downloads in .cache stay
 
 .venv/base: pyproject.toml
 	$(call install,.[slurm$(comma)yarn])
+	@touch $@
 
 .venv/release: pyproject.toml
 	$(call install,.[docs$(comma)release$(comma)slurm$(comma)yarn])
+	@touch $@
 
 .venv/test: pyproject.toml
 	$(call install,.[test$(comma)torch])
+	@touch $@
 
 comma := ,
 define install
@@ -88,5 +95,4 @@ define install
 uv venv --quiet --allow-existing --python $(PYTHON) .venv
 uv pip install --quiet --python $(BIN)/python --editable '$(1)' \
   || { echo "make: uv could not; pip tries, as it is set up here" >&2; $(PYTHON) -m pip --python $(BIN)/python install --quiet --editable '$(1)'; }
-@touch $@
 endef
