@@ -10,9 +10,10 @@ from gpusage.predictors.known import disbelief, refined, throughput
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.slowdown import working_shares
 from gpusage.predictors.times.replicas import replica_notes
+from gpusage.predictors.work.generation import Answer
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
-from gpusage_hooks.units import KIB, seconds
+from gpusage_hooks.units import KIB, MIB, seconds
 
 _MUCH = 0.2
 """A wait of this part of a token's time is said: GPUs of different speed then take about as long."""
@@ -79,8 +80,7 @@ def _token_notes(question: Question, gpus: Sequence[Gpu]) -> list[tuple[str, ...
     answer, there = question.answer, question.on(gpus)
     if answer is None:
         return [()] * len(gpus)
-    kept_kib = answer.cached_bytes / question.workload.batch_size / KIB
-    cache = f"Keys and values take {kept_kib:.0f} KiB for each token of each sample."
+    cache = _cache_note(answer, question.workload.batch_size)
     first, then = (one.step_s.tolist() for one in there.tokens)
     waiting = (there.tokens[1].step_s - there.tokens[1].busy_s).tolist()
     rows = zip(gpus, first, then, waiting, strict=True)
@@ -93,3 +93,13 @@ def _token_note(gpu: Gpu, first_s: float, then_s: float, waiting_s: float) -> st
     if waiting_s < _MUCH * then_s:
         return f"{note}."
     return f"{note}, of which the GPU waits {seconds(waiting_s)} for the host to launch kernels."
+
+
+def _cache_note(answer: Answer, batch_size: int) -> str:
+    kept_kib, read_mib = answer.cached_bytes / batch_size / KIB, answer.read_bytes / batch_size / MIB
+    kept = f"Keys and values take {kept_kib:.0f} KiB for each"
+    return (
+        f"{kept} new token of each sample, and {read_mib:.1f} MiB for its prompt."
+        if read_mib
+        else f"{kept} token of each sample."
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, element_count, operator_number
 from gpusage_hooks.errors import GraphError
@@ -39,49 +40,28 @@ class Attention:
     value_elements: int
 
 
-def length_of(graph: ModelGraph) -> int:
-    """Return how many tokens the model was read with.
+def attentions_in(graph: ModelGraph) -> list[Attention]:
+    """Return the attentions of a model."""
+    return [*_fused(graph), *_products(graph)]
+
+
+def refuse(graph: ModelGraph, rule: str) -> NoReturn:
+    """Say that *graph* breaks a *rule* of models that write.
 
     Raises:
-        GraphError: It does not read one sequence of tokens.
+        GraphError: Always.
     """
-    (_, shape), *others = graph.inputs or (("none", ()),)
-    strange = [name for name, other in others if "decoder" in name or len(other) > _SEQUENCE_RANK]
-    if len(shape) != _SEQUENCE_RANK or strange:
-        got = f"inputs {', '.join(name for name, _ in graph.inputs)[:80]}"
-        _refuse(graph, f"read one sequence of tokens and write it on; got {got}")
-    return max(abs(shape[1]), 1)
-
-
-def attentions_of(graph: ModelGraph) -> list[Attention]:
-    """Return the attentions of a language model that writes on what it reads.
-
-    Raises:
-        GraphError: It has none, or they are not between its own tokens.
-    """
-    length = length_of(graph)
-    found = [*_fused(graph), *_products(graph)]
-    if not found:
-        _refuse(graph, "have attentions whose keys and values can be cached; got a model without")
-    for attention in found:
-        keys = _shape(graph.nodes[attention.scores].outputs)[-2:]
-        if attention.scores != attention.values and keys != (length, length):
-            _refuse(graph, f"attend to its own {length} tokens; got scores of {'x'.join(map(str, keys))}")
-    return found
+    message = f"Model {graph.name!r} with 'generate' must {rule}. Leave 'generate' out to predict one forward pass."
+    raise GraphError(message)
 
 
 def writes_text(graph: ModelGraph) -> bool:
     """Tell whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
-    tokens = graph.inputs[0][1] if graph.inputs else ()
+    sequences = [shape for _, shape in graph.inputs if len(shape) == _SEQUENCE_RANK]
     last = graph.nodes[-1].outputs if graph.nodes else ()
     rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
-    is_text = len(tokens) == _SEQUENCE_RANK and bool(last) and last[0][:-1] == tokens and last[0][-1] in rows
+    is_text = bool(last) and last[0][:-1] in sequences and last[0][-1] in rows
     return is_text and any(node.op_type == "Softmax" or _class(node) == OperatorClass.ATTENTION for node in graph.nodes)
-
-
-def _refuse(graph: ModelGraph, rule: str) -> None:
-    message = f"Model {graph.name!r} with 'generate' must {rule}. Leave 'generate' out to predict one forward pass."
-    raise GraphError(message)
 
 
 def _fused(graph: ModelGraph) -> Iterator[Attention]:

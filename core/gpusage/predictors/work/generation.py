@@ -6,20 +6,23 @@ Invariants:
 2. Each further pass reads one token and all weights, but for those of experts that no token goes to, and keys and
    values of all tokens before it.
 3. The cache has keys and values of all tokens but the last, of every sample.
+4. An encoder runs in the first pass alone, and its decoder then begins with one token. Keys and values that the decoder
+   takes from it are made once, and read by each pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.work.attentions import Attention, attentions_of, length_of
+from gpusage.predictors.learned.arrays import FloatArray, IntArray
+from gpusage.predictors.work.attentions import Attention
 from gpusage.predictors.work.kernels import Kernels
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.sequences import Part, Sequences, parted, sequences_of
 from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
@@ -39,10 +42,11 @@ class Answer:
     """What writing one answer to each sample of a batch takes.
 
     Attributes:
-        prompt: The pass over the prompt.
+        prompt: The pass over the prompt; where an encoder reads that, its own pass and the decoder's first.
         token: The pass over one new token, with a context of mean length.
         token_count: How often that runs.
         cached_bytes: Keys and values of one token, of the whole batch.
+        read_bytes: Those of the whole prompt that a decoder takes from an encoder.
         prompt_tokens: Whose keys and values are cached by the first pass.
         total_tokens: Whose keys and values are cached at the end.
     """
@@ -51,12 +55,13 @@ class Answer:
     token: Lowering
     token_count: int
     cached_bytes: float
+    read_bytes: float
     prompt_tokens: int
     total_tokens: int
 
     def passes(self) -> tuple[Pass, Pass]:
         """Return the pass over the prompt, and that of the last new token."""
-        first, last = self.cached_bytes * self.prompt_tokens, self.cached_bytes * self.total_tokens
+        first, last = (self.read_bytes + self.cached_bytes * one for one in (self.prompt_tokens, self.total_tokens))
         return Pass(self.prompt, first), Pass(self.token, last)
 
     def kernels(self, prompt: Kernels, token: Kernels) -> Kernels:
@@ -84,18 +89,29 @@ def answer_of(
     Raises:
         GraphError: The model does not write on what it reads.
     """
-    attentions, length = attentions_of(graph), length_of(graph)
-    elements = sum(one.key_elements + one.value_elements for one in attentions)
+    sequences = sequences_of(graph)
+    whole, parts = parted(lowering, sequences.parts)
+    sizes = _Sizes(graph, sequences, parts, batch_size, float_bytes)
     prompt, new = generation.prompt_tokens, generation.new_tokens
-    sizes = _Sizes(graph, attentions, length, batch_size, float_bytes)
+    first = 1 if sequences.has_encoder else prompt
+    read, written = prompt / sequences.prompt, sequences.written
+    token = _resized(whole, sizes, _Scale(read, 1 / written, (first + new / 2) / written))
     return Answer(
-        prompt=_resized(lowering, sizes, prompt, prompt),
-        token=_routed(_resized(lowering, sizes, 1, prompt + new / 2), length, batch_size),
+        prompt=_resized(whole, sizes, _Scale(read, first / written, first / written)),
+        token=_routed(_without_reading(token, parts), written, batch_size),
         token_count=new - 1,
-        cached_bytes=batch_size * float_bytes * elements / length,
-        prompt_tokens=prompt,
-        total_tokens=prompt + new - 1,
+        cached_bytes=sizes.of_cache(part=Part.WRITES) / written,
+        read_bytes=sizes.of_cache(part=Part.LOOKS) * read,
+        prompt_tokens=first,
+        total_tokens=first + new - 1,
     )
+
+
+def _without_reading(lowering: Lowering, parts: IntArray) -> Lowering:
+    """Return the work without that of an encoder, which has run, and whose tensors are gone."""
+    runs = parts != Part.READS
+    structure = replace(lowering.structure, counts=lowering.structure.counts * runs)
+    return replace(lowering, output_bytes=lowering.output_bytes * runs, structure=structure)
 
 
 def _routed(lowering: Lowering, length: int, batch_size: int) -> Lowering:
@@ -118,12 +134,32 @@ def _routed(lowering: Lowering, length: int, batch_size: int) -> Lowering:
     return replace(lowering, parameter_bytes=parameter_bytes)
 
 
+class _Scale(NamedTuple):
+    """The length of a pass over that which the graph was read with.
+
+    Attributes:
+        read: Of the prompt, where an encoder reads it.
+        written: Tokens that go through the pass.
+        context: Tokens that they attend to.
+    """
+
+    read: float
+    written: float
+    context: float
+
+    def of(self, parts: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return what the tokens and the keys of each kind are multiplied by."""
+        return np.array([self.read, self.written, self.written])[parts], np.array([self.read, self.context, self.read])[
+            parts
+        ]
+
+
 class _Sizes(NamedTuple):
-    """What of a model no length changes."""
+    """What of a model no length changes; *parts* has one entry per kind."""
 
     graph: ModelGraph
-    attentions: Sequence[Attention]
-    length: int
+    sequences: Sequences
+    parts: IntArray
     batch_size: int
     float_bytes: float
 
@@ -139,32 +175,39 @@ class _Sizes(NamedTuple):
         """Return the bytes of the values of all tokens."""
         return self.float_bytes * self.batch_size * attention.value_elements
 
+    def of_cache(self, *, part: Part) -> float:
+        """Return the bytes of keys and values of all attentions of *part*."""
+        kept = [one for one in self.sequences.attentions if self.sequences.parts[one.values] == part]
+        elements = sum(one.key_elements + one.value_elements for one in kept)
+        return self.batch_size * self.float_bytes * elements
 
-def _resized(lowering: Lowering, sizes: _Sizes, tokens: float, context: float) -> Lowering:
-    """Return the work of a pass over so many *tokens* of each sample, each with so many in its *context*."""
+
+def _resized(lowering: Lowering, sizes: _Sizes, scale: _Scale) -> Lowering:
+    """Return the work of a pass whose sequences have other lengths."""
     structure, kind = lowering.structure, lowering.structure.kind_of_node
-    share, keys = tokens / sizes.length, context / sizes.length
-    work, written = np.full(len(lowering.flop), share), np.full(len(lowering.flop), share)
+    share, keys = scale.of(sizes.parts)
+    work, written = share.copy(), share.copy()
     read, width = lowering.read_bytes * share, lowering.width.copy()
-    for one in sizes.attentions:
+    for one in sizes.sequences.attentions:
         grown = kind[[*one.between, *([one.scores] if one.scores != one.values else [])]]
-        work[grown] = written[grown] = share * keys
-        width[grown] = lowering.width[grown] * keys
-        read[grown] = lowering.read_bytes[grown] * share * keys
-        work[kind[one.values]] = share * keys
-    for one in sizes.attentions:
-        query = sizes.of_input(one.scores, 0) * share
+        work[grown] = written[grown] = (share * keys)[grown]
+        width[grown] = lowering.width[grown] * keys[grown]
+        read[grown] = (lowering.read_bytes * share * keys)[grown]
+        work[kind[one.values]] = (share * keys)[kind[one.values]]
+    for one in sizes.sequences.attentions:
+        of_scores, of_values = kind[one.scores], kind[one.values]
+        query, key = sizes.of_input(one.scores, 0) * share[of_scores], keys[of_values]
         if one.scores == one.values:
-            read[kind[one.values]] = query + (sizes.of_keys(one) + sizes.of_values(one)) * keys
+            read[of_values] = query + (sizes.of_keys(one) + sizes.of_values(one)) * key
         else:
-            is_fused = structure.roles[kind[one.values]] == Role.VALUES
-            scores = 0.0 if is_fused else sizes.of_input(one.values, 0) * share * keys
-            read[kind[one.scores]] = query + sizes.of_keys(one) * keys
-            read[kind[one.values]] = scores + sizes.of_values(one) * keys
+            is_fused = structure.roles[of_values] == Role.VALUES
+            scores = 0.0 if is_fused else sizes.of_input(one.values, 0) * share[of_values] * key
+            read[of_scores] = query + sizes.of_keys(one) * key
+            read[of_values] = scores + sizes.of_values(one) * key
     last = kind[structure.unread]
     last = last[lowering.operator_class[last] == OperatorClass.PRODUCT]
-    work[last] = written[last] = 1.0 / sizes.length
-    read[last] = lowering.read_bytes[last] / sizes.length
+    work[last] = written[last] = 1.0 / sizes.sequences.written
+    read[last] = lowering.read_bytes[last] / sizes.sequences.written
     return replace(
         lowering,
         flop=lowering.flop * work,

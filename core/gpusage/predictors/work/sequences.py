@@ -1,0 +1,164 @@
+"""Which nodes of a language model read the prompt, and which write new tokens.
+
+A model without an encoder reads and writes with the same nodes. A decoder beside an encoder is what follows from an
+input that queries come from, but not their keys: T5's ``decoder_input_ids``, whatever it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from gpusage.predictors.learned.arrays import BoolArray, IntArray
+from gpusage.predictors.work.attentions import Attention, attentions_in, refuse
+from gpusage.predictors.work.lowering import Lowering
+from gpusage_hooks.types import ModelGraph
+
+_SEQUENCE_RANK = 2
+_FRAMES_RANK = 3
+"""Of an input of sound: batch, bands and frames, in either order."""
+
+
+class Part(IntEnum):
+    """When a node runs, and what it grows with."""
+
+    READS = 0
+    """Once, over the prompt: an encoder, and the keys and values that a decoder takes of it."""
+    WRITES = 1
+    """Over each new token; in a model without an encoder over the prompt as well."""
+    LOOKS = 2
+    """Over each new token and all of the prompt: a decoder's attention to what an encoder has read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """What a language model reads and writes.
+
+    Attributes:
+        attentions: All of them.
+        parts: `Part`, one entry per node.
+        prompt: How many tokens, or frames of sound, the graph was read with.
+        written: Tokens that those nodes were read with that write.
+        has_encoder: Whether another part of the model reads the prompt.
+    """
+
+    attentions: Sequence[Attention]
+    parts: IntArray
+    prompt: int
+    written: int
+    has_encoder: bool
+
+
+def sequences_of(graph: ModelGraph) -> Sequences:
+    """Return what *graph* reads and writes.
+
+    Raises:
+        GraphError: It does not write text on what it reads, or attends to parts of it only.
+    """
+    attentions = attentions_in(graph)
+    reached = [_reached(graph, number) for number in range(len(graph.inputs))]
+    decoders = [nodes for nodes in reached if any(_looks(graph, one, nodes) for one in attentions)]
+    # a mask of what was written reaches queries, too, but fewer nodes than the tokens themselves
+    decoder = max(decoders, key=lambda nodes: int(nodes.sum()), default=None)
+    sequences = _alone(graph, attentions) if decoder is None else _beside(graph, attentions, reached, decoder)
+    if not attentions:
+        refuse(graph, "have attentions whose keys and values can be cached; got a model without")
+    for one in attentions:
+        _check(graph, sequences, one)
+    return sequences
+
+
+def parted(lowering: Lowering, parts: IntArray) -> tuple[Lowering, IntArray]:
+    """Return *lowering* with nodes of one kind in one part each, and the part of each kind."""
+    structure = lowering.structure
+    pairs, kind_of_node = np.unique(structure.kind_of_node * len(Part) + parts, return_inverse=True)
+    origin, part_of_kind = np.divmod(pairs, len(Part))
+    columns = {field.name: getattr(lowering, field.name) for field in fields(lowering)}
+    chosen: dict[str, Any] = {name: one[origin] for name, one in columns.items() if isinstance(one, np.ndarray)}
+    kinds = origin.tolist()
+    divided = replace(
+        structure,
+        kinds=tuple(structure.kinds[kind] for kind in kinds),
+        operators=structure.operators[origin],
+        roles=structure.roles[origin],
+        wide=structure.wide[origin],
+        kind_of_node=kind_of_node,
+        counts=np.bincount(kind_of_node, minlength=len(kinds)),
+        wide_inputs=tuple(structure.wide_inputs[kind] for kind in kinds) if structure.wide_inputs else (),
+    )
+    return replace(lowering, **chosen, structure=divided), part_of_kind
+
+
+def _reached(graph: ModelGraph, number: int) -> BoolArray:
+    """Return which nodes follow from an input."""
+    reached: list[bool] = []
+    for producers in graph.producers:
+        reached.append(any(one == -1 - number or (one >= 0 and reached[one]) for one in producers))
+    return np.array(reached, dtype=bool)
+
+
+def _looks(graph: ModelGraph, attention: Attention, decoder: BoolArray) -> bool:
+    """Tell whether an attention's queries follow from a *decoder*'s input, and its keys do not."""
+    query, key = (bool(one >= 0 and decoder[one]) for one in graph.producers[attention.scores][:2])
+    return query and not key
+
+
+def _alone(graph: ModelGraph, attentions: Sequence[Attention]) -> Sequences:
+    """Return what a model reads and writes that has no encoder."""
+    (_, shape), *others = graph.inputs or (("none", ()),)
+    strange = [name for name, other in others if "decoder" in name or len(other) > _SEQUENCE_RANK]
+    if len(shape) != _SEQUENCE_RANK or strange:
+        _refuse_inputs(graph)
+    length, parts = max(abs(shape[1]), 1), np.full(len(graph.nodes), int(Part.WRITES))
+    return Sequences(attentions=attentions, parts=parts, prompt=length, written=length, has_encoder=False)
+
+
+def _beside(
+    graph: ModelGraph, attentions: Sequence[Attention], reached: Sequence[BoolArray], decoder: BoolArray
+) -> Sequences:
+    """Return what a model reads and writes whose *decoder* looks at what an encoder has read.
+
+    Args:
+        graph: The model.
+        attentions: All of its.
+        reached: Which nodes follow from each of its inputs.
+        decoder: Those that follow from the tokens that are written.
+    """
+    looking = [one for one in attentions if _looks(graph, one, decoder)]
+    keys = [graph.producers[one.scores][1] for one in looking]
+    shapes = [shape for _, shape in graph.inputs]
+    read = [shape for shape, nodes in zip(shapes, reached, strict=True) if nodes[keys].any()]
+    written = next(shape for shape, nodes in zip(shapes, reached, strict=True) if nodes is decoder)
+    is_read = bool(read) and len(read[0]) in (_SEQUENCE_RANK, _FRAMES_RANK)
+    if not is_read or len(written) != _SEQUENCE_RANK or any(len(shape) > _SEQUENCE_RANK for shape in read[1:]):
+        _refuse_inputs(graph)
+    parts = np.where(decoder, int(Part.WRITES), int(Part.READS))
+    parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.LOOKS
+    return Sequences(
+        attentions=attentions,
+        parts=parts,
+        prompt=max(map(abs, read[0][1:])),
+        written=max(abs(written[1]), 1),
+        has_encoder=True,
+    )
+
+
+def _refuse_inputs(graph: ModelGraph) -> None:
+    got = f"inputs {', '.join(name for name, _ in graph.inputs)[:80]}"
+    refuse(graph, f"read one sequence of tokens or of sound and write tokens on it; got {got}")
+
+
+def _check(graph: ModelGraph, sequences: Sequences, attention: Attention) -> None:
+    """See that an attention is to all tokens of a sequence, so that it grows with their number."""
+    if attention.scores == attention.values:
+        return
+    outputs = graph.nodes[attention.scores].outputs
+    rows, columns = outputs[0][-2:] if outputs else (0, 0)
+    part = sequences.parts[attention.values]
+    own = sequences.written if part != Part.READS else columns
+    if rows != own or (part != Part.LOOKS and columns != own):
+        refuse(graph, f"attend to its own {own} tokens; got scores of {rows}x{columns}")

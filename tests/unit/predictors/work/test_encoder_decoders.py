@@ -1,0 +1,180 @@
+"""Answers of models with an encoder, by hand: T5-base, BART-base, Whisper-small, Marian."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import gpusage
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.explanations.explanation import explanation_of
+from gpusage.predictors.needs import predicted
+from gpusage.predictors.question import Question, question_of
+from gpusage.predictors.work.generation import Answer
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.work.sequences import Part, sequences_of
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import Generation, ModelGraph, Node, Workload
+
+T5_SMALL = Path(__file__).parents[4] / "examples" / "models" / "t5_small.onnx"
+A100 = builtin_catalogue().find("a100")
+BATCH = 3
+
+
+class Sizes(NamedTuple):
+    """What a model's paper says, how many tokens of an encoder a prompt makes, and what is done to each score.
+
+    A softmax counts 5 FLOP; T5 adds a number for the distance before.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    inner: int
+    words: int
+    prompt: int
+    read: int
+    flop_of_score: int = 5
+
+
+MODELS = [
+    Sizes("hf:t5-base", 12, 768, 3072, 32128, 512, 512, flop_of_score=6),
+    Sizes("hf:bart-base", 6, 768, 3072, 50265, 512, 512),
+    # 30 s of sound are 3000 frames, of which a convolution takes every second
+    Sizes("hf:whisper-small", 12, 768, 3072, 51865, 3000, 1500),
+    Sizes("hf:opus-mt-en-de", 6, 512, 2048, 58101, 100, 100),
+]
+BY_MODEL = pytest.mark.parametrize("sizes", MODELS, ids=[one.name for one in MODELS])
+
+
+@lru_cache
+def graph_of(name: str) -> ModelGraph:
+    return gpusage.read_model(name)
+
+
+def run(prompt: int, new: int = 128, batch_size: int = BATCH) -> Workload:
+    generation = Generation(prompt_tokens=prompt, new_tokens=new)
+    return Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
+
+
+def answer(sizes: Sizes, new: int = 128) -> Answer:
+    found = Question(graph_of(sizes.name), run(sizes.prompt, new)).answer
+    assert found is not None
+    return found
+
+
+def flop(lowering: Lowering) -> float:
+    """Return the FLOP of products and attentions of one sample."""
+    products = [OperatorClass.PRODUCT, OperatorClass.ATTENTION, OperatorClass.BATCHED_PRODUCT]
+    is_sum = np.isin(lowering.operator_class, products)
+    return float(lowering.flop[is_sum] @ lowering.structure.counts[is_sum]) / BATCH
+
+
+@BY_MODEL
+def test_an_encoder_reads_once_and_a_decoder_writes_token_by_token(sizes: Sizes) -> None:
+    _, layers, hidden, inner, words, _, read, flop_of_score = sizes
+    both = answer(sizes)
+    # scores and values: 4 FLOP for each number of a query and each key; a score is of 64 numbers
+    pair = 4 * hidden + flop_of_score * hidden // 64
+    # weights that a token meets: four products of an attention and the two of a perceptron; a decoder has query and
+    # output of its second attention as well, whose keys and values are made of the prompt, once
+    encoder = layers * (read * 2 * (4 * hidden**2 + 2 * hidden * inner) + read**2 * pair)
+    keys_and_values = layers * read * 2 * 2 * hidden**2
+    of_token = layers * (2 * (6 * hidden**2 + 2 * hidden * inner) + read * pair) + 2 * hidden * words
+    assert flop(both.prompt) == pytest.approx(encoder + keys_and_values + of_token + layers * pair)
+    # 128 tokens: the mean context of the 127 later passes is 65
+    assert flop(both.token) == pytest.approx(of_token + layers * pair * 65)
+    assert both.token_count == 127
+
+
+@BY_MODEL
+def test_two_caches_are_kept_one_of_them_grows(sizes: Sizes) -> None:
+    both = answer(sizes)
+    a_token = BATCH * sizes.layers * 2 * sizes.hidden * 2
+    assert both.cached_bytes == a_token
+    assert both.read_bytes == a_token * sizes.read
+    first, last = both.passes()
+    assert first.cached_bytes == a_token * (sizes.read + 1)
+    assert last.cached_bytes == a_token * (sizes.read + 128)
+    assert answer(sizes, new=1).passes()[1].cached_bytes == a_token * (sizes.read + 1)
+
+
+@BY_MODEL
+def test_each_token_reads_the_decoders_weights_and_both_caches(sizes: Sizes) -> None:
+    first, token = Question(graph_of(sizes.name), run(sizes.prompt)).passes
+    decoder = sizes.layers * (6 * sizes.hidden**2 + 2 * sizes.hidden * sizes.inner) + sizes.hidden * sizes.words
+    cache = BATCH * sizes.layers * 2 * sizes.hidden * 2 * (sizes.read + 65)
+    # scores of a few models, biases and what a token writes come on top
+    assert 2 * decoder + cache < float(token.counts @ token.traffic_bytes) < 1.1 * (2 * decoder + cache)
+    encoder = sizes.layers * (6 * sizes.hidden**2 + 2 * sizes.hidden * sizes.inner)
+    assert float(first.counts @ first.traffic_bytes) > 2 * (decoder + encoder)
+    assert first.counts.sum() > 1.5 * token.counts.sum()
+
+
+@BY_MODEL
+def test_memory_is_weights_and_both_caches_and_what_passes(sizes: Sizes) -> None:
+    graph = graph_of(sizes.name)
+    short, long = (question_of(graph, run(sizes.prompt, new)).tensor_bytes.value for new in (1, 448))
+    of_one = sizes.layers * 2 * sizes.hidden * 2 * BATCH
+    assert short > 2 * graph.parameter_count + of_one * (sizes.read + 1)
+    assert 2 * graph.parameter_count + of_one * (sizes.read + 448) <= long
+    # the pass over the prompt writes more than fits into the cache of few tokens
+    assert long <= max(short, 2 * graph.parameter_count + of_one * (sizes.read + 448) + 2 * 2**20)
+
+
+def test_parts_of_time_and_memory_add_up() -> None:
+    graph, workload = graph_of("hf:t5-base"), run(512)
+    explained, need = explanation_of(graph, workload, A100), predicted(graph, workload, [A100])[0]
+    assert sum(part.memory_bytes for part in explained.memory) == pytest.approx(need.memory_bytes.value)
+    in_classes = sum(part.seconds.total_s for part in explained.classes)
+    assert in_classes + explained.waiting_s == pytest.approx(need.step_time_s.value)
+    assert sum(layer.seconds.total_s for layer in explained.layers) == pytest.approx(in_classes)
+    # 12 layers, keys and values of 768 numbers of two bytes: 36 KiB for a token, 18 MiB for 512
+    assert "Keys and values take 36 KiB for each new token of each sample, and 18.0 MiB for its prompt." in need.notes
+
+
+def test_a_file_is_as_the_library_s_definition_and_the_decoder_needs_no_name() -> None:
+    file, built = gpusage.read_model(T5_SMALL), graph_of("hf:t5-small")
+    by_file, by_name = (predicted(graph, run(512), [A100])[0] for graph in (file, built))
+    assert by_file.memory_bytes.value == pytest.approx(by_name.memory_bytes.value, rel=0.02)
+    (source, first), (_, second) = file.inputs
+    unnamed = replace(file, inputs=((source, first), ("tgt", second)))
+    assert sequences_of(unnamed).has_encoder
+    assert predicted(unnamed, run(512), [A100])[0].step_time_s == by_file.step_time_s
+
+
+def test_decoders_alone_and_models_that_only_read_have_one_part() -> None:
+    for name in ("hf:gpt2", "hf:bert-base-uncased", "hf:llama-2-7b"):
+        sequences = sequences_of(graph_of(name))
+        assert not sequences.has_encoder
+        assert set(sequences.parts.tolist()) == {Part.WRITES}
+
+
+def test_a_pass_without_generate_says_what_it_leaves_out() -> None:
+    for name in ("hf:whisper-small", "hf:t5-base"):
+        (need,) = predicted(graph_of(name), Workload(mode="infer"), [A100])
+        assert any("generate=512+128" in note for note in need.notes)
+
+
+def test_an_encoder_of_pictures_is_refused() -> None:
+    graph = graph_of("hf:t5-small")
+    pictures = replace(graph, inputs=(("pixel_values", (-1, 3, 224, 224)), graph.inputs[1]))
+    with pytest.raises(GraphError, match="must read one sequence of tokens or of sound and write tokens on it"):
+        sequences_of(pictures)
+
+
+def test_an_encoder_that_looks_at_neighbours_alone_is_refused() -> None:
+    graph = graph_of("hf:t5-small")
+    sequences = sequences_of(graph)
+    local = next(one.scores for one in sequences.attentions if sequences.parts[one.scores] == Part.READS)
+    node = graph.nodes[local]
+    nodes: list[Node] = [*graph.nodes]
+    nodes[local] = replace(node, outputs=((*node.outputs[0][:-1], 64),))
+    with pytest.raises(GraphError, match="must attend to its own"):
+        sequences_of(replace(graph, nodes=tuple(nodes)))
