@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpusage.devices.catalogue import name_key
 from gpusage.policies.place import judged, names, preferable, step_time_s
 from gpusage.predictors.learned.intervals import scaled
 from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
@@ -52,9 +53,9 @@ def run_of(need: GpuNeed, steps: int, price_per_hour: float | None) -> Run:
 
 
 def price(gpu: Gpu, price_per_hour: Mapping[str, float]) -> float | None:
-    """Return the site's price of an hour of *gpu*, by its name of the catalogue or an alias; ``None`` for none."""
-    called = {name.casefold() for name in (gpu.name, *gpu.aliases)}
-    return next((cost for name, cost in price_per_hour.items() if name.casefold() in called), None)
+    """Return the site's price of an hour of *gpu*, by a name that the catalogue knows it by; ``None`` for none."""
+    called = {name_key(name) for name in (gpu.name, *gpu.aliases)}
+    return next((cost for name, cost in price_per_hour.items() if name_key(name) in called), None)
 
 
 def latest_step_s(case: Case) -> float | None:

@@ -141,7 +141,8 @@ def _left_of_rooms(rooms: Sequence[Room], claims: Mapping[Claim, int]) -> tuple[
     parts = {room.node: room.share_percent for room in rooms}
     alike = Counter[tuple[int, tuple[str, ...]]]()
     for claim, count in claims.items():
-        alike[claim.share_percent, claim.avoided_nodes if len(alike) < MOST_AVOIDING else ()] += count
+        kind = claim.share_percent, claim.avoided_nodes
+        alike[kind if kind in alike or len(alike) < MOST_AVOIDING else (claim.share_percent, ())] += count
     for (percent, avoided), count in alike.items():
         usable = [node for node, part in parts.items() if part >= percent and node not in avoided]
         usable.sort(key=parts.__getitem__, reverse=True)

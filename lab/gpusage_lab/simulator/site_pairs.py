@@ -44,6 +44,8 @@ PROFILED = (
 _ALONE = {"mps": ("share", "100"), "time-slicing": ("solo", "")}
 """What a pair is compared with, by how it shared the GPU: kind and thread percentage."""
 LONGEST_TEXT = 80
+LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.5, 10_000.0
+"""What can have been measured; a little below 1 is noise."""
 
 
 class Pair(NamedTuple):
@@ -86,7 +88,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fleet: Fleet) -> Measured:
-    """Return what *pairs* tell of *kinds* on the GPUs of *fleet*; several values of one pair count as their mean."""
+    """Return what *pairs* tell of *kinds* on the GPUs of *fleet*: of several values of one pair, the geometric mean."""
     requests = {number: _request_of(kinds[number], run) for number, run in models.workloads.items()}
     values: dict[tuple[int, int, int], list[float]] = {}
     used: set[int] = set()
@@ -131,7 +133,7 @@ def _own(row: Row, where: str) -> Pair:
         job=_request(row, "model", where),
         beside=_request(row, "beside", where),
         gpu=_text(row, "gpu_type"),
-        slowdown=_above_zero(row, "slowdown", where),
+        slowdown=_slowdown(row, where),
     )
 
 
@@ -164,7 +166,16 @@ def _profiled(rows: Sequence[tuple[str, Row]]) -> Iterator[Pair]:
 def _side(where: str, row: Row, alone_per_s: float | None, other: Row) -> Pair:
     job, beside = options.read_requests([_job(row), _job(other)], {})
     slowdown = (alone_per_s or 0.0) / _above_zero(row, "steps_per_s", where)
+    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
+        _refuse(row, "steps_per_s", where, f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone")
     return Pair(job=job, beside=beside, gpu=_text(row, "gpu"), slowdown=slowdown)
+
+
+def _slowdown(row: Row, where: str) -> float:
+    slowdown = _above_zero(row, "slowdown", where)
+    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
+        _refuse(row, "slowdown", where, f"from {LEAST_SLOWDOWN:g} to {MOST_SLOWDOWN:g} times as long as alone")
+    return slowdown
 
 
 def _job(row: Row) -> str:

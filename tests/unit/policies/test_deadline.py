@@ -71,6 +71,11 @@ PRICES = {P100.name: 1.0, V100.name: 1.5, H100.name: 10.0}
         (1500, PRICES, ("h100",)),  # only the H100 is in time
         (5000, {**PRICES, V100.name: 9.0}, ("p100",)),
         (500, PRICES, ("h100",)),  # none is: the fastest
+        (
+            5000,
+            {f"NVIDIA {name.upper()}": cost for name, cost in PRICES.items()},
+            ("v100",),
+        ),  # as `predict` reads
         (3000, {}, ("v100",)),  # without prices the slowest that is in time
         (5000, {}, None),  # all are in time, and none has a price
         (None, PRICES, None),

@@ -16,13 +16,12 @@ from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
 from gpusage.pages import gantt, html
-from gpusage.policies.capacity.plan import Plan
+from gpusage.policies.capacity.plan import SCHEMA, Plan
 from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Assignment
 
-SCHEMA = "gpusage.plan/1"
 SHOWN_JOBS = 40
 COLUMNS = (
     tables.Column("job", is_left=True),

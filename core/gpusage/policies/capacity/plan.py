@@ -10,6 +10,9 @@ from gpusage.policies.capacity.problem import NodeType, PlannedJob, node_types, 
 from gpusage.policies.capacity.state import Assignment
 from gpusage_hooks.units import HOUR_S
 
+SCHEMA = "gpusage.plan/1"
+"""Of a plan as JSON."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Active:

@@ -24,7 +24,11 @@ _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 VOLTA = (7, 0)
 """The first with tensor cores, and the first to issue integers and floats side by side."""
 TRIP_S = 0.35e-6
-"""What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles."""
+"""What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles, with the way to it.
+
+Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499, latency of
+global memory: about 470 (A100, H100) to 540 cycles (RTX 4090); the rest, a miss in the address cache, is a guess.
+"""
 _MIDDLE_RIDGE = 16.0
 """FP32's ridge point of V100, about, in FLOP a byte."""
 _SHORT_S = 50e-6

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from gpusage.cli.user_file import read_document, refusal
 from gpusage.outside import MismatchError, read_as
+from gpusage.policies.capacity.plan import SCHEMA
 from gpusage_hooks.errors import RequestError
 
-SCHEMA = "gpusage.plan/1"
 _CURE = "Write it with `gpusage plan --json`."
 _MOST_S = 1e11
 _Time = Annotated[float, Meta(ge=0, le=_MOST_S, description="a time of at least 0, in seconds")]
@@ -32,7 +33,7 @@ class _Node(Struct, frozen=True, kw_only=True):
 class _Document(Struct, frozen=True, kw_only=True):
     """What is read of a plan; all else is passed over."""
 
-    schema: Annotated[Literal["gpusage.plan/1"], Meta(description=repr(SCHEMA))]
+    schema: Annotated[str, Meta(pattern=f"^{re.escape(SCHEMA)}$", description=repr(SCHEMA))]
     planned_at_s: _Time
     nodes: tuple[_Node, ...]
     unused_nodes: tuple[str, ...]

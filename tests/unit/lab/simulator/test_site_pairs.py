@@ -117,6 +117,11 @@ def test_pairs_of_a_table_of_profile_are_read_against_the_rates_alone_under_mps(
         ("model,beside,slowdown\n", "Pairs file 'PATH' must have at least one pair; got none."),
         ("model,beside,slowdown\na,b,x\n", "Column 'slowdown' of PATH, line 2 must be a number above 0; got 'x'."),
         ("model,beside,slowdown\na,b,0\n", "Column 'slowdown' of PATH, line 2 must be a number above 0; got '0'."),
+        (
+            "model,beside,slowdown\na,b,0.2\n",
+            "Column 'slowdown' of PATH, line 2 must be from 0.5 to 10000 times as",
+        ),
+        ("model,beside,slowdown\na,b,1e308\n", "Column 'slowdown' of PATH, line 2 must be from 0.5 to 10000 times as"),
         ("model,beside,slowdown\na,,1\n", "Column 'beside' of PATH, line 2 must be a model with its options; got noth"),
         ('model,beside,slowdown\na,"b,batch=x",1\n', "Column 'beside' of PATH, line 2 must be a model with its opt"),
         ("model,beside,slowdown\na,b\n", "Pairs file 'PATH' must have as many cells on each line as names, 3; got 2"),
