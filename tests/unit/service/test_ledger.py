@@ -132,8 +132,8 @@ def test_a_share_starts_on_no_node_that_it_avoids_or_that_is_too_full() -> None:
 
 
 def test_a_kind_of_claims_that_was_seen_keeps_its_nodes_however_many_others_there_are() -> None:
-    """Seen again after 64 kinds, it counted as if it might start anywhere."""
+    """Seen again beside 63 others, it counted as if it might start anywhere."""
     seen = replace(QUARTER, avoided_nodes=("n2", "n3"))
-    others = [replace(QUARTER, avoided_nodes=("n1", "n2", "n3", f"n{number}")) for number in range(4, 68)]
+    others = [replace(QUARTER, avoided_nodes=("n1", "n2", "n3", f"n{number}")) for number in range(4, 67)]
     again = replace(seen, site_types=("new", "old"))
     assert rooms_left(seen, *others, again) == rooms_left(seen, seen) == {"n1": 0, "n2": 100, "n3": 100}
