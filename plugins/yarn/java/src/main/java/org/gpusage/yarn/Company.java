@@ -1,9 +1,14 @@
 package org.gpusage.yarn;
 
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
@@ -16,21 +21,37 @@ final class Company {
 
   private Company() {}
 
-  /** Return those lines, as far as {@code needs} has what the container's application needs. */
+  /** Return those lines, as far as {@code needs} has what the container's application needs; each user's first before anybody's second. */
   static String of(RMContext rm, String share, Map<ApplicationId, String> needs) {
-    StringBuilder lines = new StringBuilder();
-    int left = needs.isEmpty() || !ResourceUtils.getResourceTypeIndex().containsKey(share) ? 0 : MOST_LINES;
+    Map<String, List<String>> lines = new HashMap<>();
+    boolean none = needs.isEmpty() || !ResourceUtils.getResourceTypeIndex().containsKey(share);
     AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
     for (RMNode known : rm.getRMNodes().values()) {
-      SchedulerNode node = left > 0 ? scheduler.getSchedulerNode(known.getNodeID()) : null;
+      SchedulerNode node = none ? null : scheduler.getSchedulerNode(known.getNodeID());
       if (node == null || node.getUnallocatedResource().getResourceValue(share) == 0) {
         continue;
       }
       for (RMContainer container : node.getCopiedListOfRunningContainers()) {
-        String need = needs.getOrDefault(container.getApplicationAttemptId().getApplicationId(), "");
+        ApplicationId application = container.getApplicationAttemptId().getApplicationId();
+        String need = needs.getOrDefault(application, "");
+        RMApp of = rm.getRMApps().get(application);
         long part = part(container.getAllocatedResource(), share);
-        if (part > 0 && part < Settings.WHOLE_GPU && !need.isEmpty() && left-- > 0) {
-          lines.append(known.getNodeID()).append(' ').append(part).append(' ').append(need).append('\n');
+        if (part > 0 && part < Settings.WHOLE_GPU && !need.isEmpty() && of != null) {
+          lines.computeIfAbsent(of.getUser(), user -> new ArrayList<>()).add(known.getNodeID() + " " + part + " " + need + "\n");
+        }
+      }
+    }
+    return inTurns(lines.values());
+  }
+
+  /** Return the first {@link #MOST_LINES} of {@code lists}: one of each, then the second of each, and so on. */
+  static String inTurns(Collection<List<String>> lists) {
+    StringBuilder lines = new StringBuilder();
+    int left = MOST_LINES;
+    for (int turn = 0; turn < MOST_LINES && left > 0; turn++) {
+      for (List<String> list : lists) {
+        if (turn < list.size() && left-- > 0) {
+          lines.append(list.get(turn));
         }
       }
     }
