@@ -19,8 +19,8 @@ SLICES = 60
 
 def _long(seconds: float) -> str:
     """Return a time for people: seconds, minutes, hours or days."""
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
+    for unit, length, least in (("d", 86400.0, 2), ("h", 3600.0, 1), ("min", 60.0, 2)):
+        if seconds >= least * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} s"
 

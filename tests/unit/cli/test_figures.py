@@ -21,6 +21,7 @@ def _interval(value: float, low: float, high: float) -> Interval:
         (_interval(0.9, 0.8, 1.2), "900 ms (800-1200)"),  # the value chooses the unit, its ends follow
         (_interval(59.0, 50.0, 70.0), "59.0 s (50.0-70.0)"),
         (_interval(1200.0, 900.0, 1500.0), "20.0 min (15.0-25.0)"),
+        (_interval(19740.0, 18000.0, 21600.0), "5.48 h (5.00-6.00)"),  # as in "within 5 h 29 min"
         (_interval(72000.0, 36000.0, 90000.0), "20.0 h (10.0-25.0)"),
     ],
 )
