@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from gpusage_hooks.types import Interval
 from gpusage_hooks.units import GIB, MIB
 
 LONG_S = 600.0
-_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (3600.0, 1 / 60, "min"), (float("inf"), 1 / 3600, "h"))
+_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (3600.0, 1 / 60, "min"), (inf, 1 / 3600, "h"))
 _COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
 
 
