@@ -45,7 +45,7 @@ class Run(TypedDict, total=False):
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
-        compile: Whether `torch.compile` fuses the model's operators, which no prediction knows.
+        compile: Whether `torch.compile` fuses the model's operators, as is predicted of inference in half precision.
     """
 
     batch_size: int

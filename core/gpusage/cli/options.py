@@ -107,7 +107,7 @@ _MANNER_OPTIONS = (
         "--compile",
         flag_value="on",
         default=None,
-        help="The model is compiled (torch.compile): it is predicted as if it were not, and not familiar.",
+        help="The model is compiled (torch.compile): inference in half precision is faster, and it is not familiar.",
     ),
 )
 

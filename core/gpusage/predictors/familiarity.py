@@ -17,6 +17,7 @@ from typing import Any
 from gpusage.arithmetic import missing_units
 from gpusage.predictors.learned.artifacts import Card
 from gpusage.predictors.work.attentions import writes_text
+from gpusage.predictors.work.fusion import is_fused
 from gpusage.predictors.work.lowering import QUANTISED_BYTES, Lowering, step_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
@@ -27,9 +28,13 @@ LEAST_SHARE = 0.1
 ALIKE = {"bf16": "fp16", "bf16-pure": "fp16"}
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
-COMPILED = (
-    "A compiler fuses operators, which a graph does not show: time and memory are those of the model without it, and "
-    "compiled models that were measured are predicted badly (docs/accuracy.md)."
+FUSED = (
+    "A compiler fuses operators: the time is predicted by rules that were fitted on compiled models of images on three "
+    "GPUs (docs/accuracy.md), and known less well than without a compiler. Memory is that of the model without one."
+)
+NOT_FUSED = (
+    "A compiler fuses operators; compiled models were measured in inference in half precision only, a pass and no "
+    "answers: time and memory are those of the model without it."
 )
 NO_CACHE = (
     "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
@@ -115,7 +120,7 @@ def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_named(strange)}."
     if workload.compile:
-        yield COMPILED
+        yield FUSED if is_fused(workload) else NOT_FUSED
     if workload.precision in QUANTISED_BYTES:
         yield f"Kernels for {workload.precision} weights differ and were not measured: bytes are counted, no more."
         return

@@ -24,12 +24,14 @@ from gpusage.predictors.lazy import lazy
 from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import Pretrained, pretrained
 from gpusage.predictors.memory.peak import answer_bytes, tensor_bytes, with_context
+from gpusage.predictors.times.compiled import compiled
 from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.times.replicas import NOT_MEASURED, of_replicas
 from gpusage.predictors.times.step_time import step_times_s
 from gpusage.predictors.times.timing import Timing, in_turn, kernels_on, timing_with
 from gpusage.predictors.work.autocast import widened
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.work.fusion import fused, is_fused
 from gpusage.predictors.work.generation import Answer, answer_of
 from gpusage.predictors.work.kernels import AUTOCAST, Kernels, kernels_of
 from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, lower
@@ -127,12 +129,18 @@ class Question:
     @lazy
     def efficiency(self) -> Efficiency:
         """How much of its peak each class of operator reaches."""
-        return efficiency_of(self.pretrained.step_time)
+        efficiency = efficiency_of(self.pretrained.step_time)
+        return compiled(efficiency) if is_fused(self.workload) else efficiency
 
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; of an answer, in the pass over the prompt."""
         return self.answer.prompt if self.answer else self._whole
+
+    @lazy
+    def executed(self) -> Lowering:
+        """The work as kernels do it, which a compiler may have fused."""
+        return fused(self.lowering) if is_fused(self.workload) else self.lowering
 
     @lazy
     def _whole(self) -> Lowering:
@@ -159,7 +167,7 @@ class Question:
         """The kernels of one step; no GPU changes them."""
         if self.answer:
             return self.answer.kernels(*self.passes)
-        return kernels_of(self.lowering, self.workload, self.checkpoints)
+        return kernels_of(self.executed, self.workload, self.checkpoints)
 
     @lazy
     def passes(self) -> tuple[Kernels, ...]:

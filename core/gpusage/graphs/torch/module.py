@@ -98,7 +98,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
     """Yield a sentence for each setting of *module* that its graph does not show."""
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
-        yield "The module is compiled, and is predicted as if it were not; with compile=True the prediction says so."
+        yield "The module is compiled, which counts only where you say compile=True, in inference in half precision."
     if any(getattr(part, "gradient_checkpointing", False) is True for part in parts):
         yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)} & _HALF

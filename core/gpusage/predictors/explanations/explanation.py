@@ -171,7 +171,7 @@ def explanation_of(
         shares: By percentage the shares of *gpu* that the classes of operators are to have slowdowns for.
     """
     question = question_of(graph, workload)
-    timing, kernels, lowering = question.timing([gpu]), question.kernels, question.lowering
+    timing, kernels, lowering = question.timing([gpu]), question.kernels, question.executed
     gpus = [gpu, *shares.values()]
     times = kernel_times(question.efficiency, kernels, ideal_times(kernels, gpus, workload.precision))
     busy_s = float(timing.busy_s[0])

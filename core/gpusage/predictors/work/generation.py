@@ -20,9 +20,9 @@ import numpy as np
 from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.work.attentions import Attention
 from gpusage.predictors.work.kernels import Kernels
-from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.lowering import Lowering, divided
 from gpusage.predictors.work.operators import OperatorClass, element_count
-from gpusage.predictors.work.sequences import Part, Sequences, parted, sequences_of
+from gpusage.predictors.work.sequences import Part, Sequences, sequences_of
 from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
@@ -90,7 +90,7 @@ def answer_of(
         GraphError: The model does not write on what it reads.
     """
     sequences = sequences_of(graph)
-    whole, parts = parted(lowering, sequences.parts)
+    whole, parts = divided(lowering, sequences.parts)
     sizes = _Sizes(graph, sequences, parts, batch_size, float_bytes)
     prompt, new = generation.prompt_tokens, generation.new_tokens
     first = 1 if sequences.has_encoder else prompt

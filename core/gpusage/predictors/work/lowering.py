@@ -9,7 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -120,6 +121,32 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=workload.mode == "train",
     )
+
+
+def divided(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArray]:
+    """Return *lowering* with a kind for each kind of node and label, and the label of each kind.
+
+    Args:
+        lowering: Of a graph.
+        labels: Small numbers from 0 on, one entry per node.
+    """
+    structure, count = lowering.structure, int(labels.max(initial=0)) + 1
+    pairs, kind_of_node = np.unique(structure.kind_of_node * count + labels, return_inverse=True)
+    origin, label_of_kind = np.divmod(pairs, count)
+    columns = {field.name: getattr(lowering, field.name) for field in fields(lowering)}
+    chosen: dict[str, Any] = {name: one[origin] for name, one in columns.items() if isinstance(one, np.ndarray)}
+    kinds = origin.tolist()
+    of_kinds = replace(
+        structure,
+        kinds=tuple(structure.kinds[kind] for kind in kinds),
+        operators=structure.operators[origin],
+        roles=structure.roles[origin],
+        wide=structure.wide[origin],
+        kind_of_node=kind_of_node,
+        counts=np.bincount(kind_of_node, minlength=len(kinds)),
+        wide_inputs=tuple(structure.wide_inputs[kind] for kind in kinds) if structure.wide_inputs else (),
+    )
+    return replace(lowering, **chosen, structure=of_kinds), label_of_kind
 
 
 def weight_bytes(operator_class: IntArray, structure: Structure, precision: Precision) -> FloatArray:

@@ -7,15 +7,13 @@ input that queries come from, but not their keys: T5's ``decoder_input_ids``, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
 from gpusage.predictors.learned.arrays import BoolArray, IntArray
 from gpusage.predictors.work.attentions import Attention, attentions_in, refuse
-from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import ModelGraph
 
 _SEQUENCE_RANK = 2
@@ -70,27 +68,6 @@ def sequences_of(graph: ModelGraph) -> Sequences:
     for one in attentions:
         _check(graph, sequences, one)
     return sequences
-
-
-def parted(lowering: Lowering, parts: IntArray) -> tuple[Lowering, IntArray]:
-    """Return *lowering* with nodes of one kind in one part each, and the part of each kind."""
-    structure = lowering.structure
-    pairs, kind_of_node = np.unique(structure.kind_of_node * len(Part) + parts, return_inverse=True)
-    origin, part_of_kind = np.divmod(pairs, len(Part))
-    columns = {field.name: getattr(lowering, field.name) for field in fields(lowering)}
-    chosen: dict[str, Any] = {name: one[origin] for name, one in columns.items() if isinstance(one, np.ndarray)}
-    kinds = origin.tolist()
-    divided = replace(
-        structure,
-        kinds=tuple(structure.kinds[kind] for kind in kinds),
-        operators=structure.operators[origin],
-        roles=structure.roles[origin],
-        wide=structure.wide[origin],
-        kind_of_node=kind_of_node,
-        counts=np.bincount(kind_of_node, minlength=len(kinds)),
-        wide_inputs=tuple(structure.wide_inputs[kind] for kind in kinds) if structure.wide_inputs else (),
-    )
-    return replace(lowering, **chosen, structure=divided), part_of_kind
 
 
 def _reached(graph: ModelGraph, number: int) -> BoolArray:
