@@ -7,6 +7,8 @@ MARKS ?= slurm
 # So many test files run at a time. The tests on YARN run alone: they keep two processors busy.
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
+# A test on a real cluster that fails is run once more, and both are printed (docs/decisions/0051).
+ON_CLUSTERS := --reruns 1
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
@@ -35,14 +37,14 @@ extras: .venv/base  ## more of gpusage into .venv: make extras EXTRAS=torch,trai
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (8 minutes)
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser)"
-	$(BIN)/pytest -m "short and (slurm or yarn)"
+	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)"
 
 test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (15 minutes more)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slurm and not short"
-	$(BIN)/pytest -m "(yarn or release or browser) and not short"
+	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not short"
+	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not short"
 
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
-	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
+	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release

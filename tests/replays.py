@@ -17,7 +17,7 @@ def check_replay(folder: Path, manager: str, count: int) -> None:
     """Replay *count* jobs on a new cluster of *manager*: each must be done once in either state, and be on the page."""
     command = [sys.executable, COMMAND, "--manager", manager, "--data", written(folder), "--repetitions", 1]
     short = ["--longest", 3, "--compression", 120, "--jobs", count, "--json", "-o", folder / "page.html"]
-    result = subprocess.run([*map(str, [*command, *short])], capture_output=True, text=True, check=False, timeout=180)
+    result = subprocess.run([*map(str, [*command, *short])], capture_output=True, text=True, check=False, timeout=900)
     assert result.returncode == 0, result.stderr
     (repetition,) = json.loads(result.stdout)["repetitions"]
     for state in ("off", "on"):

@@ -9,6 +9,8 @@ import requests
 
 from gpusage_yarn.sandbox import Sandbox
 
+PATIENCE_S = 180.0
+"""A bound for a machine that does ten other things; where all is well nothing takes a tenth of it."""
 ENDED = ("FINISHED", "FAILED", "KILLED")
 DISTRIBUTED_SHELL = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 
@@ -53,7 +55,7 @@ def application(sandbox: Sandbox, identity: str) -> dict[str, Any]:
     return dict(document.get("app") or {})
 
 
-def wait_for_state(sandbox: Sandbox, identity: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def wait_for_state(sandbox: Sandbox, identity: str, *states: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
     """Wait until an application is in one of *states*, and return what the ResourceManager says of it."""
     wait_until(
         sandbox, lambda: application(sandbox, identity).get("state") in states, f"{identity} is {states}", timeout_s
@@ -61,7 +63,7 @@ def wait_for_state(sandbox: Sandbox, identity: str, *states: str, timeout_s: flo
     return application(sandbox, identity)
 
 
-def wait_until(sandbox: Sandbox, condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(sandbox: Sandbox, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait until *condition* holds."""
     sandbox.wait_for(condition, what, timeout_s)
 

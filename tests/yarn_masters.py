@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import requests
 
 import yarn_applications as apps
 from gpusage_yarn.sandbox import Sandbox
+from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER
 
 PACKAGE = "org.gpusage.yarn"
 JAVA_OPTIONS = "-Xmx96m -XX:-UsePerfData -XX:TieredStopAtLevel=1 --add-opens=java.base/java.lang=ALL-UNNAMED"
@@ -52,9 +54,9 @@ def submit(
     return apps.submit(sandbox, master_command(sandbox), environment={**ours, **(environment or {})}, **fields)
 
 
-def wait_for_end(sandbox: Sandbox, *identities: str, timeout_s: float = 90.0) -> list[dict[str, Any]]:
+def wait_for_end(sandbox: Sandbox, *identities: str) -> list[dict[str, Any]]:
     """Wait until applications have ended, and return what the ResourceManager says of each."""
-    return [apps.wait_for_state(sandbox, identity, *apps.ENDED, timeout_s=timeout_s) for identity in identities]
+    return [apps.wait_for_state(sandbox, identity, *apps.ENDED) for identity in identities]
 
 
 def outputs(sandbox: Sandbox, identity: str) -> dict[str, str]:
@@ -75,14 +77,27 @@ def runs_a_command(container: Path) -> bool:
     return script.exists() and "export GPUSAGE_CONTAINER=" in script.read_text()
 
 
-def wait_for_output(sandbox: Sandbox, identity: str, count: int = 1, timeout_s: float = 60.0) -> list[str]:
+def wait_for_output(sandbox: Sandbox, identity: str, count: int = 1) -> list[str]:
     """Wait until *count* containers of an application have written something, and return it."""
 
     def written() -> list[str]:
         return [output for output in outputs(sandbox, identity).values() if output]
 
-    apps.wait_until(sandbox, lambda: len(written()) >= count, f"{identity} runs in {count} containers", timeout_s)
+    apps.wait_until(sandbox, lambda: len(written()) >= count, f"{identity} runs in {count} containers")
     return written()
+
+
+def wait_for_running(sandbox: Sandbox, identity: str, count: int) -> None:
+    """Wait until the ResourceManager has noted that *count* containers of an application run, its master left out.
+
+    Their nodes tell it with their next heartbeats. Until then it kills them if their master dies. Only its log shows it.
+    """
+    mark = identity.removeprefix("application_")
+    noted = re.compile(
+        rf"container_(?:e\d+_)?{mark}_\d\d_(?!000001)\d+ Container Transitioned from ACQUIRED to RUNNING"
+    )
+    log = sandbox.layout.log_file(RESOURCE_MANAGER)
+    apps.wait_until(sandbox, lambda: len(noted.findall(log.read_text())) >= count, f"{identity} is known to run")
 
 
 def variable(output: str, name: str) -> str:

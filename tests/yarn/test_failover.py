@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.sandboxes.host import free_ports
 from gpusage_yarn.address import addresses_of
@@ -126,13 +127,15 @@ def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:
     with ExitStack() as stack:
         running = begin(stack, sandbox, "running", f"env; until test -e {go}; do sleep 0.1; done")
         sandbox.wait_for(lambda: [app["runningContainers"] for app in pair.applications("rm1")] == [2], "it runs")
+        (app,) = pair.applications("rm1")
+        masters.wait_for_output(sandbox, app["id"])
         submitted = begin(stack, sandbox, "submitted", "env")
         time.sleep(0.3)  # its start-up takes about so long: the questions begin
         sandbox.kill_rm()
         late = begin(stack, sandbox, "late", "env")
         pair.activate("rm2")
         go.touch()
-        said = [process.communicate(timeout=90)[1] for process in (running, submitted, late)]
+        said = [process.communicate(timeout=apps.PATIENCE_S)[1] for process in (running, submitted, late)]
     assert [running.returncode, submitted.returncode, late.returncode] == [0, 0, 0], said
     known = pair.applications("rm2")
     assert Counter(app["name"] for app in known) == {"running": 1, "submitted": 1, "late": 1}

@@ -64,7 +64,7 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     assert after.pop("sampler") == "skip"  # the ResourceManager's host is no node
     assert set(after.values()) == {"pass"}
     submit = ("--memory-mib", "128", "--gpu", "v100", "--", "env")
-    identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=90).stdout.strip()
+    identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=180).stdout.strip()
     (output,) = masters.outputs(sandbox, identity).values()
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
 

@@ -27,8 +27,8 @@ LISTENERS = "yarn.nodemanager.container-state-transition-listener.classes"
 FAULTS = f"{OURS}.Faults$"
 ANSWER = {"v": "1", "code": "REWRITE", "message": "gpu -> share 40", "set.share": "40", "set.labels": "h100,v100"}
 CARD = {"GPUSAGE_CARD": "QUJD", "GPUSAGE_COMMENT": "batch=64"}
-MOST_S = 10
-"""What two REST calls may take on two busy cores; without its limit of 0.2 s the rule would wait for good."""
+MOST_S = 60
+"""What two REST calls may take on two busy cores; without its limit of a second the rule would wait for good."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,6 @@ def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
         sandbox,
         lambda: any(reason in path.read_text() for path in logs.glob("*/prelaunch.err")),
         f"{unbound} is refused with {broken}",
-        60,
     )
     assert not any(masters.outputs(sandbox, unbound).values())  # nothing of the command ran
     apps.kill(sandbox, unbound)
@@ -116,7 +115,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
             "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
             "gpusage.switch-file": str(folder / "off"),
             "gpusage.daemon.socket": str(folder / "s"),
-            "gpusage.daemon.limit-ms": "200",
+            "gpusage.daemon.limit-ms": "1000",
             "gpusage.am.heartbeat-ms": "200",
             "gpusage.share.for-whole-gpus": "true",
             "gpusage.share.default-label": "h100",
@@ -289,7 +288,7 @@ def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) ->
             "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
             "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
             "gpusage.am.heartbeat-ms": "200",
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "3000",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",  # no node that lives is silent for so long
         },
     )
     command = f"until test -e {tmp_path / 'go'}; do sleep 0.1; done; env"
@@ -303,7 +302,7 @@ def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) ->
         (container,) = masters.journal(sandbox, lost)
         sandbox.kill_nm(lost)
         kill_processes(container)
-        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known", 60)
+        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known")
         (tmp_path / "go").touch()
         (report,) = masters.wait_for_end(sandbox, app)
         assert report["finalStatus"] == "SUCCEEDED"
@@ -315,7 +314,7 @@ def test_a_container_that_cannot_be_started_is_asked_for_again(jar: Path) -> Non
     site = {
         "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
         "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
-        "gpusage.am.heartbeat-ms": "4000",  # time enough to kill the node between its heartbeat and the master's
+        "gpusage.am.heartbeat-ms": "8000",  # time enough to kill the node between its heartbeat and the master's
     }
     plan = ClusterPlan(nodes=parse_nodes("2xv100:1,1xcpu:0"), jar=jar, site_settings=site)
     with start_sandbox(plan) as sandbox:
@@ -354,7 +353,8 @@ def test_preemption_is_no_failure_however_often_it_happens(jar: Path, tmp_path: 
     with start_sandbox(plan) as sandbox:
         command = f"echo began; until test -e {tmp_path / 'go'}; do sleep 0.1; done"
         long = masters.submit(sandbox, command, plan=masters.plan(containers="2", **whole), queue="a")
-        for _ in range(6):
+        for taken in range(6):
+            masters.wait_for_output(sandbox, long, 2 + taken)  # both run, and one for each that was taken
             apps.wait_until(sandbox, lambda: masters.used_share(sandbox, "v100-1") == 200, "both GPUs are given out")
             short = masters.submit(sandbox, "true", plan=masters.plan(**whole), queue="b")
             (report,) = masters.wait_for_end(sandbox, short)

@@ -124,7 +124,7 @@ def test_an_application_outlives_its_resource_manager(cluster: Sandbox) -> None:
     assert processes.is_alive(pid)
     assert [labels for _, labels, _ in nodes(cluster).values()] == [["v100"], ["a100"], ["h100"]]
     apps.kill(cluster, identity)
-    assert not processes.wait_for_end([pid], 10.0)
+    assert not processes.wait_for_end([pid], apps.PATIENCE_S)
 
 
 def test_a_container_outlives_its_node_manager(cluster: Sandbox) -> None:
@@ -134,7 +134,7 @@ def test_a_container_outlives_its_node_manager(cluster: Sandbox) -> None:
     cluster.start_nm("a100-1")
     assert processes.is_alive(pid)
     apps.kill(cluster, identity)
-    assert not processes.wait_for_end([pid], 10.0)
+    assert not processes.wait_for_end([pid], apps.PATIENCE_S)
 
 
 def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
@@ -215,7 +215,7 @@ def test_a_killed_owner_s_sandbox_is_taken_down(java: None, folder: Path) -> Non
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
         owner.kill()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + apps.PATIENCE_S
     while running(folder / "s") or (folder / "s").exists():
         assert time.monotonic() < deadline_s, "it is still there"
         time.sleep(0.05)

@@ -22,6 +22,7 @@ import yarn_applications as apps
 import yarn_hdfs
 import yarn_masters as masters
 from gpusage.service import client
+from gpusage.service.ledger import Claim
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster import read_view
@@ -63,7 +64,9 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
 
 
 def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 - run's
-    return sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words, timeout_s=120, **keywords)
+    return sandbox.run(
+        sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words, timeout_s=apps.PATIENCE_S, **keywords
+    )
 
 
 @contextmanager
@@ -126,9 +129,9 @@ def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Pat
     assert masters.variable(output, "GPUSAGE_SHARE") == "50"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
     with begin(cluster, *training, "--containers", "4", "--", "sleep 2"):
-        apps.wait_until(cluster, lambda: read_view(cluster.get).claims, "its shares are claimed")
-        claim = read_view(cluster.get).claims[0]
-        assert (claim.site_types, claim.share_percent) == (("a100",), 50)
+        claims: list[Claim] = []
+        apps.wait_until(cluster, lambda: claims.extend(read_view(cluster.get).claims) or claims, "they are claimed")
+    assert (claims[0].site_types, claims[0].share_percent) == (("a100",), 50)
 
 
 def test_the_decision_is_in_the_store(cluster: Sandbox) -> None:
@@ -239,7 +242,7 @@ def test_a_killed_application_ends_as_one_that_was_ended(cluster: Sandbox) -> No
         identity = process.stdout.readline().strip()
         apps.wait_for_state(cluster, identity, "RUNNING")
         apps.kill(cluster, identity)
-        assert process.wait(60) == 143
+        assert process.wait(apps.PATIENCE_S) == 143
 
 
 def test_a_master_keeps_no_gpu_s_node_busy_and_status_tells_the_largest_free_part(
@@ -294,7 +297,7 @@ def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
         time.sleep(moment)
         cluster.kill_rm()
         cluster.start_rm()
-        identity, said = process.communicate(timeout=120)
+        identity, said = process.communicate(timeout=apps.PATIENCE_S)
     assert process.returncode == 0, said
     found = [app for app in apps.applications(cluster) if app["id"] not in known]
     assert [(app["id"], app["finalStatus"]) for app in found] == [(identity.strip(), "SUCCEEDED")]
@@ -307,7 +310,7 @@ def test_who_stops_waiting_leaves_the_application_alone(cluster: Sandbox, tmp_pa
         identity = process.stdout.readline().strip()
         apps.wait_for_state(cluster, identity, "RUNNING")
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(apps.PATIENCE_S) == 130
         assert process.stderr is not None
         assert f"{identity} goes on" in process.stderr.read()
     (tmp_path / "go").touch()
@@ -325,11 +328,17 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
     config.write_text(f'mode = "enforce"\n{text}\n[slurm]\nlimit_ms = 1000\n')
     with gpusaged(cluster, config, tmp_path / "gpusaged.log") as socket:
         fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
-        ask = {"v": 1, "manager": "yarn", "fields": fields, "until_s": time.time() + 2}  # as long as the master's
-        answer = client.ask(socket, ask, timeout_s=10)
+        answer: dict[str, str] = {}
+
+        def is_answered() -> bool:
+            """Ask, as often as it takes on a busy machine, with the time that the ResourceManager gives."""
+            ask = {"v": 1, "manager": "yarn", "fields": fields, "until_s": time.time() + 2}
+            answer.update(client.ask(socket, ask, timeout_s=10))
+            return answer["code"] == "REWRITE"
+
+        apps.wait_until(cluster, is_answered, "gpusaged has an answer in time")
         identity = masters.submit(cluster, environment={"GPUSAGE_CARD": card, "GPUSAGE_COMMENT": comment})
         (report,) = masters.wait_for_end(cluster, identity)
-    assert answer["code"] == "REWRITE", answer
     assert answer["set.share"] == str(plan["share"])
     assert answer["set.memory_cap_mib"] == str(plan["memory_cap_mib"])
     assert answer["set.labels"] == "a100"

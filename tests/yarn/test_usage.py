@@ -49,7 +49,10 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
         nodes=parse_nodes("1xv100:1,1xcpu:0"), jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS
     )
     with start_sandbox(plan) as sandbox:
-        work = f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}; python3 -c '{BUSY}'; sleep 3"
+        sampled = f"until ls {tmp_path}/usage/*.device; do sleep 0.1; done"
+        work = (
+            f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}; {sampled}; python3 -c '{BUSY}'; sleep 5"
+        )
         app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100", memory_cap_mib="512"))
         (report,) = masters.wait_for_end(sandbox, app)
         address = f"http://127.0.0.1:{sandbox.record.rm_web_port}"
@@ -71,4 +74,4 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
     assert usage.memory_bytes == 3_000_000_000
     assert usage.cpu_s is not None
     assert usage.cpu_s >= 0.9
-    assert time.time() - usage.ended_at_s < 60
+    assert 0 <= time.time() - usage.ended_at_s < apps.PATIENCE_S

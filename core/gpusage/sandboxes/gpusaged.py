@@ -14,7 +14,7 @@ from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 
 DAEMON = "gpusaged"
-_START_LIMIT_S = 30.0
+_START_LIMIT_S = 90.0
 _POLL_S = 0.05
 
 

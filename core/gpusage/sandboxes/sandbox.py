@@ -95,7 +95,7 @@ class Sandbox(ABC):
         """Return why one of *daemons* is gone for good, empty where none is known to be."""
 
     def run(
-        self, *command: str, check: bool = True, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+        self, *command: str, check: bool = True, timeout_s: float = 120.0, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run *command* inside and return its result.
 
