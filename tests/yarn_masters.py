@@ -90,7 +90,7 @@ def wait_for_output(sandbox: Sandbox, identity: str, count: int = 1) -> list[str
 def wait_for_running(sandbox: Sandbox, identity: str, count: int) -> None:
     """Wait until the ResourceManager has noted that *count* containers of an application run, its master left out.
 
-    Their nodes tell it with their next heartbeats. Until then it kills them if their master dies. Only its log shows it.
+    Their nodes tell it with their next heartbeats. Until then it kills them if their master dies. Its log shows it.
     """
     mark = identity.removeprefix("application_")
     noted = re.compile(
