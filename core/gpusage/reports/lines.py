@@ -64,7 +64,7 @@ def sections(report: Report) -> Iterator[Section]:
 def amount(value: float) -> str:
     """Return GPU hours, or money, with as many digits as matter."""
     digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
-    return f"{value:,.{digits}f}"
+    return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
 
 
 def part(value: float, whole: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.reports.amounts import amounts_of
 from gpusage.reports.kept import promises
-from gpusage.reports.lines import sections
+from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
 from gpusage.reports.rates import Rates, rates_of
 from gpusage.reports.report import Period, Report, report_of
@@ -153,3 +153,8 @@ def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_
     )
     assert "GPUs without a weight: t4." in hours.notes
     assert rates_of({"t4": 1.0}, clusters) == Rates(per_hour={"t4": 1.0})
+
+
+def test_a_loss_that_rounds_to_nothing_is_nothing() -> None:
+    """`make demo` saved -0.00 GPU hours."""
+    assert [amount(value) for value in (-0.001, 0.0, -0.4, 12345.6)] == ["0.00", "0.00", "-0.40", "12,346"]

@@ -21,7 +21,7 @@ from gpusage.configuration_file import load_configuration, read_configuration
 from gpusage.mark import parse_mark
 from gpusage.plain_text import one_line
 from gpusage.store.decisions import DecisionStore
-from gpusage.store.opening import open_store
+from gpusage.store.opening import open_store, place_of
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import DecisionRecord, JobState, MarkedJob, Usage
 
@@ -45,7 +45,7 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         tables.print_json({"schema": SCHEMA, "decisions": [document(*entry) for entry in entries]})
         return
     if not entries:
-        where = "" if job_id or user else f" The store is {load_configuration().store.url}."
+        where = "" if job_id or user else f" {place_of(load_configuration().store.url)}"
         tables.show(f"No decision yet.{where}")
     for entry in entries:
         tables.show(*lines(*entry))

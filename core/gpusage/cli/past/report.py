@@ -21,7 +21,7 @@ from gpusage.plain_text import visible
 from gpusage.reports import lines, page
 from gpusage.reports.rates import rates_of
 from gpusage.reports.report import Period, Report, report_of
-from gpusage.store.opening import open_store
+from gpusage.store.opening import open_store, place_of
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster
 
@@ -44,7 +44,7 @@ def tell(period: Period, output: Path | None, *, as_json: bool) -> None:
         return
     show(made)
     if not made.decisions and not made.run_count:
-        tables.show(f"The store is {load_configuration().store.url}.")
+        tables.show(place_of(load_configuration().store.url))
     if output is not None:
         tables.show(f"The page is {output}.")
 

@@ -30,11 +30,17 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-def test_without_a_store_nothing_was_decided_and_the_store_is_named(url: str) -> None:
+def test_without_a_store_nothing_was_decided_and_that_is_said(url: str) -> None:
     done = run()
     assert done.exit_code == 0
     assert "No decision was recorded in this time." in done.output
-    assert f"Thestoreis{url}." in "".join(done.output.split())
+    assert f"Thestore,{url},isnotthere:" in "".join(done.output.split())
+
+
+def test_of_an_empty_store_it_is_said_where_it_is(url: str) -> None:
+    with closing(open_store(url)) as store:
+        store.record_all([])
+    assert f"Thestoreis{url}." in "".join(run().output.split())
 
 
 def test_only_what_is_recent_enough_counts(url: str) -> None:
