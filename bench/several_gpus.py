@@ -1,18 +1,22 @@
 """A training step on several GPUs, over that on one GPU with the same batch per GPU: what Sia's runs say of the rule.
 
-The rule takes the step of one GPU, or of the next smaller number on the same hosts, as it is. Both steps are measured,
-so that the error is the rule's alone.
+The plain rule takes the step of one GPU, or of the next smaller number on the same hosts, as it is. What is shipped
+adds what gradients take on a bus that GPUs share. Both steps are measured, so that the error is the rule's alone.
 
 Example: python bench/several_gpus.py --data ../shared/data
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.times.replicas import Gradients, waiting_s
+from gpusage_hooks.types import Workload
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.seeds.command import command_of
@@ -29,6 +33,17 @@ GRADIENT_BYTES = {
     "ncf": 4 * 1.5e6,
 }
 """Of BERT-base, YOLOv3, ResNet-50, ResNet-18, DeepSpeech2 and NCF, as their papers count parameters."""
+LATE_BYTES = {"bert": 4 * 23.8e6, "ncf": 4 * 1.49e6}
+"""Of embeddings, whose gradients come last: words, positions and kinds of BERT; users and films of NCF."""
+BOARDS = {
+    "aws": "t4",
+    "azure": "v100-sxm2-32gb",
+    "dgx": "a100-sxm4-40gb",
+    "dgx-ext": "a100-sxm4-40gb",
+    "quad": "quadro-rtx-6000",
+    "rtx": "rtx-2080-ti",
+}
+"""Of Sia's clusters."""
 LINKS = [*product(np.geomspace(1e8, 1e12, 30), (0.0, 0.25, 0.5, 0.66), (0.0, 0.03, 0.06, 0.1))]
 """Bytes per second, the part of the step behind which the exchange hides, and what several GPUs cost beside it."""
 Cells: TypeAlias = tuple[Any, ...]
@@ -39,7 +54,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     rows = _runs(data)
     ours = [("one host", rows[rows["hosts"] == 1]), ("several hosts", rows[rows["hosts"] > 1])]
     ratios = [_table(f"Sia, {name}: the step on n GPUs over that on one", part) for name, part in ours]
-    return [*ratios, _linked(rows[rows["hosts"] == 1])]
+    return [*ratios, _linked(rows[rows["hosts"] == 1]), _waiting(rows[rows["hosts"] == 1])]
 
 
 def _runs(data: DataFolder) -> Table:
@@ -106,6 +121,37 @@ def _linked(rows: Table) -> ScoreTable:
             "A ring of gradients over the link, part of it behind the step; both fitted on the other applications.",
         ),
     )
+
+
+def _waiting(rows: Table) -> ScoreTable:
+    """Return the errors of the rule that is shipped, and of the same where Azure's V100s use their bus, not NVLink."""
+    ways = {"by board": BOARDS, "bus known": {**BOARDS, "azure": "v100-pcie-32gb"}}
+    steps = {name: _waited_s(rows, boards) for name, boards in ways.items()}
+    errors = [np.abs(one / rows["step_time_s"] - 1) for one in (rows["alone_s"], *steps.values())]
+    parts = [*rows.groupby("app"), ("mean of applications", None), ("all", rows)]
+    cells: list[Cells] = []
+    for name, part in parts:
+        means = [
+            one.groupby(rows["app"]).mean().mean() if part is None else one.loc[part.index].mean() for one in errors
+        ]
+        cells.append((str(name), len(rows if part is None else part), *(round(100 * float(one), 1) for one in means)))
+    ratios = [(rows["step_time_s"] / one).quantile([0.05, 0.95]).round(2).tolist() for one in steps.values()]
+    return ScoreTable(
+        title="Sia, one host: gradients cross the host's bus, nothing fitted",
+        columns=("application", "rows", "as with one, MAPE %", *(f"{name}, MAPE %" for name in ways)),
+        rows=tuple(cells),
+        notes=(f"5 % and 95 % of measured over predicted: {ratios[0]}, bus known {ratios[1]}.",),
+    )
+
+
+def _waited_s(rows: Table, boards: Mapping[str, str]) -> Table:
+    """Return the steps that the rule gives where each cluster has these *boards*."""
+    find, waits_s = builtin_catalogue().find, []
+    for row in rows.itertuples():
+        whole, late = GRADIENT_BYTES[row.app], LATE_BYTES.get(row.app, 0.0)
+        run = Workload(gpus=int(row.gpus), batch_size=int(row.local_batch_size))
+        waits_s.append(waiting_s(Gradients(whole - late, late), row.alone_s, run, find(boards[row.cluster])))
+    return rows["alone_s"] + np.array(waits_s)
 
 
 def _errors(rows: Table, bytes_per_s: float, hidden: float, fixed: float) -> Table:

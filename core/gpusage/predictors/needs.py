@@ -47,6 +47,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         question.activity(gpus),
         question.doubts(gpus),
         _token_notes(question, gpus),
+        question.on(gpus).waiting_s,
         strict=True,
     )
     return [
@@ -64,14 +65,14 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             notes=(
                 *graph.notes,
                 *workload_notes(graph, workload),
-                *replica_notes(workload),
+                *replica_notes(workload, gpu, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *doubts,
             ),
             parameter_count=graph.parameter_count,
         )
-        for gpu, step_time_s, memory_bytes, activity, doubts, notes in rows
+        for gpu, step_time_s, memory_bytes, activity, doubts, notes, waits_s in rows
     ]
 
 

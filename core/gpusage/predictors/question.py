@@ -26,7 +26,7 @@ from gpusage.predictors.learned.artifacts import Pretrained, pretrained
 from gpusage.predictors.memory.peak import answer_bytes, tensor_bytes, with_context
 from gpusage.predictors.times.compiled import compiled
 from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
-from gpusage.predictors.times.replicas import NOT_MEASURED, of_replicas
+from gpusage.predictors.times.replicas import NO_GRADIENTS, NOT_MEASURED, gradients_of, of_replicas, waiting_s
 from gpusage.predictors.times.step_time import step_times_s
 from gpusage.predictors.times.timing import Timing, in_turn, kernels_on, timing_with
 from gpusage.predictors.work.autocast import widened
@@ -67,6 +67,8 @@ class OnGpus:
         self.answer = question.answer
         self.passes = question.passes
         self.work = question.work
+        is_one = question.workload.gpus == 1
+        self.gradients = NO_GRADIENTS if is_one else gradients_of(question.lowering, question.workload)
         self.efficiency = question.efficiency
         self.pretrained = question.pretrained
 
@@ -96,7 +98,16 @@ class OnGpus:
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
-        return [of_replicas(step_time_s, self.workload) for step_time_s in of_one]
+        each = zip(of_one, self.gpus, strict=True)
+        return [of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in each]
+
+    @lazy
+    def waiting_s(self) -> list[float]:
+        """Seconds of a step in which each GPU waits for the gradients of others."""
+        if self.workload.gpus == 1:
+            return [0.0] * len(self.gpus)
+        each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
+        return [waiting_s(self.gradients, step_s, self.workload, gpu) for step_s, gpu in each]
 
     @lazy
     def activity(self) -> list[Activity]:
