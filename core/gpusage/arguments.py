@@ -119,19 +119,30 @@ def _read_generation(given: object) -> Generation | None:
     return Generation(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
 
-def read_alone(utilization: float | None, step_time_s: float | None) -> Alone:
-    """Return what an earlier run showed.
+def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> Alone:
+    """Return what an earlier run showed; a utilization may stand beside the batch size that it is of, ``(0.6, 32)``.
 
     Raises:
-        RequestError: The utilization is not a part of 1, or the step time is not above 0.
+        RequestError: The utilization is not a part of 1, its batch size is no count, or the step time is not above 0.
     """
-    if utilization is not None:
-        right = _is_number(utilization) and 0 < utilization <= 1
-        require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", utilization, right=right)
+    share, batch_size = _read_utilization(utilization)
     if step_time_s is not None:
         right = _is_number(step_time_s) and 0 < _number(step_time_s) < math.inf
         require("Argument 'step_time_s'", "be a number of seconds above 0", step_time_s, right=right)
-    return Alone(utilization=utilization, step_time_s=step_time_s)
+    return Alone(utilization=share, step_time_s=step_time_s, batch_size=batch_size)
+
+
+def _read_utilization(given: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
+    """Return a part of 1, and the batch size that it is of, where that is told."""
+    is_pair = isinstance(given, tuple) and len(given) == 2  # noqa: PLR2004 - a pair
+    share, batch_size = given if isinstance(given, tuple) and is_pair else (given, None)
+    if share is None:
+        return None, None
+    right = _is_number(share) and 0 < _number(share) <= 1
+    require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", given, right=right)
+    right = batch_size is None or _is_count(batch_size, _MAXIMUM_COUNT)
+    require("Argument 'utilization'", "have a batch size, as (0.6, 32)", given, right=right)
+    return _number(share), batch_size
 
 
 def read_share(share: int) -> int:

@@ -12,7 +12,7 @@ from gpusage.devices.shares import shares_of
 from gpusage.learning.findings import NOTHING, Finding, contradicts
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.hooks import NOBODY, Hooks
-from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, throughput
+from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, is_of, throughput
 from gpusage.predictors.learned.intervals import product
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
@@ -71,7 +71,7 @@ class Predictor:
     def believed(self, graph: ModelGraph, workload: Workload) -> Workload:
         """Return *workload* without the utilization that its user gave, where many runs contradict it."""
         told = workload.alone.utilization
-        experience = self.find(graph, workload).experience if told is not None else None
+        experience = self.find(graph, workload).experience if told is not None and is_of(workload) else None
         if told is None or experience is None or not contradicts(experience, told):
             return workload
         return replace(workload, alone=NOTHING_SAID)

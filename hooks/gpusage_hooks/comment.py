@@ -243,10 +243,22 @@ def parse_step_time(text: str) -> tuple[float, str]:
     return parse_duration_s("step_time", duration.strip(), "30ms@a100"), gpu.strip()
 
 
+def parse_utilization(text: str) -> tuple[float, int | None]:
+    """Return the share of 1 of a utilization such as ``60``, and the batch size of one such as ``60@32``."""
+    number, at, batch = (part.strip() for part in text.partition("@"))
+    percent = float(number) if _DECIMAL.fullmatch(number) else math.nan
+    if not 0 < percent <= 100:  # noqa: PLR2004 - percent
+        _refuse("utilization", "must be percent above 0, at most 100", text, "Write 'utilization=60'")
+    if at and not re.fullmatch(r"[1-9][0-9]{0,8}", batch):
+        _refuse("utilization", "must have a batch size after '@'", text, "Write 'utilization=60@32'")
+    return percent / 100, int(batch) if at else None
+
+
 def _alone(values: Mapping[str, str]) -> Alone:
     """Return what the user knows of a run alone on a whole GPU."""
     step_time_s, gpu = _converted(values, "step_time", parse_step_time) or (None, None)
-    return Alone(utilization=_converted(values, "utilization", _utilization), step_time_s=step_time_s, gpu=gpu)
+    utilization, batch_size = _converted(values, "utilization", parse_utilization) or (None, None)
+    return Alone(utilization=utilization, step_time_s=step_time_s, gpu=gpu, batch_size=batch_size)
 
 
 def _slowdown(text: str) -> float:
@@ -261,13 +273,6 @@ def _trainable(text: str) -> float:
     if not 0 < share <= 1:
         _refuse("trainable", "must be a share of the parameters, above 0 and at most 1", text, "Write 'trainable=0.02'")
     return share
-
-
-def _utilization(text: str) -> float:
-    percent = float(text) if _DECIMAL.fullmatch(text) else math.nan
-    if not 0 < percent <= 100:  # noqa: PLR2004 - percent
-        _refuse("utilization", "must be percent above 0, at most 100", text, "Write 'utilization=60'")
-    return percent / 100
 
 
 def _converted(values: Mapping[str, str], key: str, convert: Callable[[str], Any]) -> Any:  # noqa: ANN401 - see below

@@ -27,6 +27,12 @@ GRAPH = convolution_graph()
         ({"share": 33.3}, "'share' must be a whole number of percent, 1 to 100; got 33.3"),
         ({"share": 50, "utilization": 60}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got 60"),
         ({"share": 50, "utilization": 0}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got 0"),
+        ({"share": 50, "utilization": (0.6, 0)}, "'utilization' must have a batch size, as"),
+        ({"share": 50, "utilization": (60, 32)}, "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got"),
+        (
+            {"share": 50, "utilization": (0.6, 1, 2)},
+            "'utilization' must be above 0 and at most 1, as 0.6 for 60 %; got",
+        ),
         ({"share": 50, "step_time_s": 10**400}, "'step_time_s' must be a number of seconds above 0; got 1"),
         ({"trainable": 10**400}, "'trainable' must be above 0 and at most 1, as 0.02 for 2 %; got 1"),
         ({"share": 50, "step_time_s": -1}, "'step_time_s' must be a number of seconds above 0; got -1"),
@@ -124,6 +130,10 @@ def test_a_share_is_predicted_as_documented_and_numbers_of_numpy_will_do() -> No
     timed = gpusage.predict(GRAPH, gpu="a100", share=wide, batch_size=np.int64(64), step_time_s=np.float32(0.5))  # type: ignore[typeddict-item]
     assert (known.share_percent, timed.share_percent) == (50, 50)
     assert 1.0 <= timed.slowdown.value < known.slowdown.value
+    same = gpusage.predict(GRAPH, gpu="a100", share=50, batch_size=64, utilization=(0.6, 64))
+    smaller = gpusage.predict(GRAPH, gpu="a100", share=50, batch_size=64, utilization=(0.6, 8))
+    assert same == known
+    assert smaller.gpu_utilization.low < smaller.gpu_utilization.value < smaller.gpu_utilization.high
 
 
 def test_a_model_that_is_no_path_is_said_not_to_be_one() -> None:

@@ -119,8 +119,8 @@ _SHARE_WISH_OPTIONS = (
     click.option(
         "--utilization",
         "wish_utilization",
-        metavar="PERCENT",
-        help="What nvidia-smi showed in a run alone on a whole GPU.",
+        metavar="PERCENT[@BATCH]",
+        help="What nvidia-smi showed in a run alone on a whole GPU; 60@32 is of batch 32.",
     ),
     click.option(
         "--step-time", "wish_step_time", metavar="TIME@GPU", help="Step time of a run alone on a whole GPU, 30ms@a100."

@@ -7,6 +7,7 @@ Invariants:
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
 4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
+5. A utilization of another batch size tells what the GPU waited there, and so the utilization at this one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
     """Tell what the user said of an earlier run alone on a whole GPU."""
     if workload.alone == NOTHING_SAID:
         return None
-    said = (_said(workload.alone, gpu) for gpu in gpus)
+    rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
+    said = (_said(workload.alone, gpu, utilization) for gpu, utilization in rows)
     return [
         replace(known, step_time_s=None) if known.step_time_s and disbelief(graph, workload, gpu) else known
         for known, gpu in zip(said, gpus, strict=True)
@@ -126,12 +128,30 @@ def beside_host(known_s: float, there: GpuNeed, here: GpuNeed) -> Known:
     return Known(step_time_s=Figure(interval=step_time_s, source=f"the step on {there.gpu}, which waits for its host"))
 
 
-def _said(alone: Alone, gpu: Gpu) -> Known:
+def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Figure | None]:
+    """Return the utilization that the user's tells of each GPU; one of another batch size tells what the GPU waited."""
+    alone = workload.alone
+    if alone.utilization is None or is_of(workload):
+        return [_figure(alone.utilization)] * len(gpus)
+    from gpusage.predictors.question import question_of  # noqa: PLC0415 - as above
+    from gpusage.predictors.waits import utilizations  # noqa: PLC0415 - numpy, for whoever knows nothing
+
+    there = replace(workload, batch_size=alone.batch_size or workload.batch_size)
+    told = utilizations(alone.utilization, question_of(graph, there), question_of(graph, workload), list(gpus))
+    return [Figure(interval=one, source=f"{USER} of batch {alone.batch_size}") for one in told]
+
+
+def is_of(workload: Workload) -> bool:
+    """Tell whether the utilization that the user gave is of the batch size of *workload*."""
+    return workload.alone.batch_size in (None, workload.batch_size)
+
+
+def _said(alone: Alone, gpu: Gpu, utilization: Figure | None) -> Known:
     """Return what the user says about *gpu*; a utilization holds for every whole GPU, and for no slice."""
     is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.cut_from)
     return Known(
         step_time_s=_figure(alone.step_time_s) if is_there else None,
-        gpu_utilization=None if gpu.cut_from else _figure(alone.utilization),
+        gpu_utilization=None if gpu.cut_from else utilization,
     )
 
 

@@ -91,7 +91,7 @@ def predict(  # noqa: D418 - tests/test_exports.py wants a docstring on each
     *,
     gpu: str,
     share: int = WHOLE_PERCENT,
-    utilization: float | None = None,
+    utilization: float | tuple[float, int] | None = None,
     step_time_s: float | None = None,
     **run: Unpack[Run],
 ) -> Need:
@@ -104,7 +104,7 @@ def predict(  # noqa: D418 - as above
     *,
     gpu: list[str] | tuple[str, ...],
     share: int = WHOLE_PERCENT,
-    utilization: float | None = None,
+    utilization: float | tuple[float, int] | None = None,
     step_time_s: float | None = None,
     **run: Unpack[Run],
 ) -> Needs:
@@ -117,7 +117,7 @@ def predict(
     *,
     gpu: str | Sequence[str],
     share: int = WHOLE_PERCENT,
-    utilization: float | None = None,
+    utilization: float | tuple[float, int] | None = None,
     step_time_s: float | None = None,
     **run: Unpack[Run],
 ) -> Need | Needs:
@@ -127,7 +127,8 @@ def predict(
         graph: As `read_model` returns it; a path or a name is read.
         gpu: A name of the catalogue, an alias such as ``a100``, or a list of names.
         share: The share's MPS active thread percentage, 1 to 100.
-        utilization: The GPU utilization that nvidia-smi showed in an earlier run alone on this GPU, 0 to 1.
+        utilization: The GPU utilization that nvidia-smi showed in an earlier run alone on this GPU, 0 to 1; with the
+            batch size of that run, ``(0.6, 32)``, where it was another.
         step_time_s: The step time of such a run, in seconds.
         run: How the model is run: the fields of `Run`.
 

@@ -28,11 +28,13 @@ class Alone:
         utilization: NVML's GPU utilization, above 0 and at most 1: the share of time with any kernel running.
         step_time_s: Seconds of one step.
         gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
+        batch_size: What the utilization was seen at; ``None`` is the workload's own.
     """
 
     utilization: float | None = None
     step_time_s: float | None = None
     gpu: str | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
         ),
         notes=(
             "'constant' is the best constant for these very rows.",
-            "Step time known: as `step_time=` gives it. At another batch: `utilization=` of the nearest other batch.",
+            "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
             "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),
@@ -70,7 +70,7 @@ def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ..
         yield _line(f"{source}, step time known", _percents(timed), told)
     beside = [(test, other) for test in tests if (other := _other_batch(test, tests)) is not None]
     if beside:
-        told = [_predicted(test, Alone(utilization=_share(other))) for test, other in beside]
+        told = [_predicted(test, _seen(other)) for test, other in beside]
         yield _line(f"{source}, utilization at another batch known", _percents([test for test, _ in beside]), told)
 
 
@@ -95,8 +95,9 @@ def _other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
     )
 
 
-def _share(test: Test) -> float:
-    return float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
+def _seen(test: Test) -> Alone:
+    share = float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
+    return Alone(utilization=share, batch_size=test.workload.batch_size)
 
 
 def _percents(tests: Sequence[Test]) -> FloatArray:

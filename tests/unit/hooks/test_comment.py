@@ -134,6 +134,9 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     assert request is not None
     assert request.workload.slowdown == 1.5
     assert request.workload.alone == Alone(utilization=0.6, step_time_s=0.03, gpu="a100")
+    request = parse_comment("r.onnx,batch=64,utilization=60 @ 32")
+    assert request is not None
+    assert request.workload.alone == Alone(utilization=0.6, batch_size=32)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +163,9 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("slowdown=nan", "must be a number from 1 to 100"),
         ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),
         ("utilization=101", "at most 100"),
+        ("utilization=60@", "must have a batch size after '@'; got '60@'. Write 'utilization=60@32'."),
+        ("utilization=60@a100", "must have a batch size after '@'; got '60@a100'."),
+        ("utilization=60@0", "must have a batch size after '@'"),
         ("step_time=30ms", "must name the GPU that it was measured on; got '30ms'. Write 'step_time=30ms@a100'."),
         ("step_time=30@a100", "must be a time above 0 in us, ms or s; got '30'. Write 'step_time=30ms@a100'."),
         ("step_time=٣ms@a100", "must be a time above 0"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from gpusage_hooks.comment import parse_duration_s
+from gpusage_hooks.comment import parse_duration_s, parse_utilization
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, Gpu, GpuNeed, ModelGraph, Price, Workload
 
@@ -26,11 +26,18 @@ class StepTime(NamedTuple):
     gpu: str
 
 
+class Utilization(NamedTuple):
+    """A GPU utilization that nvidia-smi showed, above 0 and at most 1, and the batch size where that was another."""
+
+    share: float
+    batch_size: int | None
+
+
 class Shares(NamedTuple):
     """Which shares are asked for, and what the user knows of the job alone on a whole GPU."""
 
     percents: tuple[int, ...]
-    utilization_percent: float | None
+    utilization: Utilization | None
     step_time: StepTime | None
 
     def needs(self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
@@ -67,7 +74,8 @@ class Shares(NamedTuple):
     def _alone(self, catalogue: Catalogue) -> Alone:
         """Return what is known of the job; a step time holds on the GPU that it names alone."""
         return Alone(
-            utilization=None if self.utilization_percent is None else self.utilization_percent / 100,
+            utilization=self.utilization.share if self.utilization else None,
+            batch_size=self.utilization.batch_size if self.utilization else None,
             step_time_s=self.step_time.seconds if self.step_time else None,
             gpu=catalogue.find(self.step_time.gpu).name if self.step_time else None,
         )
@@ -86,6 +94,13 @@ def _step_time(_: click.Context, __: click.Parameter, value: str | None) -> Step
         raise click.UsageError(str(error)) from error
 
 
+def _utilization(_: click.Context, __: click.Parameter, value: str | None) -> Utilization | None:
+    try:
+        return None if value is None else Utilization(*parse_utilization(value))
+    except RequestError as error:
+        raise click.UsageError(str(error)) from error
+
+
 _SHARE_OPTIONS = (
     click.option(
         "--share",
@@ -97,9 +112,9 @@ _SHARE_OPTIONS = (
     ),
     click.option(
         "--utilization",
-        type=click.FloatRange(0, 100, min_open=True),
-        metavar="PERCENT",
-        help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU.",
+        metavar="PERCENT[@BATCH]",
+        callback=_utilization,
+        help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU; 60@32 is of batch 32.",
     ),
     click.option(
         "--step-time",
@@ -124,7 +139,7 @@ def read_shares(options: Mapping[str, Any]) -> Shares:
         UsageError: Something is known of the job, and no share is asked for.
     """
     shares = Shares(options["shares"], options["utilization"], options["step_time"])
-    if not shares.percents and (shares.utilization_percent is not None or shares.step_time):
+    if not shares.percents and (shares.utilization or shares.step_time):
         message = "Options --utilization and --step-time tell what a share costs; got no --share. Add '--share 50'."
         raise click.UsageError(message)
     return shares

@@ -140,7 +140,8 @@ def _known(case: Case) -> str:
     """Say what the user told of a run alone, where that counted."""
     alone = case.workload.alone
     if alone.utilization is not None:
-        return f"by the GPU utilization that you gave, {100 * alone.utilization:.0f} %"
+        at = f" at batch {alone.batch_size}" if alone.batch_size else ""
+        return f"by the GPU utilization that you gave, {100 * alone.utilization:.0f} %{at}"
     if alone.step_time_s is not None and any(place.known.step_time_s for place in case.places):
         return f"by the step time that you gave, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"
     return ""

@@ -129,6 +129,8 @@ def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
     ("arguments", "sentence"),
     [
         (["--utilization", "60"], "got no --share. Add '--share 50'."),
+        (["--share", "50", "--utilization", "0"], "must be percent above 0, at most 100; got '0'."),
+        (["--share", "50", "--utilization", "60@x"], "must have a batch size after '@'; got '60@x'."),
         (
             ["--share", "50", "--step-time", "9ms@v100", "--gpu", "h100"],
             "must name a GPU that is predicted for; got 'v100'",
