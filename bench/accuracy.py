@@ -75,6 +75,7 @@ REAL = "Utilization of real models"
 LUCID_RUNS, MLPERF = "Lucid, training", "Takayama, MLPerf"
 RMSLE, RANK, RANKED, RANKED_WELL = "RMSLE", "rank correlation", (0.6, 1.0), (0.9, 1.0)
 OF_REAL, GRAPH, OTHER_BATCH = "utilization of real models, ", "from the graph", "utilization at another batch known"
+HOST, OF_HOST = "host known", "ours (host known), utilization"
 GOALS = (
     Goal(f"{OF_REAL}Lucid, {GRAPH}: {RMSLE}", REAL, f"{LUCID_RUNS}, {GRAPH}", "ours", None, "columns"),
     Goal(f"{OF_REAL}Lucid without PointNet, {GRAPH}: {RMSLE}", REAL, f"{LUCID_RUNS}, without", "ours", None, "columns"),
@@ -115,6 +116,8 @@ GOALS = (
     Goal("the same over the point, median", BOOKED, "gpusage, a share", "end/point, median", (1, 1.35), ""),
     Goal("utilization, type unseen: RMSLE", ACTIVITY, "ours, utilization", "unseen type: all", (0, 0.10), "rows"),
     Goal("utilization, random rows: RMSLE", ACTIVITY, "ours, utilization", "random rows: all", (0, 0.08), "rows"),
+    Goal(f"utilization, {HOST}, type unseen: RMSLE", ACTIVITY, OF_HOST, "unseen type: all", (0, 0.10), "rows"),
+    Goal(f"utilization, {HOST}, random rows: RMSLE", ACTIVITY, OF_HOST, "random rows: all", (0, 0.08), "rows"),
     Goal(f"utilization, type unseen, {INSIDE}", ACTIVITY_COVERAGE, "utilization", "all", COVERED, ""),
     Goal(f"SM activity, type unseen, {INSIDE}", ACTIVITY_COVERAGE, "SM activity", "all", COVERED, ""),
     Goal(f"sum of two throughputs, model unseen, {INSIDE}", COLOCATION_COVERAGE, "one job", "sum", COVERED, ""),

@@ -23,6 +23,7 @@ from gpusage.predictors.learned.trees import read_trees
 from gpusage_lab.learning import activity_known, boosting, random_networks
 from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact
+from gpusage_lab.learning.hosts import fit_host, percents
 from gpusage_lab.learning.scores import rmsle
 from gpusage_lab.learning.splits import Fold, check_enough, leave_one_out, random_rows
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
@@ -126,6 +127,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             notes=(
                 f"{len(rows.measured)} runs; left out: {', '.join(f'{n} {why}' for why, n in rows.left_out.items())}.",
                 "They wait for their data, the more the larger the batch; ours leaves such waits out (decision 46).",
+                "Host known: launches, steps and data of each campaign's host, from its other types (decision 49).",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
             ),
             points=_points(rows, held_out, *ends),
@@ -142,6 +144,7 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
         "node times alone": lambda given, fold: given.roofline[fold.test],
         "Yeung's features, random forest": _yeung_forest,
         "Yeung's features, boosting": _yeung_boosting,
+        "ours (host known)": _host_known,
         "ours": _ours,
     }
     lines: list[Line] = []
@@ -179,8 +182,21 @@ def _constant(rows: Rows, fold: Fold) -> FloatArray:
     return np.broadcast_to(level, (len(fold.test), 2))
 
 
+def _host_known(rows: Rows, fold: Fold) -> FloatArray:
+    """Return the percents by the host that the other runs of the same campaign tell."""
+    campaigns, busy = np.array(rows.campaigns), np.zeros(len(rows.kinds))
+    for campaign in set(rows.campaigns):
+        train, test = (part[campaigns[part] == campaign] for part in (fold.train, fold.test))
+        host = fit_host(rows.loads.of(train), rows.measured[train, UTILIZATION])
+        busy[test] = percents(host, rows.loads.of(test))
+    return _with_sm(rows, fold, busy[fold.test])
+
+
 def _ours(rows: Rows, fold: Fold) -> FloatArray:
-    busy = _utilization(rows, gap_s(rows, fold.train))[fold.test]
+    return _with_sm(rows, fold, _utilization(rows, gap_s(rows, fold.train))[fold.test])
+
+
+def _with_sm(rows: Rows, fold: Fold, busy: FloatArray) -> FloatArray:
     parts = sm_shares(read_trees(_sm_share(rows, fold.train)), rows.features[fold.test])
     return np.stack([busy, busy * parts], axis=1)
 

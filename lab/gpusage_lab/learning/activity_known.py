@@ -15,9 +15,11 @@ import numpy.typing as npt
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
+from gpusage.predictors.question import Question
 from gpusage_hooks.types import Alone, Interval
 from gpusage_lab.learning import activity_tests
 from gpusage_lab.learning.activity_tests import Test, real_tests
+from gpusage_lab.learning.hosts import Loads, held_out, load_of
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -48,6 +50,7 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
         notes=(
             "'constant' is the best constant for these very rows.",
             "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
+            "Host known: from the campaign's other models; a host that others' models do not tell counts as unknown.",
             "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),
@@ -64,6 +67,7 @@ def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ..
         most = np.where(waits, 100.0, truth)
         level = _constant(truth)
         yield f"{source}, ceiling of graphs", len(truth), rmsle(truth, most), level, None, rank_correlation(truth, most)
+    yield _host_line(f"{source}, host known", truth, tests)
     timed = [test for test in tests if test.step_s is not None]
     if timed:
         told = [_predicted(test, Alone(step_time_s=test.step_s)) for test in timed]
@@ -72,6 +76,12 @@ def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ..
     if beside:
         told = [_predicted(test, _seen(other)) for test, other in beside]
         yield _line(f"{source}, utilization at another batch known", _percents([test for test, _ in beside]), told)
+
+
+def _host_line(name: str, truth: FloatArray, tests: Sequence[Test]) -> tuple[Cell, ...]:
+    loads = Loads(*np.array([load_of(Question(test.graph, test.workload), test.gpu) for test in tests]).T)
+    told = held_out(loads, truth, [test.model for test in tests])
+    return name, len(truth), rmsle(truth, told), _constant(truth), None, rank_correlation(truth, told)
 
 
 def _predicted(test: Test, alone: Alone) -> Interval:

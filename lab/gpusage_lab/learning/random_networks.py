@@ -49,8 +49,9 @@ class NetworkLayer(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One row: the network, how it ran, and what was measured, in percent."""
+    """One row: the network, how it ran, and what was measured, in percent; a file is a campaign."""
 
+    campaign: str
     kind: str
     architecture: str
     graph: ModelGraph
@@ -75,7 +76,7 @@ def load(data: DataFolder) -> Loaded:
     """
     networks: list[Network] = []
     left_out = {"ran out of memory": 0, "not watched": 0, "no layers": 0, "monitor read nothing": 0}
-    for file, kind in KINDS.items():
+    for file in FILES:
         if file not in data:
             continue
         for row in data.read(file).to_dict("records"):
@@ -83,7 +84,7 @@ def load(data: DataFolder) -> Loaded:
             if reason:
                 left_out[reason] += 1
                 continue
-            networks.append(_network(row, kind))
+            networks.append(_network(row, file))
     return Loaded(tuple(networks), left_out)
 
 
@@ -97,12 +98,13 @@ def _objection(row: Table) -> str:
     return "monitor read nothing" if row["avg_sm_active_frac"] <= 0 else ""
 
 
-def _network(row: Table, kind: str) -> Network:
+def _network(row: Table, file: str) -> Network:
     match = re.search(r"arch:([a-z]+)", str(row["config"]))
     return Network(
-        kind=kind,
+        campaign=file,
+        kind=KINDS[file],
         architecture=match[1] if match else "unknown",
-        graph=row_graph(row, kind),
+        graph=row_graph(row, KINDS[file]),
         batch_size=int(row["batch_size"]),
         gpu_utilization=float(row["avg_gpu_util_pct"]),
         sm_activity=100.0 * float(row["avg_sm_active_frac"]),
