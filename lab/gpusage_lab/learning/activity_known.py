@@ -50,7 +50,7 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
         notes=(
             "'constant' is the best constant for these very rows.",
             "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
-            "Host known: from the campaign's other models; a host that others' models do not tell counts as unknown.",
+            "Host known: fitted on the campaign's other models; a job that parses its files spoils it (decision 49).",
             "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),
@@ -72,9 +72,9 @@ def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ..
     if timed:
         told = [_predicted(test, Alone(step_time_s=test.step_s)) for test in timed]
         yield _line(f"{source}, step time known", _percents(timed), told)
-    beside = [(test, other) for test in tests if (other := _other_batch(test, tests)) is not None]
+    beside = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
     if beside:
-        told = [_predicted(test, _seen(other)) for test, other in beside]
+        told = [_predicted(test, seen(other)) for test, other in beside]
         yield _line(f"{source}, utilization at another batch known", _percents([test for test, _ in beside]), told)
 
 
@@ -89,7 +89,7 @@ def _predicted(test: Test, alone: Alone) -> Interval:
     return need.gpu_utilization
 
 
-def _other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
+def other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
     """Return the run of the same model at the nearest other batch, the smaller of two that are as near."""
     others = [
         one
@@ -105,7 +105,8 @@ def _other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
     )
 
 
-def _seen(test: Test) -> Alone:
+def seen(test: Test) -> Alone:
+    """Return what a user knows who saw *test*."""
     share = float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
     return Alone(utilization=share, batch_size=test.workload.batch_size)
 
