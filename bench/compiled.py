@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
+from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.question import Question
 from gpusage.predictors.times.compiled import GROUPS, INDUCTOR, Compiler, compiled
@@ -154,7 +154,7 @@ def _held_out(runs: Runs, predicted: Callable[[Array], Array]) -> Array:
 
 
 def _scaled(runs: Runs, predicted_s: Array, train: Array) -> Array:
-    return predicted_s * np.exp(np.median(np.log(runs.measured_s / predicted_s)[train]))
+    return np.asarray(predicted_s * np.exp(np.median(np.log(runs.measured_s / predicted_s)[train])))
 
 
 def _predicted(runs: Runs, compiler: Compiler) -> Array:
