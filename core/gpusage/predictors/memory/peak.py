@@ -192,7 +192,7 @@ def _unmeasured_bytes(workload: Workload, division: Division) -> float:
 
     Weights count as divided like the state in what was learned; what is whole beside it is added.
     """
-    copies = float(FLOAT_BYTES[workload.precision]) * division.copies if workload.precision in AUTOCAST else 0.0
+    copies = _copy_bytes(workload) * division.copies
     share, state = workload.trainable, workload.trainable * division.state
     frozen = (1.0 - share) * WEIGHT_BYTES * division.weights + (
         division.weights - division.state
@@ -200,6 +200,11 @@ def _unmeasured_bytes(workload: Workload, division: Division) -> float:
     if workload.precision in PARAMETER_SHARE:
         return parameter_share(workload) * ((STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * state + frozen)
     return copies + STATE_BYTES[workload.optimizer] * state - FITTED_STATE_BYTES * state + frozen
+
+
+def _copy_bytes(workload: Workload) -> float:
+    """Return the bytes of each weight's copy in half precision, where there is one."""
+    return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
 
 
 def parameter_share(workload: Workload) -> float:
@@ -249,8 +254,8 @@ def _weighted_sums(
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Division) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
     state = STATE_BYTES[workload.optimizer] * workload.trainable * division.state
-    resident = lowering.parameter_count * (WEIGHT_BYTES * division.weights + state)
-    resident *= parameter_share(workload)
+    a_weight = (WEIGHT_BYTES * division.weights + state) * parameter_share(workload)
+    resident = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.lasting_copies)
     buffers = division.bucket_bytes + division.gathered_bytes
     return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
 
@@ -261,8 +266,9 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, divisio
         return tensors.input_bytes
     state = [one * division.state for one in (STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer])]
     trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
-    a_weight = sum(trained, WEIGHT_BYTES * division.weights)
-    held = tensors.input_bytes + lowering.parameter_count * a_weight * parameter_share(workload)
+    a_weight = sum(trained, WEIGHT_BYTES * division.weights) * parameter_share(workload)
+    a_weight += _copy_bytes(workload) * division.lasting_copies
+    held = tensors.input_bytes + lowering.parameter_count * a_weight
     return held + division.bucket_bytes
 
 

@@ -36,6 +36,7 @@ class Division:
     Attributes:
         weights: Of the weights in 4 bytes (2 in ``bf16-pure``).
         copies: Of the weights' copies in half precision.
+        lasting_copies: The part of *copies* that stays from step to step: ZeRO's; autocast makes them anew.
         gradients: Of the bytes of gradients.
         state: Of the optimizer's state, and of what the update computes.
         bucket_bytes: Where gradients are summed over GPUs.
@@ -45,6 +46,7 @@ class Division:
 
     weights: float = 1.0
     copies: float = 1.0
+    lasting_copies: float = 0.0
     gradients: float = 1.0
     state: float = 1.0
     bucket_bytes: float = 0.0
@@ -75,6 +77,7 @@ def division_of(lowering: Lowering, workload: Workload) -> Division:
     gradients = 0.5 if is_half else 1.0
     return Division(
         weights=part if is_half else 1.0,
+        lasting_copies=1.0,
         gradients=gradients * part if workload.strategy == "zero2" else gradients,
         state=part,
         bucket_bytes=min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
@@ -90,6 +93,7 @@ def _gathering(lowering: Lowering, workload: Workload) -> Division:
     return Division(
         weights=part,
         copies=part if is_zero else 0.0,
+        lasting_copies=part if is_zero else 0.0,
         gradients=0.5 * part if is_zero and workload.precision in AUTOCAST else part,
         state=part,
         gathered_bytes=gathered,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.explanations.explanation import explanation_of
-from gpusage.predictors.memory.peak import STATE_BYTES
+from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.memory.peak import STATE_BYTES, tensor_bytes
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.work.division import Division, division_of
@@ -100,6 +102,18 @@ def test_ddp_takes_its_buckets_more_and_each_stage_less(graph: ModelGraph, count
     thousand = question_of(graph, replace(HALF, gpus=1000, strategy="fsdp")).tensor_bytes
     larger = question_of(graph, replace(HALF, gpus=1000, strategy="fsdp", batch_size=4)).tensor_bytes
     assert larger.value > 1.5 * (thousand.value - 6 * 0.25 * count)
+
+
+def test_no_strategy_that_divides_more_takes_more_whatever_was_learned() -> None:
+    """What must be there at once and what the update takes decide where nothing was learned."""
+    parameters = pretrained().memory
+    nothing = replace(parameters, weights=[[0.0] * len(parameters.terms)] * len(parameters.weights))
+    for graph, learned, gpus in product((LLAMA_7B, GPT2_XL), (parameters, nothing), (2, 8, 64)):
+        values = [
+            tensor_bytes(learned, graph, Question(graph, run).lowering, run).value
+            for run in (replace(HALF, gpus=gpus, strategy=one) for one in ("zero1", "zero2", "zero3", "fsdp"))
+        ]
+        assert values == sorted(values, reverse=True)
 
 
 def test_the_step_is_that_of_one_gpu_known_less_well_and_the_parts_add_up() -> None:
