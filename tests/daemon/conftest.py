@@ -24,8 +24,8 @@ from gpusage.service import client
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node
+from waiting import LIMIT_S
 
-START_LIMIT_S = 20.0
 CONFIGURATION = """
 mode = "{mode}"
 kill_switch = "{folder}/off"
@@ -114,15 +114,15 @@ class Daemon:
         """Send a signal and return the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(LIMIT_S)
 
-    def ask(self, message: dict[str, Any] | None = None, timeout_s: float = 20.0) -> dict[str, Any]:
+    def ask(self, message: dict[str, Any] | None = None, timeout_s: float = LIMIT_S) -> dict[str, Any]:
         """Ask, as the Lua side does."""
         return client.ask(self.socket, self.question() if message is None else message, timeout_s)
 
     def status(self) -> dict[str, Any]:
         """Return how it fares."""
-        return client.status(self.socket, 20.0)
+        return client.status(self.socket, LIMIT_S)
 
     def raw(self, sent: bytes, *, shut: bool = False, looking: bool = False) -> bytes:
         """Send bytes, and return everything up to the first newline or the end."""
@@ -150,7 +150,7 @@ class Daemon:
     def connected(self, *, looking: bool = False) -> socket.socket:
         """Return a connection of one who asks, or of one who only looks."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(20)
+        connection.settimeout(LIMIT_S)
         connection.connect(str(client.status_path(self.socket) if looking else self.socket))
         return connection
 
@@ -176,7 +176,7 @@ class Daemon:
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Wait until *condition* holds."""
-        deadline_s = time.monotonic() + START_LIMIT_S
+        deadline_s = time.monotonic() + LIMIT_S
         while True:
             with suppress(RequestError):
                 if condition():

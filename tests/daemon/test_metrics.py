@@ -8,12 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
@@ -22,19 +21,15 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpusage.sandboxes.host import free_ports
 from gpusage.sandboxes.packages import unpack
+from waiting import LIMIT_S, wait_until
 
 Counts = Mapping[str, float]
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def get(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
         content: bytes = answer.read()
         return content
 
@@ -49,7 +44,7 @@ def counts(port: int) -> Counts:
 @pytest.fixture
 def measured(idle: Any) -> tuple[Any, int]:  # noqa: ANN401 - conftest's Daemon
     """Return a daemon that tells its metrics, and the port."""
-    port = free_port()
+    port = free_ports(1)[0]
     text = (idle.folder / "c.toml").read_text()
     (idle.folder / "c.toml").write_text(text.replace("[daemon]\n", f'[daemon]\nmetrics = "127.0.0.1:{port}"\n'))
     idle.start()
@@ -83,7 +78,7 @@ def test_there_is_one_page_and_no_user_on_it(measured: tuple[Any, int]) -> None:
 def test_a_slow_visitor_is_sent_away_and_answers_go_on(measured: tuple[Any, int]) -> None:
     daemon, port = measured
     with closing(socket.create_connection(("127.0.0.1", port))) as silent:
-        silent.settimeout(10)
+        silent.settimeout(LIMIT_S)
         assert daemon.ask()["code"] == "REWRITE"
         assert silent.recv(10) == b""  # it was sent away
     assert counts(port)["gpusage_answer_duration_seconds_count"] == 1
@@ -113,7 +108,7 @@ def prometheus_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.chmod(0o755)
     done = subprocess.run(
         ["apt-get", "download", "--option=APT::Sandbox::User=", "prometheus"],
-        cwd=folder, check=False, capture_output=True, text=True, timeout=60,
+        cwd=folder, check=False, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     archives = [*folder.glob("*.deb")]
     if not archives:
@@ -125,7 +120,7 @@ def prometheus_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def prometheus(prometheus_command: Path, measured: tuple[Any, int], tmp_path: Path) -> Iterator[int]:
     """Yield the port of a Prometheus that scrapes the daemon five times a second."""
-    port = free_port()
+    port = free_ports(1)[0]
     (tmp_path / "p.yml").write_text(
         "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
         "scrape_configs:\n"
@@ -162,15 +157,12 @@ def queries() -> list[str]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while True:
-        try:
-            if condition():
-                return
-        except OSError:
-            pass  # it has not started yet
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    def holds() -> bool:
+        with suppress(OSError):  # it has not started yet
+            return condition()
+        return False
+
+    wait_until(holds)
 
 
 def test_each_query_of_the_dashboard_has_an_answer_of_a_real_prometheus(

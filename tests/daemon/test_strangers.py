@@ -46,7 +46,7 @@ for line in {lines!r}:
         except OSError as error:
             print(type(error).__name__)
 """
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.splitlines()
 
 

@@ -16,6 +16,8 @@ from gpusage.sandboxes.host import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.accounting import ACCOUNT
 from gpusage_slurm.sandbox.trial import install_plugin
+from slurm_jobs import GENEROUS, gpusaged_status, release, submit_held, wait_for_state
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -31,7 +33,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         pytest.skip("forky's MariaDB library refuses slurmdbd's first query")
     plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED,))
     with start_sandbox(plan, release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n")
+        install_plugin(sandbox, "enforce", GENEROUS)
         yield sandbox
 
 
@@ -43,14 +45,16 @@ def accounting(sandbox: Sandbox) -> dict[str, str]:
     return found
 
 
-def submit(sandbox: Sandbox, *options: str, wrap: str = "sleep 60") -> str:
-    command = ("sbatch", "--parsable", "-p", "billed", "-A", ACCOUNT, "--gres=gpu:1", *options, f"--wrap={wrap}")
-    return sandbox.run(*command).stdout.strip()
+def submit(sandbox: Sandbox, *options: str, wrap: str = "sleep 1000") -> str:
+    """Return a held job."""
+    return submit_held(sandbox, "-p", "billed", "-A", ACCOUNT, "--gres=gpu:1", *options, wrap=wrap).job_id
 
 
 def billing(sandbox: Sandbox, *options: str) -> int:
     """Return what a job was billed, by slurmdbd."""
-    job = submit(sandbox, "--wait", *options, wrap="true")
+    job = submit(sandbox, *options, wrap="true")
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED")
 
     def books() -> re.Match[str] | None:
         return re.search(r"billing=(\d+)", sandbox.run("sacct", "-nXP", "-j", job, "-o", "alloctres").stdout)
@@ -61,22 +65,27 @@ def billing(sandbox: Sandbox, *options: str) -> int:
     return int(found[1])
 
 
+def rows(sandbox: Sandbox, names: list[str]) -> list[tuple[str, str]]:
+    """Return state and reason of the jobs."""
+    text = sandbox.run("squeue", "-h", f"--jobs={','.join(names)}", "--sort=i", "-o", "%t %r").stdout
+    return [(line.split()[0], line.split()[1]) for line in text.splitlines()]
+
+
 def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return state and reason of *jobs* under *limit*, once slurmctld has looked at each."""
     sandbox.run(
         "sacctmgr", "-i", "modify", "user", user_name(), "where", f"account={ACCOUNT}", "set", f"GrpTRES={limit}"
     )
+    sandbox.wait_for_queue()
     names = [submit(sandbox, *options) for options in jobs]
-
-    def rows() -> list[tuple[str, str]]:
-        text = sandbox.run("squeue", "-h", f"--jobs={','.join(names)}", "--sort=i", "-o", "%t %r").stdout
-        return [(line.split()[0], line.split()[1]) for line in text.splitlines()]
+    release(sandbox, *names)
 
     try:
         sandbox.wait_for(
-            lambda: all(row[0] == "R" or row[1].startswith("Assoc") for row in rows()), "all are looked at"
+            lambda: all(row[0] == "R" or row[1].startswith("Assoc") for row in rows(sandbox, names)),
+            "all are looked at",
         )
-        return rows()
+        return rows(sandbox, names)
     finally:
         sandbox.run("scancel", *names)
         sandbox.wait_for_queue()
@@ -91,14 +100,11 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     sandbox.reconfigure()
     assert accounting(sandbox)["verdict"] == "pass"
 
-    told = ("gpusage", "status", "--json")
-    sandbox.wait_for(
-        lambda: '"billing_weight": 100.0' in sandbox.run(*told).stdout,
-        "gpusaged has seen what a GPU is billed, which the report counts by",
-    )
+    # The report counts by what a GPU is billed, a decision by what a share is.
+    wait_until(lambda: '"billing_weight": 100.0' in json.dumps(gpusaged_status(sandbox)))
     assert billing(sandbox) == 100
     assert billing(sandbox, LIGHT) == 25  # a quarter of it
-    comments = ("sacct", "-nXP", "-o", "comment")  # for slurm trace
+    comments = ("sacct", "-nXP", "-S", "now-1hour", "-o", "comment")  # for slurm trace
     sandbox.wait_for(lambda: "dlrm.onnx" in sandbox.run(*comments).stdout, "slurmdbd knows the comment")
 
     whole, share = (), (LIGHT,)
@@ -133,6 +139,12 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+def listens(path: Path) -> bool:
+    """Tell whether anybody listens at *path*, which is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
 def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None:
     """Nothing of ours runs in its client, and it brings no card."""
     version, plugins, request = REST[sandbox.installation.major_minor]
@@ -141,7 +153,7 @@ def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None
     # In a sandbox everybody is SlurmUser, as whom slurmrestd would not start.
     security = {"SLURMRESTD_SECURITY": "disable_user_check,disable_unshare_files,disable_unshare_sysv"}
     sandbox.run("sh", "-c", start, "sh", *plugins, f"unix:{path}", environment=security)
-    sandbox.wait_for(path.exists, "slurmrestd answers")
+    sandbox.wait_for(lambda: path.exists() and listens(path), "slurmrestd answers")
     comment = LIGHT.removeprefix("--comment=")
     job = {"name": "rest", "partition": "billed", "account": ACCOUNT, "hold": True, "comment": comment, **request}
     folder = str(sandbox.layout.jobs)

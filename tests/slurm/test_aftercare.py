@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpusage.service.client import status
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from slurm_jobs import (
+    GENEROUS,
+    configure,
+    gpusaged_status,
+    release,
+    shown,
+    submit_held,
+    submit_share,
+    wait_for_state,
+)
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
-SETTINGS = "[slurm]\nlimit_ms = 1000\n"
 TURNS_BACK = (23, 11)
 """22.05 changes no waiting share into a GPU; 24.11 and 26.05 do. What lies between was not tried."""
 
@@ -29,9 +38,9 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed, whose daemon acts on a job that has been stuck for two seconds."""
     plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), settings=("PartitionName=other Nodes=ALL",))
     with start_sandbox(plan, release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", SETTINGS)
-        toml = sandbox.layout.etc / "gpusage.toml"
-        toml.write_text(toml.read_text().replace("refresh_s = 1\n", "refresh_s = 1\nstuck_after_s = 2\n"))
+        install_plugin(sandbox, "enforce", GENEROUS)
+        text = sandbox.layout.gpusage_toml.read_text()
+        configure(sandbox, text.replace("refresh_s = 1\n", "refresh_s = 1\nstuck_after_s = 2\n"))
         yield sandbox
 
 
@@ -45,43 +54,22 @@ def empty_queue(sandbox: Sandbox) -> Iterator[None]:
     sandbox.wait_for_queue()
 
 
-def rewritten(sandbox: Sandbox, *options: str, wrap: str = "true", comment: str = LIGHT) -> str:
-    """Return a job that became a share, once one did: a busy machine may be late for the first."""
-    for _ in range(20):
-        command = ("sbatch", "--parsable", "--gres=gpu:1", f"--comment={comment}", *options, f"--wrap={wrap}")
-        job = sandbox.run(*command).stdout.strip()
-        if "mps" in shown(sandbox, job)["TresPerNode"]:
-            return job
-        sandbox.run("scancel", job)
-    pytest.fail("no job was rewritten")
-
-
-def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
-    """Return what `scontrol show job` says; the mark as a whole."""
-    text = sandbox.run("scontrol", "show", "job", job).stdout
-    found = dict(re.findall(r"(\w+)=(\S*)", text))
-    return found | dict(re.findall(r"^ *(AdminComment)=(.*?) *$", text, re.MULTILINE))
-
-
-def wait(condition: Callable[[], object], limit_s: float = 60) -> None:
-    """Wait until *condition* holds."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+def share(sandbox: Sandbox, *options: str, wrap: str = "true") -> str:
+    """Return a held job that became a share."""
+    return submit_share(sandbox, f"--comment={LIGHT}", *options, wrap=wrap)
 
 
 def stuck_job(sandbox: Sandbox) -> str:
     """Return a rewritten job whose partition gives whole nodes since."""
-    job = rewritten(sandbox, "--partition=other", "--hold")
+    job = share(sandbox, "--partition=other")
     sandbox.run("scontrol", "update", "PartitionName=other", "OverSubscribe=EXCLUSIVE")
-    sandbox.run("scontrol", "release", job)
+    release(sandbox, job)
     return job
 
 
 def aftercare(sandbox: Sandbox) -> dict[str, Any]:
     """Return what the daemon's status says of rewritten jobs."""
-    found: dict[str, Any] = status(str(sandbox.layout.socket))["aftercare"]
+    found: dict[str, Any] = gpusaged_status(sandbox)["aftercare"]
     return found
 
 
@@ -91,16 +79,16 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     job = stuck_job(sandbox)
     number = shown(sandbox, job)["AdminComment"].split()[1]
     if sandbox.installation.major_minor >= TURNS_BACK:
-        wait(lambda: shown(sandbox, job)["JobState"] == "COMPLETED")
-        assert shown(sandbox, job)["TresPerNode"] == "gres/gpu:1"
-        assert shown(sandbox, job)["AdminComment"].startswith(f"gpusage {number} BACK gres/mps:")
-        assert aftercare(sandbox)["turned_back"] == before + 1
+        ended = wait_for_state(sandbox, job, "COMPLETED")
+        assert ended["TresPerNode"] == "gres/gpu:1"
+        assert ended["AdminComment"].startswith(f"gpusage {number} BACK gres/mps:")
+        wait_until(lambda: aftercare(sandbox)["turned_back"] == before + 1)  # it counts what slurmctld has done
         assert aftercare(sandbox)["stuck"] == []
         (told,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
         assert (told["code"], told["after"]) == ("BACK", "gres/gpu:1")
         assert "node v100-1 is idle and could run it" in told["reasons"][0]
         return
-    wait(lambda: aftercare(sandbox)["stuck"])
+    wait_until(lambda: aftercare(sandbox)["stuck"])
     (text,) = aftercare(sandbox)["stuck"]
     assert f"slurm job {job} of " in text
     assert "node v100-1 is idle" in text
@@ -113,14 +101,16 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     (check,) = [each for each in checks if each["check"] == "rewritten jobs"]
     assert check["verdict"] == "warn"
     sandbox.run("scancel", job)
-    wait(lambda: not aftercare(sandbox)["stuck"])
+    wait_until(lambda: not aftercare(sandbox)["stuck"])
     assert shown(sandbox, job)["AdminComment"] == mark
 
 
 def test_a_job_that_waits_for_its_turn_is_left_alone(sandbox: Sandbox) -> None:
     """The node is full; a held job waits as well."""
-    sandbox.run("sbatch", "--exclusive", "--wrap=sleep 60")
-    jobs = [rewritten(sandbox), rewritten(sandbox, "--hold")]
+    full = sandbox.run("sbatch", "--parsable", "--exclusive", "--wrap=sleep 1000").stdout.strip()
+    wait_for_state(sandbox, full, "RUNNING")
+    jobs = [share(sandbox), share(sandbox)]
+    release(sandbox, jobs[0])
     marks = [shown(sandbox, job)["AdminComment"] for job in jobs]
     time.sleep(5)  # more than two looks beyond the two seconds
     assert [shown(sandbox, job)["AdminComment"] for job in jobs] == marks
@@ -140,9 +130,10 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
     """New jobs are left alone, waiting ones get their GPU back where Slurm can, and uninstall waits for the others."""
     jobs = sandbox.layout.jobs
     output = jobs / "inner"
-    running = rewritten(sandbox, f"--output={output}", wrap=INNER)
-    wait((jobs / "started").exists)
-    waiting = rewritten(sandbox, "--hold", "--array=1-3%2")
+    running = share(sandbox, f"--output={output}", wrap=INNER)
+    release(sandbox, running)
+    wait_until((jobs / "started").exists)
+    waiting = share(sandbox, "--array=1-3%2")
     assert f"{running} of " in sandbox.run("gpusage", "slurm", "drain").stdout
     assert not (sandbox.layout.etc / "off").exists()
     refused = sandbox.run("gpusage", "slurm", "uninstall", "--yes", check=False)
@@ -155,21 +146,20 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
         stays = "let it end, or cancel it and submit it again"
         assert what == {running: "let it end", waiting: "turned back" if turns else stays}
         assert ("gpu" in shown(sandbox, waiting)["TresPerNode"]) == turns
-        new = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
-        found = shown(sandbox, new.stdout.strip())
-        sandbox.run("scancel", new.stdout.strip())
-        assert ("gpu" in found["TresPerNode"], found.get("AdminComment")) == (True, None)
+        new = submit_held(sandbox, "--gres=gpu:1", f"--comment={LIGHT}")
+        sandbox.run("scancel", new.job_id)
+        assert ("gpu" in new.tres, new.mark) == (True, "")
         (jobs / "go").touch()
-        wait(lambda: shown(sandbox, running)["JobState"] == "COMPLETED")
+        wait_for_state(sandbox, running, "COMPLETED")
         assert re.fullmatch(r"plain percent=[1-9]\d*\ngres percent=[1-9]\d*\n", output.read_text())
         if turns:
-            sandbox.run("scontrol", "release", waiting)
-            wait(lambda: "PENDING" not in sandbox.run("scontrol", "show", "job", waiting).stdout)
+            release(sandbox, waiting)
+            wait_until(lambda: "PENDING" not in sandbox.run("scontrol", "show", "job", waiting).stdout)
             sandbox.wait_for_queue()
             assert "No rewritten job" in sandbox.run("gpusage", "slurm", "drain").stdout
     finally:
         (sandbox.layout.etc / "off").unlink()
-        wait(lambda: not status(str(sandbox.layout.socket))["kill_switch"]["on"])
+        wait_until(lambda: not gpusaged_status(sandbox)["kill_switch"]["on"])
 
 
 def test_a_job_that_was_turned_back_runs_its_own_srun_lines_on_a_whole_gpu(sandbox: Sandbox) -> None:
@@ -180,10 +170,10 @@ def test_a_job_that_was_turned_back_runs_its_own_srun_lines_on_a_whole_gpu(sandb
         "until [ -e go ]", "until true"
     ).replace("percent=", "device=$CUDA_VISIBLE_DEVICES percent=")
     output = sandbox.layout.jobs / "back"
-    job = rewritten(sandbox, "--partition=other", "--hold", f"--output={output}", wrap=script)
+    job = share(sandbox, "--partition=other", f"--output={output}", wrap=script)
     sandbox.run("scontrol", "update", "PartitionName=other", "OverSubscribe=EXCLUSIVE")
-    sandbox.run("scontrol", "release", job)
-    wait(lambda: shown(sandbox, job)["JobState"] in ("COMPLETED", "FAILED"))
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED", "FAILED")
     text = output.read_text()
     assert re.search(r"^batch cap= device=\S+$", text, re.MULTILINE), text
     assert re.search(r"^plain device=\S+ percent=$", text, re.MULTILINE), text

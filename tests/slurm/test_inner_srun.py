@@ -7,8 +7,7 @@ prolog and Slurm are the real ones.
 from __future__ import annotations
 
 import json
-import os
-import signal
+import re
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import slurm_jobs
 from gpusage.dividing.granted import NOT_READ_BACK, granted_of
 from gpusage.edits import make_edits
 from gpusage.sandboxes import processes
@@ -28,6 +28,7 @@ from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandb
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import parse_submission
 from mps import control_in, driver_in
+from slurm_jobs import GENEROUS, HeldJob, release, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -95,7 +96,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         etc = sandbox.layout.etc
         path = etc / "gpusaged.sock"
         toml = etc / "gpusage.toml"
-        toml.write_text(f"[daemon]\nsocket = {json.dumps(str(path))}\n[slurm]\nlimit_ms = 1000\n")
+        toml.write_text(f"[daemon]\nsocket = {json.dumps(str(path))}\n{GENEROUS}")
         with pytest.MonkeyPatch.context() as patch, Daemon(str(path), Handler) as daemon:
             patch.setenv("GPUSAGE_CONFIG", str(toml))
             site = Site(slurm_conf=sandbox.layout.slurm_conf, gpusage_toml=toml, command=Path("gpusage"))
@@ -126,16 +127,23 @@ def give_mps(sandbox: Sandbox) -> None:
         conf.write_text(conf.read_text().replace(f"{script.key}={script.path}", f"{script.key}={wrapper}"))
 
 
-def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str, dict[str, str]]:
-    """Submit *script*, wait for its end, and return what sbatch said and what each step showed."""
+def submit_held(sandbox: Sandbox, *options: str, script: str) -> HeldJob:
+    """Submit *script*, held, once the stand-in for gpusaged was in time."""
     path = sandbox.layout.jobs / "job.sh"
     path.write_text(script)
+    return slurm_jobs.submit_held(sandbox, *options, wrap=path)
+
+
+def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str, dict[str, str]]:
+    """Submit *script*, wait for its end, and return what sbatch said and what each step showed."""
     output = sandbox.layout.jobs / "output"
     output.unlink(missing_ok=True)
-    done = sandbox.run("sbatch", "--wait", f"--output={output}", *options, str(path), check=False)
+    held = submit_held(sandbox, f"--output={output}", *options, script=script)
+    release(sandbox, held.job_id)
+    wait_for_state(sandbox, held.job_id, "COMPLETED", "FAILED")
     lines = output.read_text().splitlines()
-    print("\n".join([done.stdout, done.stderr, *lines]))  # noqa: T201 - pytest shows it where a test fails
-    return done.stderr, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
+    print("\n".join([held.said, *lines]))  # noqa: T201 - pytest shows it where a test fails
+    return held.said, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
 
 
 SHARE = "percent=40 device=0 mark=mps:40"
@@ -180,12 +188,13 @@ env | grep ^CUDA_ | sort
 
 def test_two_jobs_share_a_gpu_through_mps_and_the_node_writes_down_what_each_was_given(sandbox: Sandbox) -> None:
     folder, mps = sandbox.layout.jobs, mps_folder(sandbox)
-    script, has_driver = folder / "beside.sh", (folder / "libcuda.so.1").exists()
-    script.write_text(BESIDE.format(folder=folder))
-    export = f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}"
-    options = ("--parsable", export, f"--output={folder}/%j.out")
-    jobs = [sandbox.run("sbatch", *options, str(script)).stdout.strip() for _ in range(2)]
-    wait_until(lambda: not sandbox.run("squeue", "-h").stdout)
+    has_driver = (folder / "libcuda.so.1").exists()
+    options = (f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out")
+    beside = BESIDE.format(folder=folder)
+    jobs = [submit_held(sandbox, *options, script=beside).job_id for _ in range(2)]
+    release(sandbox, *jobs)
+    for job in jobs:
+        wait_for_state(sandbox, job, "COMPLETED")
     for job in jobs:
         assert (folder / f"{job}.out").read_text().split() == [
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
@@ -212,25 +221,29 @@ echo $CUDA_MPS_PIPE_DIRECTORY
 def test_a_share_and_its_mps_daemon_outlive_the_slurmd_of_their_node(sandbox: Sandbox) -> None:
     """A job of before the restart and one of after it are clients of one daemon, which ends with the last of them."""
     folder, mps, node = sandbox.layout.jobs, mps_folder(sandbox), sandbox.nodes()[0]
-    (script := folder / "held.sh").write_text(HELD.format(folder=folder))
     log = folder / "nvidia-cuda-mps-control.log"
     log.unlink(missing_ok=True)
-    options = ("sbatch", "--parsable", f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out", script)
+    options = (f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out")
 
     def begun() -> str:
-        job = sandbox.run(*map(str, options)).stdout.strip()
+        job = submit_held(sandbox, *options, script=HELD.format(folder=folder)).job_id
+        release(sandbox, job)
         wait_until((folder / f"held-{job}").exists)
         return job
 
-    before, slurmd = begun(), sandbox.pid(node)
+    def start_time() -> str:
+        return re.findall(r"SlurmdStartTime=(\S+)", sandbox.run("scontrol", "show", "node", node).stdout)[0]
+
+    before, slurmd, started = begun(), sandbox.pid(node), start_time()
     assert slurmd is not None
-    os.kill(slurmd, signal.SIGKILL)
-    processes.wait_for_end([slurmd], 5.0)
+    processes.kill([slurmd])
     sandbox.start_node(node)
+    wait_until(lambda: start_time() != started)  # the new one has told slurmctld that it is there
     sandbox.wait_for_nodes()
     jobs = [before, begun()]
     (folder / "go").touch()
-    wait_until(lambda: not sandbox.run("squeue", "-h").stdout)
+    for job in jobs:
+        wait_for_state(sandbox, job, "COMPLETED")
     assert [(folder / f"{job}.out").read_text().strip() for job in jobs] == [f"{mps}/gpu-0/pipe"] * 2
     wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
     assert [line.split()[0] for line in log.read_text().splitlines() if line[:2] == "-d" or line == "quit"] == [

@@ -13,6 +13,7 @@ import pytest
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 from mps import control_in
+from slurm_jobs import GENEROUS, configure, gpusaged_status, submit_held
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -40,6 +41,10 @@ def bare(slurm_release: str | None) -> Iterator[Sandbox]:
         yield sandbox
 
 
+def install(sandbox: Sandbox) -> None:
+    install_plugin(sandbox, settings=GENEROUS)
+
+
 def contents(sandbox: Sandbox) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sandbox.layout.etc.iterdir() if path.name != "gpusage.toml"}
 
@@ -55,7 +60,7 @@ def test_install_works_twice_and_uninstall_restores_every_byte(bare: Sandbox) ->
     assert "+JobSubmitPlugins" not in shown
     assert "+CliFilterPlugins=lua" in shown
     assert contents(bare) == before
-    install_plugin(bare)
+    install(bare)
     again = bare.run("gpusage", "slurm", "install", "--yes").stdout
     assert again == "Nothing to change.\n"
     bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
@@ -68,25 +73,23 @@ def test_install_works_twice_and_uninstall_restores_every_byte(bare: Sandbox) ->
 
 def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> None:
     assert "fail" in doctor(bare).values()
-    install_plugin(bare)
+    install(bare)
     found = doctor(bare)
     assert {check for check, verdict in found.items() if verdict == "fail"} == set()
     assert found["dry run"] == "pass"
 
 
 def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
-    install_plugin(bare)
+    install(bare)
     assert bare.run("sbatch", "--job-name=forbidden", "--gres=gpu:1", "--wrap=true", check=False).returncode != 0
-    command = ("sbatch", "--parsable", "--job-name=noted", "--hold", "--gres=gpu:2", "--comment=model=/nowhere/r.onnx")
-    text = bare.run("scontrol", "show", "job", bare.run(*command, "--wrap=true").stdout.strip()).stdout
-    (noted,) = re.findall(r"AdminComment=(.*?) *$", text, re.MULTILINE)  # 22.05 ends it with a blank
+    noted = submit_held(bare, "--job-name=noted", "--gres=gpu:2", "--comment=model=/nowhere/r.onnx").mark
     assert re.fullmatch(r"x{970}; gpusage [0-9a-f]{12} KEEP gres/gpu:2 \| .*\.\.\.", noted), noted
     assert len(noted) == 1024
     assert bare.run("sbatch", "--job-name=allowed", "--gres=gpu:1", "--wrap=true", check=False).returncode == 0
 
 
 def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
-    install_plugin(bare)
+    install(bare)
     text = bare.run("gpusage", "slurm", "status").stdout
     assert "v100 (v100-sxm2-16gb): 1 of 1 free, shared in 100 units, feature v100" in text
     status = bare.run("gpusage", "slurm", "status", "--json").stdout
@@ -99,9 +102,9 @@ def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
 
 
 def test_status_and_doctor_find_the_daemon_of_a_broken_configuration(bare: Sandbox) -> None:
-    install_plugin(bare)
-    (bare.layout.etc / "gpusage.toml").write_text("mode = [broken")
-    time.sleep(1.2)
+    install(bare)
+    configure(bare, "mode = [broken")
+    assert gpusaged_status(bare)["configuration"]["error"]
     text = bare.run("gpusage", "slurm", "status").stdout
     assert "mode enforce" in text
     assert "not usable, the last good one is in force" in text
@@ -112,7 +115,7 @@ def test_status_and_doctor_find_the_daemon_of_a_broken_configuration(bare: Sandb
 def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_in_that_partition(bare: Sandbox) -> None:
     conf = bare.layout.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))
-    install_plugin(bare)
+    install(bare)
     status = bare.run("gpusage", "slurm", "status").stdout
     assert "not shared: a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=2)" in status
     assert doctor(bare)["defaults per GPU"] == "warn"
@@ -130,7 +133,7 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     conf = bare.layout.slurm_conf
     conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
     before = contents(bare)
-    install_plugin(bare)
+    install(bare)
     control = control_in(bare.layout.jobs)
     control.with_name(f"{control.name}.log").symlink_to(log)
     for name in ("prolog", "epilog"):  # as on a node with a GPU
@@ -160,7 +163,7 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
 
 
 def test_without_our_prolog_no_gpu_is_shared_and_doctor_fails_in_enforce(bare: Sandbox) -> None:
-    install_plugin(bare)
+    install(bare)
     assert doctor(bare)["node prolog"] == "pass"
     conf = bare.layout.slurm_conf
     conf.write_text(conf.read_text().replace("\nProlog=", "\n#Prolog="))

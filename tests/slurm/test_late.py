@@ -11,11 +11,14 @@ import pytest
 
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from slurm_jobs import GENEROUS, HeldJob, release, shown, submit_until, wait_for_state
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+NOT_OURS = "nothing for us"
 CHANGES = (23, 11)
 """22.05 changes no waiting GPU into a share."""
 REPORT = """
@@ -28,7 +31,7 @@ srun --gres=gpu:1 sh -c 'echo "inner $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"'
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed; clients in it are bare where they use the other slurm.conf."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+        install_plugin(sandbox, "enforce", GENEROUS)
         conf = sandbox.layout.slurm_conf
         (sandbox.layout.etc / "bare.conf").write_text(
             "".join(line for line in conf.read_text().splitlines(True) if not line.startswith("CliFilterPlugins"))
@@ -46,21 +49,20 @@ def empty_queue(sandbox: Sandbox) -> Iterator[None]:
 
 
 def bare(sandbox: Sandbox, *options: str, comment: str = LIGHT, wrap: str = "true") -> str:
-    """Submit a held job with a client that has no cli_filter."""
-    command = ("sbatch", "--parsable", "--hold", f"--comment={comment}", *options, f"--wrap={wrap}")
-    return sandbox.run(*command, environment={"SLURM_CONF": str(sandbox.layout.etc / "bare.conf")}).stdout.strip()
+    """Submit a held job with a client that has no cli_filter, and to which gpusaged has said a word if it is ours."""
+    environment = {"SLURM_CONF": str(sandbox.layout.etc / "bare.conf")}
+
+    def has_mark(job: HeldJob) -> bool:
+        return comment == NOT_OURS or bool(job.mark)
+
+    options = (f"--comment={comment}", *options)
+    return submit_until(sandbox, has_mark, *options, wrap=wrap, environment=environment).job_id
 
 
 def late(sandbox: Sandbox) -> dict[str, dict[str, str]]:
     """Look once, and return what became of each job."""
     document = json.loads(sandbox.run("gpusage", "slurm", "late", "--once", "--json").stdout)
     return {job["job_id"]: job for job in document["jobs"]}
-
-
-def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
-    """Return what `scontrol show job` says; the mark as a whole."""
-    text = sandbox.run("scontrol", "show", "job", job).stdout
-    return dict(re.findall(r"(\w+)=(\S*)", text)) | dict(re.findall(r"^ *(AdminComment)=(.*?) *$", text, re.MULTILINE))
 
 
 def changes(sandbox: Sandbox) -> bool:
@@ -84,8 +86,8 @@ def test_a_bare_clients_job_runs_on_a_share_with_its_cap_and_inner_sruns(sandbox
         r"gpusage \w{12} REWRITE gres/gpu:1 -> gres/mps:(\d+).* \| set .*MEM_LIMIT=0=(\d+)M GPUSAGE_DECISION=", mark
     )
     assert found, mark
-    sandbox.run("scontrol", "release", job)
-    sandbox.wait_for_queue()
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED")
     assert output.read_text() == f"mps:{found[1]} {found[1]} 0={found[2]}M\ninner {found[1]}\n"
     (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
     assert decision["code"] == "REWRITE"
@@ -105,7 +107,7 @@ def test_what_the_user_changes_before_or_after_stays(sandbox: Sandbox) -> None:
     sandbox.run("scontrol", "update", f"JobId={changed}", "Gres=gpu:2")
     opted_out = bare(sandbox, "--gres=gpu:1")
     sandbox.run("scontrol", "update", f"JobId={opted_out}", "Comment=gpusage: off")
-    named = bare(sandbox, "--gres=gpu:1", comment="nothing for us")
+    named = bare(sandbox, "--gres=gpu:1", comment=NOT_OURS)
     assert "AdminComment" not in shown(sandbox, named)
     sandbox.run("scontrol", "update", f"JobId={named}", f"Comment={LIGHT}")
     outcomes = late(sandbox)
@@ -129,23 +131,20 @@ def test_a_model_that_cannot_be_read_and_a_script_that_needs_its_gpu_keep_it(san
 
 
 def test_a_requeued_job_is_decided_while_it_waits_again(sandbox: Sandbox) -> None:
-    job = bare(sandbox, "--gres=gpu:1", wrap="sleep 60")
-
-    def is_in(state: str) -> bool:
-        return shown(sandbox, job)["JobState"] == state
-
-    sandbox.run("scontrol", "release", job)
-    sandbox.wait_for(lambda: is_in("RUNNING"), "it runs")
+    job = bare(sandbox, "--gres=gpu:1", wrap="sleep 1000")
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "RUNNING")
     assert late(sandbox) == {}
     sandbox.run("scontrol", "requeuehold", job)
-    sandbox.wait_for(lambda: is_in("PENDING"), "it waits")
+    wait_for_state(sandbox, job, "PENDING")
     assert late(sandbox)[job]["outcome"] == ("decided" if changes(sandbox) else "advised")
 
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])
 def test_srun_and_salloc_get_advice(sandbox: Sandbox, command: str) -> None:
-    sandbox.run("sh", "-c", f"{command} --gres=gpu:1 --comment={LIGHT} sleep 30 >{command}.log 2>&1 &")
-    sandbox.wait_for(lambda: bool(sandbox.run("squeue", "-ht", "R").stdout.strip()), "it runs")
+    sandbox.run("sh", "-c", f"{command} --gres=gpu:1 --comment={LIGHT} sleep 1000 >{command}.log 2>&1 &")
+    log = sandbox.layout.jobs / f"{command}.log"
+    wait_until(lambda: sandbox.run("squeue", "-ht", "R").stdout.strip() != "", log.read_text)
     ((job, seen),) = late(sandbox).items()
     assert seen["outcome"] == "advised"
     mark = shown(sandbox, job)["AdminComment"]

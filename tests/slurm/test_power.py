@@ -49,7 +49,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
 def test_a_plan_suspends_what_it_does_not_use_and_resumes_what_it_needs(sandbox: Sandbox, tmp_path: Path) -> None:
     """The node of a running job, and one that is drained, are left alone; each node is asked once."""
     plan = tmp_path / "plan.json"
-    job = sandbox.run("sbatch", "--parsable", "--nodelist=v100-1", "--wrap=sleep 300").stdout.strip()
+    job = sandbox.run("sbatch", "--parsable", "--nodelist=v100-1", "--wrap=sleep 1000").stdout.strip()
     sandbox.run("scontrol", "update", "NodeName=v100-2", "State=DRAIN", "Reason=test")
     sandbox.wait_for(lambda: states(sandbox)["v100-1"] == "mixed", "the job runs")
 
@@ -70,7 +70,7 @@ def test_a_plan_suspends_what_it_does_not_use_and_resumes_what_it_needs(sandbox:
     assert power(sandbox, plan, "--yes") == due
     assert power(sandbox, plan, "--yes")["v100-3"] == ("leave", "as planned")
     sandbox.wait_for(lambda: states(sandbox)["v100-3"] == "idle~", "the node is off")
-    assert sandbox.pid("v100-3") is None
+    sandbox.wait_for(lambda: sandbox.pid("v100-3") is None, "its slurmd has ended")
     assert states(sandbox)["v100-4"] == "idle"
 
     write_plan(plan, n3=(30, 3600))  # a node may take 60 s to boot, so it is due

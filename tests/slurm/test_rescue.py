@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from gpusage.service.client import status
 from gpusage.store.opening import open_store
 from gpusage_slurm.jobs.starving import GPU_FOR_SHARE, SEEN
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from slurm_jobs import GENEROUS, configure, gpusaged_status, release, shown, submit_share, wait_for_state
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
 LIGHT = f"model={Path(__file__).parents[2] / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
+SLURMS_OWN_WAIT_S = 120
+"""What Slurm lets a requeued job wait by itself."""
 STARVES = """
 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 echo start cap=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT percent=$percent restarts=$SLURM_RESTART_COUNT
@@ -34,40 +37,13 @@ exit ${STATUS:-1}
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n[learning]\nrefresh_s = 1\n")
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
         yield sandbox
 
 
 def shared(sandbox: Sandbox, *options: str, script: str = STARVES) -> str:
-    """Return a held job that became a share, once one did: a busy machine may be late for the first."""
-    for _ in range(20):
-        command = ("sbatch", "--parsable", "--hold", "--open-mode=append", "--gres=gpu:1", f"--comment={LIGHT}")
-        job = sandbox.run(*command, *options, f"--wrap={script}").stdout.strip()
-        if "mps" in shown(sandbox, job)["TresPerNode"]:
-            return job
-        sandbox.run("scancel", job)
-    pytest.fail("no job was rewritten")
-
-
-def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
-    """Return what `scontrol show job` says; its texts as a whole."""
-    text = sandbox.run("scontrol", "show", "job", job).stdout
-    texts = re.findall(r"^ *(AdminComment|Comment)=(.*?) *$", text, re.MULTILINE)
-    return dict(re.findall(r"(\w+)=(\S*)", text)) | dict(texts)
-
-
-def wait(condition: Callable[[], object]) -> None:
-    """Wait until *condition* holds, for less than the two minutes that Slurm lets a requeued job wait by itself."""
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
-
-
-def wait_for(sandbox: Sandbox, job: str, state: str, restarts: int) -> dict[str, str]:
-    """Return the job once it is in *state* after so many restarts."""
-    wait(lambda: (shown(sandbox, job)["JobState"], shown(sandbox, job)["Restarts"]) == (state, str(restarts)))
-    return shown(sandbox, job)
+    """Return a held job that became a share."""
+    return submit_share(sandbox, "--open-mode=append", f"--comment={LIGHT}", *options, wrap=script)
 
 
 def output(sandbox: Sandbox, job: str) -> str:
@@ -87,10 +63,8 @@ def test_it_runs_again_once_with_a_whole_gpu_and_the_user_is_told(sandbox: Sandb
     """The second start does not wait two minutes as requeued jobs do; an inner srun has the whole GPU as well."""
     job = shared(sandbox)
     number = shown(sandbox, job)["AdminComment"].split()[1]
-    sandbox.run("scontrol", "release", job)
-    started_s = time.monotonic()
-    job_then = wait_for(sandbox, job, "COMPLETED", 1)
-    assert time.monotonic() - started_s < 60
+    release(sandbox, job)
+    job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]
     assert re.match(r"cap=0=[0-9]+M percent=[1-9][0-9]? restarts=\n", first)
@@ -106,11 +80,13 @@ def test_it_runs_again_once_with_a_whole_gpu_and_the_user_is_told(sandbox: Sandb
     assert (seen.usage.outcome, seen.usage.number) == ("out_of_memory", number)
     second_start_s = datetime.fromisoformat(job_then["StartTime"]).timestamp()
     assert second_start_s > seen.usage.ended_at_s + 2  # its node refuses one in the same second
+    due_s = datetime.fromisoformat(job_then["EligibleTime"]).timestamp()
+    assert due_s < seen.usage.ended_at_s + SLURMS_OWN_WAIT_S
     assert seen.decision is not None
     assert seen.decision.decision.request.memory_cap_bytes
     store.close()
     cap_mib = int(first.partition("M ")[0].removeprefix("cap=0="))
-    wait(lambda: booked_mib(sandbox) >= 1.2 * cap_mib)  # the same model is not shrunk that far again
+    wait_until(lambda: booked_mib(sandbox) >= 1.2 * cap_mib)  # the same model is not shrunk that far again
 
 
 def test_no_loop_no_requeue_against_its_users_word_and_only_the_failed_task(sandbox: Sandbox) -> None:
@@ -119,15 +95,16 @@ def test_no_loop_no_requeue_against_its_users_word_and_only_the_failed_task(sand
     final = shared(sandbox, "--no-requeue")
     copes = shared(sandbox, "--export=ALL,STATUS=0")
     array = shared(sandbox, "--array=1-2", script='[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0\n' + STARVES)
-    sandbox.run("scontrol", "release", forever, final, copes, array)
-    wait_for(sandbox, forever, "FAILED", 1)
-    wait_for(sandbox, f"{array}_2", "COMPLETED", 1)
-    wait_for(sandbox, f"{array}_1", "COMPLETED", 0)
-    wait_for(sandbox, final, "FAILED", 0)
-    wait_for(sandbox, copes, "COMPLETED", 0)
-    before = status(str(sandbox.layout.socket))["aftercare"]
+    release(sandbox, forever, final, copes, array)
+    wait_for_state(sandbox, forever, "FAILED", restarts=1)
+    wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
+    wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
+    wait_for_state(sandbox, final, "FAILED", restarts=0)
+    wait_for_state(sandbox, copes, "COMPLETED", restarts=0)
+    wait_until(lambda: gpusaged_status(sandbox)["aftercare"]["not_rescued"])
+    before = gpusaged_status(sandbox)["aftercare"]
     time.sleep(4)  # more than two looks
-    after = status(str(sandbox.layout.socket))["aftercare"]
+    after = gpusaged_status(sandbox)["aftercare"]
     assert (after["rescued"], after["error"]) == (before["rescued"], None)
     assert shown(sandbox, forever)["Restarts"] == "1"
     (told,) = after["not_rescued"]
@@ -137,19 +114,14 @@ def test_no_loop_no_requeue_against_its_users_word_and_only_the_failed_task(sand
 
 
 def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> None:
-    toml = sandbox.layout.etc / "gpusage.toml"
-    was = toml.read_text()
-    toml.write_text(f"{was}[sharing]\nrescue = false\n")
+    was = sandbox.layout.gpusage_toml.read_text()
+    configure(sandbox, f"{was}[sharing]\nrescue = false\n")
     try:
-        wait(lambda: "rescue" in sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
-        time.sleep(1)
         job = shared(sandbox)
-        sandbox.run("scontrol", "release", job)
-        wait(
-            lambda: any(
-                f"job {job} of" in told for told in status(str(sandbox.layout.socket))["aftercare"]["not_rescued"]
-            )
+        release(sandbox, job)
+        wait_until(
+            lambda: any(f"job {job} of" in told for told in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
         )
-        assert wait_for(sandbox, job, "FAILED", 0)["Comment"].endswith(SEEN)
+        assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(SEEN)
     finally:
-        toml.write_text(was)
+        configure(sandbox, was)

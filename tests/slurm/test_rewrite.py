@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,16 @@ import pytest
 from gpusage.sandboxes.host import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
+from slurm_jobs import (
+    GENEROUS,
+    HeldJob,
+    is_timely,
+    release,
+    submit_held,
+    submit_until,
+    wait_for_records,
+    wait_for_state,
+)
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -23,7 +32,6 @@ pytestmark = pytest.mark.slurm
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
 NO_POSIX = "package.preload['posix.stdlib'] = error\n"
-GENEROUS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n"  # speed is not tried here, and CI's machines are busy
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +50,34 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
 
 def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, dict[str, str]]:
     """Submit a held job, and return what sbatch said and the job as `scontrol show job` has it."""
-    done = sandbox.run("sbatch", "--parsable", "--hold", *options, f"--wrap={wrap}")
-    job = sandbox.run("scontrol", "--oneliner", "show", "job", done.stdout.strip()).stdout
-    sandbox.run("scancel", done.stdout.strip())
-    return done.stderr, dict(re.findall(r"(\w+)=(\S*)", job))
+    held = submit_held(sandbox, *options, wrap=wrap)
+    sandbox.run("scancel", held.job_id)
+    return held.said, dict(held.shown)
+
+
+def completed(sandbox: Sandbox, *options: str, wrap: str = "true") -> HeldJob:
+    """Return a job as it was submitted, once it has run."""
+    held = submit_held(sandbox, *options, wrap=wrap)
+    release(sandbox, held.job_id)
+    wait_for_state(sandbox, held.job_id, "COMPLETED")
+    return held
+
+
+def dry_run(sandbox: Sandbox, *options: str) -> str:
+    """Return what a dry run tells, once gpusaged was in time."""
+    said = [""]
+
+    def is_in_time() -> bool:
+        said.append(sandbox.run("sbatch", "--test-only", *options).stderr)
+        return "gpusage: " in said[-1] and is_timely(said[-1])
+
+    wait_until(is_in_time, lambda: said[-1])
+    return said[-1]
 
 
 def decided(sandbox: Sandbox) -> list[str]:
     """Return the number of the latest decision."""
+    wait_for_records(sandbox)
     told = json.loads(sandbox.run("gpusage", "decisions", "--json", "--last", "1").stdout)["decisions"]
     return [decision["number"] for decision in told]
 
@@ -73,14 +101,11 @@ TRAINING = f"model={MODELS}/swin_t.onnx,batch=8,precision=fp16"
 @pytest.mark.short
 def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_holds(sandbox: Sandbox) -> None:
     report = 'echo "$SLURMD_NODENAME $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"'
-    done = sandbox.run(
-        *("sbatch", "--parsable", "--wait", "--gres=gpu:1", "--mem=100M", "--cpus-per-task=1"),
-        *(f"--comment={TRAINING}", f"--wrap={report}"),
-    )
-    assert re.search(r"-> gres/mps:(\d+), constraint h100 \| .* of an h100|half an h100 costs ", done.stderr), (
-        done.stderr
-    )
-    identity = done.stdout.strip()
+    bound = bound_job(sandbox, "--cpus-per-task=1", wrap=report)
+    assert re.search(r"-> gres/mps:(\d+), constraint h100 \| .* of an h100|half an h100 costs ", bound.said), bound.said
+    identity = bound.job_id
+    release(sandbox, identity)
+    wait_for_state(sandbox, identity, "COMPLETED")
     job = sandbox.run("scontrol", "--oneliner", "show", "job", identity).stdout
     features = re.search(r" Features=(\S+)", job)
     assert features, job
@@ -104,7 +129,7 @@ def test_a_bound_job_that_is_turned_back_has_its_own_constraint_again(sandbox: S
     if sandbox.installation.major_minor < (23, 11):
         pytest.skip("this version of Slurm turns no waiting share back")
     for constraint, own in ((), "(null)"), (("--constraint=h100|v100",), "h100|v100"):
-        identity = bound_job(sandbox, *constraint)
+        identity = bound_job(sandbox, *constraint).job_id
         text = sandbox.run("scontrol", "show", "job", identity).stdout
         (mark,) = re.findall(r"^ *AdminComment=(.*?) *$", text, re.MULTILINE)
         sandbox.run(sys.executable, "-c", TURN_BACK, identity, mark)
@@ -124,16 +149,10 @@ def test_a_job_that_something_else_ties_to_a_node_is_never_bound_to_a_gpu_type(s
     assert job.get("Features", "(null)") == "(null)"
 
 
-def bound_job(sandbox: Sandbox, *options: str) -> str:
+def bound_job(sandbox: Sandbox, *options: str, wrap: str = "true") -> HeldJob:
     """Return a held job that is bound to h100, once gpusaged has seen that there is room."""
-    for _ in range(20):
-        command = ("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}", *options)
-        done = sandbox.run(*command, "--wrap=true")
-        if "constraint " in done.stderr:
-            return done.stdout.strip()
-        sandbox.run("scancel", done.stdout.strip())
-        time.sleep(0.5)
-    pytest.fail("no job was bound")
+    usual = ("--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}")
+    return submit_until(sandbox, lambda job: "constraint " in job.said, *usual, *options, wrap=wrap)
 
 
 LOOK = """
@@ -149,22 +168,20 @@ for job in shared_jobs(("waiting",)):
 def test_a_bound_job_whose_gpu_type_is_gone_runs_elsewhere_as_its_user_wrote_it(sandbox: Sandbox, lost: str) -> None:
     """What gpusaged does, without its wait; slurmctld holds a job for good that asks for a lost feature."""
     node = next(name for name in sandbox.run("sinfo", "-h", "-N", "-o", "%N").stdout.split() if "h100" in name)
-    job = bound_job(sandbox)
+    job = bound_job(sandbox).job_id
     try:
         sandbox.run("scontrol", "update", f"NodeName={node}", *lost.split())
-        sandbox.run("scontrol", "release", job)
-        deadline_s = time.monotonic() + 60
-        while "True" not in sandbox.run(sys.executable, "-c", LOOK.format(job=job)).stdout:
-            assert time.monotonic() < deadline_s, sandbox.run("squeue").stdout
-            time.sleep(0.5)
-        sandbox.wait_for_queue()
+        release(sandbox, job)
+        look = (sys.executable, "-c", LOOK.format(job=job))
+        wait_until(lambda: "True" in sandbox.run(*look).stdout, lambda: sandbox.run("squeue").stdout)
+        ended = wait_for_state(sandbox, job, "COMPLETED")
     finally:
         restored = ["State=RESUME"] if "DRAIN" in lost else ["AvailableFeatures=h100", "ActiveFeatures=h100"]
         sandbox.run("scontrol", "update", f"NodeName={node}", *restored)
         sandbox.run("scancel", "--state=PENDING", check=False)
-    shown = dict(re.findall(r"(\w+)=(\S*)", sandbox.run("scontrol", "show", "job", job).stdout))
-    assert (shown["JobState"], shown["Features"]) == ("COMPLETED", "(null)")
-    assert shown["TresPerNode"] in ("gres/gpu:1", "gres:mps:100")
+        sandbox.run("scancel", bound_job(sandbox).job_id)  # gpusaged knows that the node is back
+    assert ended["Features"] == "(null)"
+    assert ended["TresPerNode"] in ("gres/gpu:1", "gres:mps:100")
 
 
 def test_a_jobs_own_constraint_is_joined_with_the_gpu_types(sandbox: Sandbox) -> None:
@@ -175,7 +192,7 @@ def test_a_jobs_own_constraint_is_joined_with_the_gpu_types(sandbox: Sandbox) ->
 def test_slurm_s_own_deadline_reaches_the_decision(sandbox: Sandbox) -> None:
     """Eight hours are plenty for a thousand steps; for more of them no share is taken."""
     due = ("--time=1", "--deadline=now+8hours")
-    sandbox.run("scancel", bound_job(sandbox, *due, f"--comment={TRAINING},steps=1000"))
+    sandbox.run("scancel", bound_job(sandbox, *due, f"--comment={TRAINING},steps=1000").job_id)
     said, job = submit(sandbox, "--gres=gpu:1", *due, f"--comment={TRAINING},steps=100000000")
     assert "no GPU here surely ends it by its deadline" in said, said
     assert "gpu" in job["TresPerNode"]
@@ -190,7 +207,7 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
     elsewhere.mkdir()
     (elsewhere / "there.onnx").write_bytes(here.read_bytes())
     for options in ((), (f"--chdir={elsewhere}", "--comment=there.onnx"), ("-D", "elsewhere", "--comment=there.onnx")):
-        said = sandbox.run("sbatch", "--test-only", *options, str(script)).stderr
+        said = dry_run(sandbox, *options, str(script))
         assert "GiB" in said, said
 
 
@@ -198,8 +215,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) ->
     """It is no job in the store either."""
     submit(sandbox, "--gres=gpu:1", f"--comment={LIGHT}")
     before, latest = sandbox.run("squeue", "-h").stdout, decided(sandbox)
-    done = sandbox.run("sbatch", "--test-only", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
-    assert "gres/gpu:1 -> gres/mps:" in done.stderr
+    said = dry_run(sandbox, "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
+    assert "gres/gpu:1 -> gres/mps:" in said
     assert sandbox.run("squeue", "-h").stdout == before
     assert decided(sandbox) == latest
 
@@ -229,8 +246,7 @@ def test_where_whole_nodes_are_given_gpus_stay_whole_and_jobs_run(sandbox: Sandb
         said, job = submit(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
         assert request in job["TresPerNode"], said
         assert ("partition whole gives whole nodes" in said) == ("gpu:1" in request)
-        options = (f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
-        sandbox.run("sbatch", "--wait", *options, "--wrap=true", timeout_s=30)
+        completed(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
 
 
 def test_defaults_for_each_gpu_keep_gpus_whole_in_their_partition_alone(sandbox: Sandbox) -> None:
@@ -249,7 +265,7 @@ def test_a_type_that_the_user_named_and_a_constraint_hold_where_the_job_runs(san
     assert (job["Features"], job.get("Prefer", "(null)")) == ("h100", "(null)"), said
     assert " of an h100 costs " in said  # its size is by the only GPU on which it may land
     options = ("--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}", "--output=where")
-    sandbox.run("sbatch", "--wait", *options, "--wrap=srun --gpus=1 printenv SLURMD_NODENAME", timeout_s=30)
+    completed(sandbox, *options, wrap="srun --gpus=1 printenv SLURMD_NODENAME")
     assert (sandbox.layout.jobs / "where").read_text() == "h100-1\n"
 
 
@@ -282,9 +298,9 @@ def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_numbe
 
 def test_decisions_tells_of_a_job_what_was_done_and_why(sandbox: Sandbox) -> None:
     """By the job's mark, and by the record whose number the mark has; a task of an array is a job as well."""
-    options = ("--parsable", "--hold", "--gres=gpu:1", "--array=1-2", f"--comment={LIGHT}", "--wrap=true")
-    job = sandbox.run("sbatch", *options).stdout.strip()
+    job = submit_held(sandbox, "--gres=gpu:1", "--array=1-2", f"--comment={LIGHT}").job_id
     whole = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--wrap=true").stdout.strip()
+    wait_for_records(sandbox)
     try:
         (task,) = decisions(sandbox, f"{job}_2")
         (last,) = decisions(sandbox, "--last", "1", "--user", user_name())
@@ -310,12 +326,13 @@ def test_decisions_tells_of_a_job_what_was_done_and_why(sandbox: Sandbox) -> Non
 
 def test_the_jobs_that_run_and_those_that_wait_are_ranked_as_partners(sandbox: Sandbox) -> None:
     """Each by its record; one that said nothing to us is not among them."""
-    command = ("sbatch", "--parsable", "--gres=gpu:1", "--mem=100M", "--cpus-per-task=1", f"--comment={LIGHT}")
-    running = sandbox.run(*command, "--wrap=sleep 60").stdout.strip()
-    waiting = sandbox.run(*command, "--hold", "--wrap=true").stdout.strip()
-    plain = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", "--wrap=sleep 60").stdout.strip()
+    options = ("--gres=gpu:1", "--mem=100M", "--cpus-per-task=1", f"--comment={LIGHT}")
+    running, waiting = (submit_held(sandbox, *options, wrap="sleep 1000").job_id for _ in range(2))
+    plain = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", "--wrap=sleep 1000").stdout.strip()
+    release(sandbox, running)
+    wait_for_records(sandbox)
     try:
-        wait_until(lambda: "RUNNING" in sandbox.run("scontrol", "show", "job", running).stdout)
+        wait_for_state(sandbox, running, "RUNNING")
         (record,) = decisions(sandbox, running)
         for option, job in (("--running", running), ("--queue", waiting)):
             among = ("gpusage", "colocate", LIGHT.removeprefix("model="), option, "--gpu", record["need"]["gpu"])
@@ -335,11 +352,9 @@ def decisions(sandbox: Sandbox, *options: str, environment: dict[str, str] | Non
 
 def admin_comment(sandbox: Sandbox, *options: str) -> str:
     """Submit a held job, and return its admin comment."""
-    job = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", *options, "--wrap=true").stdout.strip()
-    text = sandbox.run("scontrol", "show", "job", job).stdout
-    sandbox.run("scancel", job)
-    found = re.search(r"^ *AdminComment=(.*)$", text, re.MULTILINE)
-    return found[1] if found else ""
+    held = submit_held(sandbox, "--gres=gpu:1", *options)
+    sandbox.run("scancel", held.job_id)
+    return held.mark
 
 
 def test_a_model_that_is_not_there_costs_the_job_nothing_and_the_user_hears_why(sandbox: Sandbox) -> None:
@@ -383,16 +398,18 @@ def test_a_kept_request_says_its_true_cause(sandbox: Sandbox, old: str, new: str
     script.write_text(good.replace(old, new))
     try:
         export = ("--export=NONE",) if "--export" in reason else ()
-        said, job = submit(sandbox, "--gres=gpu:1", *export, f"--comment=model={model},batch=8,mode=infer")
+        options = ("--gres=gpu:1", *export, f"--comment=model={model},batch=8,mode=infer")
+        job = submit_until(sandbox, lambda job: reason in job.said or job.was_in_time, *options)
     finally:
         script.write_text(good)
-    assert f"gres/gpu:1 kept | {reason}" in said
-    assert job["TresPerNode"].endswith("gpu:1")
+    sandbox.run("scancel", job.job_id)
+    assert f"gres/gpu:1 kept | {reason}" in job.said
+    assert job.tres.endswith("gpu:1")
 
 
 def test_the_card_does_not_stay_in_the_jobs_environment(sandbox: Sandbox) -> None:
     output = sandbox.layout.jobs / "environment"
-    sandbox.run("sbatch", "--wait", f"--output={output}", "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=env")
+    completed(sandbox, f"--output={output}", "--gres=gpu:1", f"--comment={LIGHT}", wrap="env")
     names = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
     assert names["GPUSAGE_DECISION"].startswith("mps:")
     assert re.fullmatch(r"0=\d+M", names["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"])
@@ -418,17 +435,18 @@ def test_a_job_that_only_some_nodes_can_run_is_never_refused_and_runs(
 ) -> None:
     """Slurm refuses a job whose preference no node can meet, unless it is told not to; the installer tells it."""
     gres = () if any("gres" in option for option in options) else ("--gres=gpu:1",)
-    sandbox.run("sbatch", "--wait", *gres, *options, f"--comment={LIGHT}", "--wrap=true", timeout_s=30)
+    completed(sandbox, *gres, *options, f"--comment={LIGHT}")
 
 
 @pytest.mark.short
 def test_two_light_jobs_share_one_gpu(sandbox: Sandbox) -> None:
-    """Each runs until the other has started, or for 20 s, which tells that they did not run together."""
+    """Each runs until the other has started, or for 100 s, which tells that they did not run together."""
     until = "until [ $(ls *.device | wc -l) = 2 ]; do sleep 0.1; done"
-    wrap = f"echo $CUDA_VISIBLE_DEVICES >$SLURM_JOB_ID.device; timeout 20 sh -c '{until}'"
-    options = ("--parsable", "--gres=gpu:v100:1", f"--comment={LIGHT}", f"--wrap={wrap}")
-    jobs = [sandbox.run("sbatch", *options).stdout.strip() for _ in range(2)]
-    sandbox.wait_for_queue()
+    wrap = f"echo $CUDA_VISIBLE_DEVICES >$SLURM_JOB_ID.device; timeout 100 sh -c '{until}'"
+    jobs = [submit_held(sandbox, "--gres=gpu:v100:1", f"--comment={LIGHT}", wrap=wrap).job_id for _ in range(2)]
+    release(sandbox, *jobs)
+    for job in jobs:
+        wait_for_state(sandbox, job, "COMPLETED", "FAILED")
     details = [sandbox.run("scontrol", "--oneliner", "show", "job", job).stdout for job in jobs]
     assert all("JobState=COMPLETED" in text and "NodeList=v100-1" in text for text in details), details
     assert [(sandbox.layout.jobs / f"{job}.device").read_text() for job in jobs] == ["0\n", "0\n"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,17 @@ from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandb
 from gpusage_slurm.sandbox.trial import install_plugin
 from mps import control_in, driver_in
 from nvml import built_nvml
+from slurm_jobs import (
+    GENEROUS,
+    HeldJob,
+    configure,
+    release,
+    submit_held,
+    submit_share,
+    submit_until,
+    wait_for_state,
+)
+from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +34,8 @@ MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 COMMENT = f"model={MODEL},batch=8,mode=infer,slowdown=1"
 FACTS = "utilization 40\nenergy 5000\nsm 30\ndram 20\n"
 BUSY = "import time; s = time.process_time()\nwhile time.process_time() < s + 1: pass"
-LIMIT_S = 60.0
+LOOKED_AT = "until [ $(wc -l <{facts}.looks) -ge 4 ]; do sleep 0.1; done"
+"""Waits until the sampler has looked twice more: it asks NVML for the processes, first how many they are."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +48,8 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         site.chmod(0o755)
         conf = sandbox.layout.slurm_conf
         conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
-        install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
-        library, facts = built_nvml(sandbox.layout.state), sandbox.layout.jobs / "facts"
+        install_plugin(sandbox, "enforce", GENEROUS)
+        library, facts = built_nvml(sandbox.layout.state), facts_of(sandbox)
         facts.write_text(FACTS)
         path = sandbox.run("sh", "-c", 'dirname "$(command -v scontrol)"').stdout.strip()
         state = sandbox.layout.state
@@ -53,29 +64,48 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def ran(sandbox: Sandbox, *options: str, comment: str = COMMENT) -> str:
-    """Return a job that has run: it computes for a second, and NVML shows its memory."""
-    facts = sandbox.layout.jobs / "facts"
+def facts_of(sandbox: Sandbox) -> Path:
+    """Return the file of what NVML's stand-in tells."""
+    return sandbox.layout.jobs / "facts"
+
+
+def script(sandbox: Sandbox, *lines: str) -> str:
+    """Return a job's script: *lines*, and the wait until the sampler has seen what they did."""
+    facts = facts_of(sandbox)
+    return "\n".join([*lines, f": >{facts}.looks", LOOKED_AT.format(facts=facts)])
+
+
+def using(sandbox: Sandbox) -> str:
+    """Return the script of a job that computes for a second, and whose memory NVML shows."""
+    facts = facts_of(sandbox)
     shown = f"printf '%s' '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}"
-    script = f"{shown}; python3 -c '{BUSY}'; sleep 2"
-    command = ("sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={comment}", *options, f"--wrap={script}")
-    return sandbox.run(*command, check=False).stdout.strip()
+    return script(sandbox, shown, f"python3 -c '{BUSY}'")
+
+
+def ran(sandbox: Sandbox, held: HeldJob) -> str:
+    """Return the number of a held job, once it has run."""
+    release(sandbox, held.job_id)
+    wait_for_state(sandbox, held.job_id, "COMPLETED", "FAILED")
+    return held.job_id
 
 
 def told(sandbox: Sandbox, job: str) -> dict[str, Any]:
     """Return what `gpusage decisions` says of a job once it has its usage."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline_s:
-        (decision,) = json.loads(sandbox.run("gpusage", "decisions", job, "--json").stdout)["decisions"]
-        if decision["usage"]:
-            return dict(decision)
-        time.sleep(0.5)
-    pytest.fail(f"no usage came: {sandbox.run('scontrol', 'show', 'nodes').stdout}")
+
+    def decision() -> dict[str, Any]:
+        (only,) = json.loads(sandbox.run("gpusage", "decisions", job, "--json").stdout)["decisions"]
+        return dict(only)
+
+    wait_until(lambda: decision()["usage"], lambda: sandbox.run("scontrol", "show", "nodes").stdout)
+    return decision()
 
 
 def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> None:
     """A job that carries no mark is told of by its node, and not kept."""
-    other, job = ran(sandbox, comment="nothing"), ran(sandbox, "--job-name=secret --token=x")
+    wrap = using(sandbox)
+    other = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", "--comment=nothing", wrap=wrap))
+    ours = ("--gres=gpu:1", f"--comment={COMMENT}", "--job-name=secret --token=x")
+    job = ran(sandbox, submit_held(sandbox, *ours, wrap=wrap))
     decision = told(sandbox, job)
     (usage,) = decision["usage"]
     assert (usage["job_id"], usage["number"], usage["outcome"]) == (job, decision["number"], "completed")
@@ -84,8 +114,8 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
     assert usage["memory_bytes"] == 3_000_000_000
     assert usage["cpu_s"] >= 0.9
     assert usage["alone_s"] > 0
-    shown = " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
-    assert "used 40 % of its time, 30 % of its SMs, 2.8 GiB, completed after" in shown
+    text = " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
+    assert "used 40 % of its time, 30 % of its SMs, 2.8 GiB, completed after" in text
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
         (observed,) = store.usage(job_id=job)
         assert observed.decision is not None
@@ -95,17 +125,16 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
 
 def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sandbox) -> None:
     """Everybody may read a node's comment: no name, no user, no command line."""
-    script = "--wrap=sleep 1; exit 3"
-    command = ("sbatch", "--parsable", "--wait", "--gres=gpu:1", "--job-name=secret", f"--comment={COMMENT}", script)
-    job = sandbox.run(*command, check=False).stdout.strip()
+    ours = ("--gres=gpu:1", "--job-name=secret", f"--comment={COMMENT}")
+    job = ran(sandbox, submit_held(sandbox, *ours, wrap=f"{script(sandbox)}; exit 3"))
     (usage,) = told(sandbox, job)["usage"]
     assert usage["outcome"] == "failed"
     letters = letter_in(sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout)
     (letter,) = (usage for usage in letters if usage.job_id == job)
     assert (letter.user, letter.job_name, letter.number) == ("", "", "")
     assert "secret" not in repr(letters)
-    left = [file.name for file in (sandbox.layout.state / "usage").iterdir() if not file.name.endswith("lock")]
-    assert left == []
+    folder = sandbox.layout.state / "usage"
+    wait_until(lambda: all(file.name.endswith("lock") for file in folder.iterdir()), lambda: [*folder.iterdir()])
 
 
 def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:
@@ -122,21 +151,15 @@ STARVES = """
 [ -n "$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ] || exit 0
 mib=${{CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}}
 printf '%s' '{facts}' >{file}; echo process $$ $((${{mib%M}} * 1048576)) >>{file}
-sleep 3
-exit 1
 """
 
 
 def test_a_share_that_fails_with_its_cap_filled_runs_again_without_a_word_in_its_output(sandbox: Sandbox) -> None:
-    script = STARVES.format(facts=FACTS, file=sandbox.layout.jobs / "facts")
+    starves = STARVES.format(facts=FACTS, file=facts_of(sandbox))
     light = COMMENT.replace(",slowdown=1", "")
-    job = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", f"--comment={light}", f"--wrap={script}").stdout.strip()
-
-    def has_run_again() -> bool:
-        text = sandbox.run("scontrol", "show", "job", job).stdout
-        return "JobState=COMPLETED" in text and "Restarts=1" in text
-
-    sandbox.wait_for(has_run_again, "it runs again, with a whole GPU", LIMIT_S)
+    job = submit_share(sandbox, f"--comment={light}", wrap=f"{script(sandbox, starves)}; exit 1")
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED", restarts=1)
     first = min(told(sandbox, job)["usage"], key=lambda usage: usage["started_at_s"])
     assert first["outcome"] == "out_of_memory"
     assert first["memory_bytes"] == first["granted"]["memory_limit_bytes"] > 0
@@ -146,14 +169,10 @@ def test_a_share_that_fails_with_its_cap_filled_runs_again_without_a_word_in_its
 
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
     """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
-    settings = sandbox.layout.etc / "gpusage.toml"
-    settings.write_text(f'{settings.read_text()}\n[learning]\nhistory = "observe"\n')
-    deadline_s, mark = time.monotonic() + LIMIT_S, ""
-    while "the job names no model" not in mark and time.monotonic() < deadline_s:
-        job = ran(sandbox, "--job-name=nightly 7", comment="nothing")
-        mark = sandbox.run(
-            "squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=admin_comment:1000"
-        ).stdout
+    configure(sandbox, f'{sandbox.layout.gpusage_toml.read_text()}\n[learning]\nhistory = "observe"\n')
+    unnamed = ("--gres=gpu:1", "--comment=nothing", "--job-name=nightly 7")
+    held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
+    job = ran(sandbox, held)
     decision = told(sandbox, job)
     (usage,) = decision["usage"]
     assert (decision["code"], usage["job_id"], usage["number"]) == ("KEEP", job, decision["number"])

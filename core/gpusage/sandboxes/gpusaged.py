@@ -14,7 +14,8 @@ from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 
 DAEMON = "gpusaged"
-_START_LIMIT_S = 90.0
+_START_LIMIT_S = 120.0
+"""A loaded machine takes many seconds to import what it needs."""
 _POLL_S = 0.05
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _POLL_S = 0.02
+_KILLED_WITHIN_S = 30.0
+"""The kernel ends a killed process once that gets a processor, which takes a while on a loaded machine."""
 
 
 def read_pid(path: Path) -> int | None:
@@ -32,9 +34,9 @@ def resume(pids: Iterable[int]) -> None:
 
 
 def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
-    """End each process: a stopped one goes on first, one that outlives *grace_s* is killed."""
+    """End each process: a stopped one goes on first, one that outlives *grace_s* is killed, and gone soon."""
     remaining = list(pids)
-    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILLED_WITHIN_S)):
         for pid in remaining:
             _send(pid, number)
         resume(remaining)
@@ -43,7 +45,7 @@ def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
             return
 
 
-def kill(pids: Iterable[int], *, timeout_s: float = 10.0) -> None:
+def kill(pids: Iterable[int], *, timeout_s: float = _KILLED_WITHIN_S) -> None:
     """End each process as a power cut would, and wait until it is gone."""
     killed = list(pids)
     for pid in killed:

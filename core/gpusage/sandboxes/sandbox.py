@@ -31,7 +31,8 @@ from gpusage_hooks.errors import RequestError
 if TYPE_CHECKING:
     from typing_extensions import Self  # mypy brings it; at run time nothing needs it
 
-START_LIMIT_S = 90.0
+START_LIMIT_S = 120.0
+"""For what takes seconds on a machine that is not loaded."""
 _POLL_S = 0.05
 _LEFTOVER_GRACE_S = 2.0
 _MOST_SWEEPS = 3
@@ -95,7 +96,11 @@ class Sandbox(ABC):
         """Return why one of *daemons* is gone for good, empty where none is known to be."""
 
     def run(
-        self, *command: str, check: bool = True, timeout_s: float = 120.0, environment: Mapping[str, str] | None = None
+        self,
+        *command: str,
+        check: bool = True,
+        timeout_s: float = START_LIMIT_S,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run *command* inside and return its result.
 

@@ -53,6 +53,7 @@ class Snapshot:
 
     Attributes:
         clusters: By manager, those seen recently enough.
+        sightings: Likewise, every one as it was seen last.
         troubles: By manager, why its cluster is not known or no longer fresh.
         killed: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
@@ -65,6 +66,7 @@ class Snapshot:
     advisor: Advisor
     trusted_uids: frozenset[int]
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    sightings: Mapping[str, Sighting] = field(default_factory=dict, compare=False)
     troubles: Mapping[str, str] = field(default_factory=dict)
     killed: str | None = None
     precedents: Precedents[Any] = field(default_factory=Precedents, compare=False)
@@ -148,7 +150,7 @@ class State:
             self._publish()
 
     def status(self) -> dict[str, Any]:
-        """Return what is known, for people."""
+        """Return what decisions rest on now, for people: nothing that no decision knows of yet."""
         snapshot, now_s = self._snapshot, time.monotonic()
         return {
             "mode": snapshot.configuration.mode,
@@ -156,7 +158,7 @@ class State:
             "configuration": {"path": str(self._watched.path), "error": self._watched.trouble},
             "clusters": {
                 manager: {"age_s": round(now_s - sighting.seen_at_s, 1), **msgspec.to_builtins(sighting.cluster)}
-                for manager, sighting in dict(self._sightings).items()
+                for manager, sighting in snapshot.sightings.items()
             },
             "troubles": dict(snapshot.troubles),
         }
@@ -217,6 +219,7 @@ class State:
             advisor=replace(self._advisor.configured(configuration), learned=self._learned),
             trusted_uids=self._watched.trusted_uids,
             clusters=fresh,
+            sightings=sightings,
             troubles={
                 manager: self._errors.get(manager) or f"{manager} has not been seen for too long"
                 for manager in (*sightings, *self._errors)

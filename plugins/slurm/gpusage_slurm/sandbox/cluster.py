@@ -17,6 +17,7 @@ import msgspec
 from gpusage.sandboxes import processes
 from gpusage.sandboxes.host import user_name
 from gpusage.sandboxes.record import no_sandbox, read_record
+from gpusage.sandboxes.sandbox import START_LIMIT_S
 from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox.accounting import start_accounting
@@ -25,6 +26,7 @@ from gpusage_slurm.sandbox.layout import Layout
 from gpusage_slurm.submission.request import MANAGER
 
 _QUEUE_LIMIT_S = 5.0
+_GRACE_S = 5.0
 _LAST = ("slurmctld", "slurmdbd", "mariadbd", "munged")
 """The order in which daemons end after all others."""
 
@@ -108,11 +110,11 @@ class Sandbox(AnySandbox):
         self.wait_for_nodes()
 
     def restart_controller(self) -> None:
-        """Stop slurmctld as an admin would, and start it again."""
-        self._end("slurmctld")
+        """Stop slurmctld as an admin would, and start it again; it saves its state, however long that takes."""
+        self._end("slurmctld", grace_s=START_LIMIT_S)
         self.start_controller()
 
-    def wait_for_queue(self, timeout_s: float = 60.0) -> None:
+    def wait_for_queue(self, timeout_s: float = START_LIMIT_S) -> None:
         """Wait until no job waits or runs."""
         self.wait_for(lambda: not self.run("squeue", "-h").stdout.strip(), "the queue is empty", timeout_s)
 
@@ -141,9 +143,9 @@ class Sandbox(AnySandbox):
                 return last_line.partition("fatal: ")[2].rstrip(".")
         return ""
 
-    def _end(self, daemon: str) -> None:
+    def _end(self, daemon: str, grace_s: float = _GRACE_S) -> None:
         pid = self.pid(daemon)
-        processes.end([pid] if pid else [])
+        processes.end([pid] if pid else [], grace_s=grace_s)
 
 
 def open_sandbox(folder: Path) -> Sandbox:

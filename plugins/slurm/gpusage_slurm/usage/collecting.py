@@ -39,6 +39,8 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     }
 )
 """By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
+_COMPLETING = "CG"
+"""An epilog still runs, and nothing tells how the job ended; the letter stays for a later look."""
 _CODES: Mapping[str, str] = MappingProxyType(
     {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
     | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
@@ -62,9 +64,9 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
 
 
 def _joined(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
-    """Return *usage* with what *row* tells of its job; ``None`` where the job carries no mark of ours."""
+    """Return *usage* with what *row* tells of its job; ``None`` where the job carries no mark of ours, or not yet."""
     mark = parse_mark(row["admin_comment"])
-    if mark is None:
+    if mark is None or row["StateCompact"] == _COMPLETING:
         return None
     return replace(
         usage,

@@ -50,6 +50,14 @@ def test_slurm_tells_whose_job_it_was_and_how_it_ended(answers: dict[str, str]) 
     assert collect_usage(builtin_catalogue()) == (replace(USAGE, outcome="timed_out"),)
 
 
+def test_a_job_whose_epilog_still_runs_is_told_of_once_slurm_says_how_it_ended(answers: dict[str, str]) -> None:
+    """Told of too early, its outcome stayed unknown for good."""
+    answers["squeue"] = f"{ROW.replace('TO  ', 'CG  ')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert collect_usage(builtin_catalogue()) == ()
+    answers["squeue"] = f"{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == ["timed_out"]
+
+
 def test_a_job_that_slurmctld_has_forgotten_is_asked_of_the_accounting(answers: dict[str, str]) -> None:
     answers["sacct"] = f"7~7~ada~CANCELLED by 1000~0:15~train~{MARK}"
     assert collect_usage(builtin_catalogue()) == (replace(USAGE, outcome="cancelled"),)

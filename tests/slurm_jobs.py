@@ -1,0 +1,155 @@
+"""Jobs on a sandbox's Slurm, for all tests: submitted until gpusaged was in time, and as slurmctld knows them.
+
+A job is held until it is what a test wants, so that no other one ever starts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpusage.service import client
+from gpusage_slurm.sandbox import Sandbox
+from waiting import LIMIT_S, wait_until
+
+GENEROUS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n"
+"""For tests in which speed is not tried: CI's machines are busy."""
+PAUSE_S = 0.5
+"""Between two submissions: gpusaged looks at the cluster once a second."""
+_LATE = re.compile(
+    r"no answer within|did not answer in time|did not come to it in time|deciding took longer|describing the model t"
+    r"|models of this user took more than"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldJob:
+    """A job that was submitted and is held.
+
+    Attributes:
+        said: What its user was told.
+        shown: As `shown` has it.
+    """
+
+    job_id: str
+    said: str
+    shown: Mapping[str, str]
+
+    @property
+    def mark(self) -> str:
+        """Return its admin comment, empty where it has none."""
+        return self.shown.get("AdminComment", "")
+
+    @property
+    def tres(self) -> str:
+        """Return what it asks for on each node."""
+        return self.shown.get("TresPerNode", "")
+
+    @property
+    def was_in_time(self) -> bool:
+        """Tell whether gpusaged, and the description of the model, came in time."""
+        return is_timely(f"{self.said}\n{self.mark}")
+
+
+def is_timely(text: str) -> bool:
+    """Tell whether what a user was told, or a mark, does not say that somebody was late."""
+    return not _LATE.search(text)
+
+
+def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
+    """Return what `scontrol show job` says; texts with blanks as a whole."""
+    text = sandbox.run("scontrol", "show", "job", job).stdout
+    texts = re.findall(r"^ *(AdminComment|Comment)=(.*?) *$", text, re.MULTILINE)
+    return dict(re.findall(r"(\w+)=(\S*)", text)) | dict(texts)
+
+
+def submit_until(
+    sandbox: Sandbox,
+    wanted: Callable[[HeldJob], object],
+    *options: str,
+    wrap: str | Path = "true",
+    environment: Mapping[str, str] | None = None,
+) -> HeldJob:
+    """Submit a held job, and cancel it and submit it again until it is as *wanted*.
+
+    gpusaged may be late, or not know yet what a decision rests on.
+
+    Args:
+        sandbox: Where.
+        wanted: What the test needs of it.
+        options: Of `sbatch`.
+        wrap: Its script, as a text or a file.
+        environment: Of `sbatch`, beside the sandbox's.
+    """
+    script = str(wrap) if isinstance(wrap, Path) else f"--wrap={wrap}"
+    jobs: list[HeldJob] = []
+
+    def is_as_wanted() -> bool:
+        for earlier in jobs[-1:]:
+            sandbox.run("scancel", earlier.job_id)
+            time.sleep(PAUSE_S)
+        command = ("sbatch", "--parsable", "--hold", *options, script)
+        done = sandbox.run(*command, environment=environment)
+        job_id = done.stdout.strip()
+        jobs.append(HeldJob(job_id=job_id, said=done.stderr, shown=shown(sandbox, job_id)))
+        return bool(wanted(jobs[-1]))
+
+    wait_until(is_as_wanted, lambda: jobs[-1])
+    return jobs[-1]
+
+
+def submit_held(
+    sandbox: Sandbox, *options: str, wrap: str | Path = "true", environment: Mapping[str, str] | None = None
+) -> HeldJob:
+    """Submit a held job about which gpusaged was asked, and was in time."""
+    return submit_until(sandbox, lambda job: job.was_in_time, *options, wrap=wrap, environment=environment)
+
+
+def submit_share(sandbox: Sandbox, *options: str, wrap: str = "true") -> str:
+    """Submit a held job that asks for one GPU and became a share, and return its number."""
+    return submit_until(sandbox, lambda job: "mps" in job.tres, "--gres=gpu:1", *options, wrap=wrap).job_id
+
+
+def release(sandbox: Sandbox, *jobs: str) -> None:
+    """Let held *jobs* start, in this order."""
+    for job in jobs:
+        sandbox.run("scontrol", "release", job)
+
+
+def wait_for_state(sandbox: Sandbox, job: str, *states: str, restarts: int | None = None) -> dict[str, str]:
+    """Wait until *job* is in one of *states*, after so many *restarts* where given, and return it as `shown` does."""
+
+    def is_there() -> bool:
+        seen = shown(sandbox, job)
+        return seen["JobState"] in states and restarts in (None, int(seen["Restarts"]))
+
+    wait_until(is_there, lambda: shown(sandbox, job))
+    return shown(sandbox, job)
+
+
+def gpusaged_status(sandbox: Sandbox) -> dict[str, Any]:
+    """Return how gpusaged fares."""
+    return client.status(str(sandbox.layout.socket), LIMIT_S)
+
+
+def wait_for_records(sandbox: Sandbox) -> None:
+    """Wait until every decision is in the store: an answer leaves before its record where the disk is slow."""
+    wait_until(lambda: gpusaged_status(sandbox)["records"]["waiting"] == 0)
+
+
+def configure(sandbox: Sandbox, text: str) -> None:
+    """Give gpusage the configuration *text*, and wait until gpusaged has read it."""
+    log, toml = sandbox.layout.log_file("gpusaged"), sandbox.layout.gpusage_toml
+
+    def read_count() -> int:
+        return len(re.findall(r"^configuration (?:read again|unchanged):", log.read_text(), re.MULTILINE))
+
+    before = read_count()
+    new = toml.with_suffix(".new")
+    new.write_text(text)
+    new.replace(toml)  # whole, at once: half a file is a configuration as well
+    wait_until(lambda: read_count() > before, log.read_text)
