@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import LIMIT_S
+
 SOURCE = Path(__file__).parent / "standins" / "nvml.c"
 
 
@@ -17,5 +19,5 @@ def built_nvml(folder: Path) -> Path:
     if compiler is None:
         pytest.skip("the stand-in for NVML needs a C compiler")
     command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=LIMIT_S)
     return folder

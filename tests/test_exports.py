@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpusage
+from waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -116,7 +117,7 @@ def test_an_import_stays_light(module: str) -> None:
     script = (
         f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)!r}))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert run.stdout.split() == []
 
 
@@ -133,7 +134,7 @@ def test_an_import_stays_light(module: str) -> None:
 def test_what_predict_imports_leaves_msgspec_alone(module: str) -> None:
     """Its import takes 40 ms, of the 300 that `gpusage predict` may take."""
     script = f"import sys, {module}; print('msgspec' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert run.stdout.split() == ["False"]
 
 
@@ -143,7 +144,7 @@ def test_the_plugins_load_light() -> None:
         "import sys; from gpusage.plugins.loading import load_hooks; load_hooks();"
         f"print(*sorted({{name.partition('.')[0] for name in sys.modules}} & { {'numpy', *HEAVY}!r}))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert run.stdout.split() == []
 
 

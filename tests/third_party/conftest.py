@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import LIMIT_S
+
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 
@@ -26,7 +28,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
         project, target = work / "project", work / "installed"
         shutil.copytree(source, project)
         command = [sys.executable, "-c", BUILD, str(work)]
-        subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=120)
+        subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=LIMIT_S)
         (wheel,) = work.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import LIMIT_S
+
 SOURCE = Path(__file__).parent / "site_plugin"
 
 
@@ -27,7 +29,7 @@ def run(script: str, *arguments: str, installed: Path | None) -> str:
     if installed:
         environment["PYTHONPATH"] = str(installed)
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 

@@ -20,6 +20,7 @@ from gpusage.graphs.card.text import encode
 from gpusage.python.functions import read_model
 from gpusage.service import client
 from gpusage_hooks.errors import RequestError
+from waiting import LIMIT_S
 
 MODEL = Path(__file__).resolve().parents[2] / "examples/models/mobilenet_v3_large.onnx"
 COMMENT = f"model={MODEL},batch=1,mode=infer,precision=fp32"
@@ -47,7 +48,7 @@ class Site:
         """Run a command with these settings."""
         environment = {**self.environment, "GPUSAGE_CONFIG": str(self.settings)}
         command = [sys.executable, "-m", "gpusage.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_it_is_asked_for_over_the_socket(daemon: Site) -> None:
     card = encode(read_model(str(MODEL)))
     fields = {"gpus": "1", "comment": COMMENT, "card": card, "user": "ada"}
     question = {"v": 1, "manager": "toy", "until_s": time.time() + 4, "fields": fields}
-    answer = client.ask(daemon.socket, question, 20.0)
+    answer = client.ask(daemon.socket, question, LIMIT_S)
     assert answer["code"] == "REWRITE", answer
     assert 1 <= int(answer["set.share"]) < 100
 
@@ -187,16 +188,16 @@ def test_where_its_plugin_is_broken_its_section_stops_nothing(
 def test_its_author_can_check_it(site: Site) -> None:
     script = "import toy_manager; from gpusage_hooks.checks import check_plugin; print(*check_plugin(toy_manager))"
     command = [sys.executable, "-c", script]
-    checked = subprocess.run(command, env=site.environment, capture_output=True, text=True, timeout=60, check=True)
+    checked = subprocess.run(command, env=site.environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert checked.stdout.split() == ["describe_manager", "observe_cluster", "parse_submission", "render_decision"]
 
 
 def _status(site: Site) -> dict[str, Any]:
-    return client.status(site.socket, 20.0)
+    return client.status(site.socket, LIMIT_S)
 
 
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + LIMIT_S
     while True:
         with suppress(RequestError):
             if condition():

@@ -14,6 +14,7 @@ import pytest
 from gpusage.gate import request
 from gpusage.gate.door import BUSY, FREE, PLACES, PRESENT, Door, door, own_folder
 from gpusage_hooks.errors import RequestError
+from waiting import LIMIT_S
 
 SERVER = """
 import sys
@@ -107,12 +108,12 @@ def test_overlapping_requests_of_threads_are_one_until_the_last_ends(tmp_path: P
     def answer() -> None:
         with here.request():
             begun.set()
-            go.wait(10)
+            go.wait(LIMIT_S)
 
     thread = threading.Thread(target=answer)
     with here.request():
         thread.start()
-        begun.wait(10)
+        begun.wait(LIMIT_S)
     assert path.read_bytes()[0] == BUSY
     go.set()
     thread.join()

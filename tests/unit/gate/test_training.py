@@ -131,7 +131,7 @@ def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
         server.wait()
         begun_s = time.monotonic()
         gate._hold()
-        assert time.monotonic() - begun_s < 5
+        assert time.monotonic() - begun_s < 50
 
 
 def test_two_trainings_give_way_to_one_request(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvml import built_nvml
+from waiting import LIMIT_S
 
 CODE = """
 import sys
@@ -33,7 +34,7 @@ def readings(library: Path, facts: str, *devices: str) -> list[dict[str, object]
     file.write_text(facts)
     environment = os.environ | {"LD_LIBRARY_PATH": str(library), "NVML_STANDIN": str(file)}
     command = [sys.executable, "-c", CODE, *devices]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpusage.sampler.processes import Consumption, JobIdentity, JobProcesses
+from waiting import wait_until
 
 BUSY = "import time; s = time.process_time()\nwhile time.process_time() < s + 0.4: pass"
 IDENTITY = JobIdentity(variable="SLURM_JOB_ID=77123", cgroup="job_77123", uid=os.geteuid())
@@ -21,19 +20,12 @@ def started(code: str, job: str = "77123") -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "SLURM_JOB_ID": job})
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
 def test_a_variable_of_the_jobs_own_processes_is_read() -> None:
     processes, name = JobProcesses(IDENTITY), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
     assert processes.variable(name) is None
     environment = {**os.environ, "SLURM_JOB_ID": "77123", name: "0=2870M"}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as own:
-        until(processes.look)
+        wait_until(processes.look)
         assert (processes.variable(name), processes.variable(name[:-1])) == ("0=2870M", None)
         own.kill()
 
@@ -44,7 +36,7 @@ def test_a_jobs_processes_are_found_and_what_they_used_outlives_them() -> None:
     assert processes.consumption() == Consumption()
     other, own = started("input()", job="77124"), started(f"{BUSY}\ninput()")
     try:
-        until(lambda: (processes.consumption().cpu_s or 0) >= 0.4 or (processes.look() and False))
+        wait_until(lambda: (processes.consumption().cpu_s or 0) >= 0.4 or (processes.look() and False))
         assert processes.look() == {own.pid}
     finally:
         for each in (other, own):
@@ -65,7 +57,7 @@ def test_a_childs_time_is_counted_once(tmp_path: Path) -> None:
     )
     processes, own = JobProcesses(IDENTITY), started(child)
     try:
-        until(lambda: processes.look() is not None and done.exists())
+        wait_until(lambda: processes.look() is not None and done.exists())
         processes.look()
         assert 0.4 <= (processes.consumption().cpu_s or 0) < 0.8
     finally:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from gpusage.service.watch import Watch
+from waiting import LIMIT_S
 
 
 class Counted(Watch):
@@ -36,7 +37,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_may_succeed(caplog: pytest.
         watch.look()
         assert watch.error is not None
         watch.start()
-        assert watch.enough.wait(10)
+        assert watch.enough.wait(LIMIT_S)
         watch.stop()
     assert (watch.error, len(caplog.messages)) == (None, 1)
     assert caplog.messages[0].startswith("nothing can be counted: ")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpusage_slurm.installing.node_side import TASK_EPILOG
 from gpusage_slurm.jobs.starving import SEEN
+from waiting import LIMIT_S
 
 SCONTROL = """#!/bin/sh
 [ "$1" = show ] && cat "$STAND_IN/shown" || printf '%s\\n' "$@" >>"$STAND_IN/told"
@@ -59,7 +60,7 @@ class Node:
         variables = {"SLURM_JOB_ID": "7", "GPUSAGE_DECISION": "mps:25", "STAND_IN": str(self.folder), "PATH": path}
         command = ["sh", "-c", TASK_EPILOG.path.read_text()] if user is not None else [str(TASK_EPILOG.path)]
         timed = {"GPUSAGE_TIMED": "yes"} if user is not None else {}
-        subprocess.run(command, env={**variables, **timed, **more}, check=True, timeout=30, user=user, cwd="/")
+        subprocess.run(command, env={**variables, **timed, **more}, check=True, timeout=LIMIT_S, user=user, cwd="/")
         return told.read_text()
 
 

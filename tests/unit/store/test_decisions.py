@@ -20,6 +20,7 @@ from gpusage.store.opening import open_store, path_of
 from gpusage.store.rows import COLUMNS, TYPES, row
 from gpusage_hooks.errors import RequestError
 from records import RECORD
+from waiting import LIMIT_S
 
 Opened = Callable[[Path], DecisionStore]
 
@@ -223,7 +224,7 @@ print(kept + 1, len(store.latest(10001)))
 store.close()
 """
     command = [sys.executable, "-c", script, url(tmp_path / "d.db"), str(Path(__file__).parents[2])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     sentence, counts = done.stdout.splitlines()
     assert "must be written; got: " in sentence
     kept, found = counts.split()

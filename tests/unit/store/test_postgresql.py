@@ -26,6 +26,7 @@ from gpusage.store.opening import open_store
 from gpusage.store.usage_rows import Observation, UsageQuestion
 from gpusage_hooks.errors import RequestError
 from records import RECORD, USAGE
+from waiting import LIMIT_S, wait_until
 
 PORT = 5432  # of a Unix socket: several servers have it, each in a folder of its own
 NOBODY = 65534
@@ -56,16 +57,13 @@ class Server:
         """Start, and wait until it answers."""
         command = self._command("postgres", "-D", f"{self.folder}/data", "-k", str(self.folder), "-h", "", "-F")
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=self.folder)
-        deadline_s = time.monotonic() + 30
-        while not self._answers():
-            assert time.monotonic() < deadline_s, "PostgreSQL did not start"
-            time.sleep(0.02)
+        wait_until(self._answers)
 
     def stop(self) -> None:
         """Stop at once, connections cut."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(10)
+            self._process.wait(LIMIT_S)
             self._process = None
 
     def ask(self, statement: str) -> list[list[object]]:
@@ -76,7 +74,7 @@ class Server:
 
     def _connection(self) -> pg8000.native.Connection:
         return pg8000.native.Connection(
-            "gpusage", database="postgres", unix_sock=f"{self.folder}/.s.PGSQL.{PORT}", timeout=5
+            "gpusage", database="postgres", unix_sock=f"{self.folder}/.s.PGSQL.{PORT}", timeout=LIMIT_S
         )
 
     def _answers(self) -> bool:

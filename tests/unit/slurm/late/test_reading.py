@@ -192,7 +192,7 @@ def test_a_child_that_says_too_much_or_nothing_is_ended(
     monkeypatch.setattr(sys, "executable", str(slow))
     begun_s = time.monotonic()
     assert card("own.onnx", folder, limit_s=0.5).startswith(SIGN)
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 50
 
 
 @ALIEN

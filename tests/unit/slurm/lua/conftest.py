@@ -16,6 +16,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.lua import FOLDER
+from waiting import LIMIT_S
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 CACHE = Path(os.environ.get("GPUSAGE_CACHE") or Path(__file__).parents[4] / ".cache" / "gpusage") / "lua"
@@ -37,7 +38,7 @@ class Lua:
             check=False,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=LIMIT_S,
             cwd=cwd,
             env={**os.environ, **self.environment, **environment},
         )

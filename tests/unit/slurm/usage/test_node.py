@@ -13,7 +13,7 @@ import gpusage_slurm
 from gpusage_hooks.types import Granted, Usage
 from mps import control_in, driver_in
 from nvml import built_nvml
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 PROLOG = Path(gpusage_slurm.__file__).parent / "node" / "prolog.sh"
 PROGRAM = [sys.executable, "-m", "gpusage_slurm.usage.node"]
@@ -35,7 +35,9 @@ def granted_on_node(folder: Path, share: dict[str, str], *options: str) -> Grant
         **JOB,
         **share,
     }
-    subprocess.run([PROLOG], check=True, env=environment, timeout=30)  # without a node's name it begins no sampling
+    subprocess.run(
+        [PROLOG], check=True, env=environment, timeout=LIMIT_S
+    )  # without a node's name it begins no sampling
     with subprocess.Popen(PROGRAM, env={**environment, "SLURMD_NODENAME": "n1"}) as program:
         try:
             wait_until(lambda: any(folder.glob("usage/*.json")))
