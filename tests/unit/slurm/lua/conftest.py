@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpusage.sandboxes.cache import lock
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.lua import FOLDER
 from waiting import LIMIT_S
@@ -54,11 +55,12 @@ class Lua:
 @pytest.fixture(scope="session")
 def fetched() -> Path | None:
     """Return a folder with the interpreters' packages unpacked, ``None`` where they cannot be had."""
-    if not (CACHE / "root").is_dir():
-        try:
-            _fetch(CACHE)
-        except (RequestError, subprocess.CalledProcessError):
-            return None
+    with lock(CACHE):  # the tests of another file may run beside these
+        if not (CACHE / "root").is_dir():
+            try:
+                _fetch(CACHE)
+            except (RequestError, subprocess.CalledProcessError):
+                return None
     return CACHE / "root"
 
 

@@ -62,13 +62,12 @@ def server(path: Path, behaviour: Behaviour) -> Iterator[list[bytes]]:
             while not over.is_set():
                 with contextlib.suppress(OSError):
                     connection, _ = listener.accept()
-                    with connection:
-                        connection.settimeout(LIMIT_S)
-                        question = b""
-                        while not question.endswith(b"\n"):
-                            question += connection.recv(65536)
-                        questions.append(question)
-                        behaviour(connection, question)
+                    connection.settimeout(LIMIT_S)
+                    with connection, connection.makefile("rb") as lines:
+                        question = lines.readline()
+                        if question.endswith(b"\n"):  # else its limit was over before it was asked
+                            questions.append(question)
+                            behaviour(connection, question)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -287,7 +286,7 @@ SUBMIT_OFTEN = """
   local socket = require("socket")
   local real, shift = socket.gettime, 0
   socket.gettime = function() return real() + shift end
-  gpusage.wrap{ socket = %s, limit_ms = 50 }
+  gpusage.wrap{ socket = %s, limit_ms = 200 }
   local function submit(times)
     for _ = 1, times do slurm_job_submit(job_of(), {}, 1000) end
   end
@@ -317,7 +316,7 @@ def test_four_silences_in_a_row_lead_to_no_rest(drive: Drive, tmp_path: Path) ->
     with server(tmp_path / "s", silent) as questions:
         report = drive(often(tmp_path / "s", "submit(3)"))
     assert len(questions) == 4
-    assert report["logged"].count("no answer within 50 ms") == 4
+    assert report["logged"].count("no answer within 200 ms") == 4
 
 
 @pytest.mark.parametrize("shift_s", [1.5, -3600], ids=["after its rest", "with the clock set back"])
@@ -343,7 +342,7 @@ def test_a_question_tells_its_limit_and_how_many_jobs_before_it_got_no_answer(dr
         next(answers)(connection, question)
 
     with server(tmp_path / "s", in_turn) as questions:
-        drive(often(tmp_path / "s", "submit(9) later(1.5) submit(1)").replace("limit_ms = 50", "limit_ms = 500"))
+        drive(often(tmp_path / "s", "submit(9) later(1.5) submit(1)").replace("limit_ms = 200", "limit_ms = 500"))
     asked = [json.loads(question) for question in questions]
     assert [each.get("missed") for each in asked] == [
         None,
@@ -358,7 +357,7 @@ def test_a_question_tells_its_limit_and_how_many_jobs_before_it_got_no_answer(dr
 def test_a_daemon_that_is_not_there_needs_no_rest_and_its_jobs_are_told_of_later(drive: Drive, tmp_path: Path) -> None:
     start = f"os.rename({quoted(str(tmp_path / 'later'))}, {quoted(str(tmp_path / 's'))})"
     with server(tmp_path / "later", answering(REWRITE)) as questions:
-        report = drive(often(tmp_path / "s", f"submit(5) {start}").replace("limit_ms = 50", "limit_ms = 1000"))
+        report = drive(often(tmp_path / "s", f"submit(5) {start}").replace("limit_ms = 200", "limit_ms = 1000"))
     assert json.loads(questions[0])["missed"] == {"unreachable": 5}
     assert report["gres"] == "gres:mps:40"
 
