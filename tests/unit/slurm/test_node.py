@@ -42,8 +42,8 @@ class Node:
                 "GPUSAGE_MPS_CONTROL": str(self.control),
                 "GPUSAGE_CUDA_LIBRARY": str(self.root.parent / "libcuda.so.1"),
                 "SLURM_JOB_ID": str(job),
-                "GPUSAGE_PROLOG_LIMIT_S": str(LIMIT_S / 2),  # this machine may be busy
-                "GPUSAGE_LIMIT_S": str(LIMIT_S / 2),
+                "GPUSAGE_PROLOG_LIMIT_S": "60",  # this machine may be busy
+                "GPUSAGE_LIMIT_S": "60",
                 **environment,
             },
         )
