@@ -151,7 +151,7 @@ _C = OperatorClass
 _ELEMENTWISE_KEEPING_NOTHING = (
     "Add Sub Neg Ceil Floor Round Sign Cast CastLike Not And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual "
     "IsNaN IsInf BitShift BitwiseAnd BitwiseOr BitwiseNot BitwiseXor Mod CumSum EyeLike RandomNormal RandomUniform "
-    "RandomNormalLike RandomUniformLike Bernoulli QuantizeLinear DequantizeLinear Sum Mean"
+    "RandomNormalLike RandomUniformLike Bernoulli Sum Mean"
 )
 _ELEMENTWISE_KEEPING_INPUTS = (
     "Mul Div Pow Abs Log Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Erf Gelu FastGelu QuickGelu Silu Swish "
@@ -161,8 +161,9 @@ _ELEMENTWISE_KEEPING_INPUTS = (
 _ELEMENTWISE_KEEPING_OUTPUT = "Relu Sigmoid Tanh Sqrt Exp Reciprocal"
 _VIEWS = (
     "Reshape Flatten Squeeze Unsqueeze Identity Transpose Slice Split SplitToSequence Expand Shape Size Constant "
-    "ConstantOfShape Range SequenceConstruct SequenceAt"
+    "ConstantOfShape Range SequenceConstruct SequenceAt QuantizeLinear DequantizeLinear"
 )
+"""The last two mark where a runtime for quantised models takes 8 bits: it rounds as its kernels read and write."""
 _COPIES = "Concat Pad Tile DepthToSpace SpaceToDepth Roll Trilu ReverseSequence Col2Im Im2Col Upsample Resize Scatter"
 _REDUCTIONS_KEEPING_INPUTS = (
     "AveragePool LpPool GlobalMaxPool GlobalLpPool ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum "

@@ -13,6 +13,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
 from gpusage.own_settings import settled
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.question import question_of
 from gpusage.predictors.work.lowering import lower, resident_bytes
 from gpusage.predictors.work.structure import structure_of
 from gpusage_hooks.errors import GraphError
@@ -473,6 +474,16 @@ def test_a_quantised_file_says_so_and_is_not_familiar(read: Maker, nodes: Nodes,
     assert "Its weights are quantised" in graph.notes[-1]
     (need,) = predicted(graph, Workload(mode="infer"), [builtin_catalogue().find("a100")])
     assert not need.familiar
+
+
+def test_rounding_to_8_bits_and_back_is_a_part_of_the_kernels_beside_it(read: Maker) -> None:
+    pair = [node("QuantizeLinear", "x scale", "a"), node("DequantizeLinear", "a scale", "b")]
+    product = [node("DequantizeLinear", "w scale", "v"), node("MatMul", "b v", "y")]
+    weight = TensorProto(name="w", dims=(64, 64), data_type=TensorProto.INT8)
+    graph = read({"x": ("batch", 64)}, [*pair, *product], [weight, number("scale", 0.1)])
+    kernels = question_of(graph, Workload(mode="infer", precision="int8", batch_size=4)).kernels
+    # one product: it reads and writes 4 x 64 numbers of two bytes, and weights of two, as it makes the model's outputs
+    assert kernels.traffic_bytes.tolist() == [2 * 4 * 64 * 2 + 64 * 64 * 2]
 
 
 @pytest.mark.parametrize(
