@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpusage.predictors.known import is_of
 from gpusage_hooks.types import DecisionRecord, Outcome, Usage
 from gpusage_hooks.units import MIB, percent
 
@@ -78,9 +79,11 @@ def ask_next(usage: Usage, record: DecisionRecord | None, least_s: float = LEAST
         return "no GPU: it hardly used one"
     asked = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and waits_for(usage, least_s) else []
     is_alone = not is_beside_others(usage) and usage.granted.thread_percent is None
-    is_told = record is not None and record.workload is not None and record.workload.alone.utilization is not None
+    run = record.workload if record else None
+    is_told = run is not None and run.alone.utilization is not None and is_of(run)
     if is_alone and usage.granted.share_percent == 100 and not is_told:  # noqa: PLR2004 - all of a GPU
-        asked.append(f"utilization={max(1, round(100 * utilization))} in the comment")
+        batch = f"@{run.batch_size}" if run else ""
+        asked.append(f"utilization={max(1, round(100 * utilization))}{batch} in the comment")
     return " and ".join(asked) or "the same"
 
 

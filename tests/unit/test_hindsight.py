@@ -48,7 +48,10 @@ def test_a_busy_gpu_is_waited_for_by_nobody() -> None:
 def test_what_was_measured_alone_is_what_to_say_next_time() -> None:
     """Only where the job had all of the GPU, for itself, and did not say it already."""
     busy = replace(ALONE, gpu_utilization=0.9)
-    assert ask_next(busy, RECORD) == "utilization=90 in the comment"
+    assert ask_next(busy, RECORD) == "utilization=90@64 in the comment"
+    assert ask_next(busy, replace(RECORD, workload=None)) == "utilization=90 in the comment"
+    seen_at_32 = Workload(batch_size=64, alone=Alone(utilization=0.8, batch_size=32))
+    assert ask_next(busy, replace(RECORD, workload=seen_at_32)) == "utilization=90@64 in the comment"
     told = replace(RECORD, workload=Workload(alone=Alone(utilization=0.9)))
     assert ask_next(busy, told) == "the same"
     assert ask_next(replace(busy, alone_s=0.0), RECORD) == "the same"
