@@ -37,6 +37,17 @@ def observe_one(manager: str) -> Cluster | None:
     return CLUSTER if manager == "slurm" else None
 
 
+def test_the_status_tells_of_a_cluster_once_decisions_know_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it to be seen may then submit a job."""
+    state = seeing(observe_one)
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "_publish", lambda *, refreshed=False: None)  # noqa: ARG005 - as it is called
+        state._ask("slurm")
+        assert state.status()["clusters"] == {}
+    state._publish(refreshed=True)
+    assert list(state.status()["clusters"]) == [*state.snapshot.clusters] == ["slurm"]
+
+
 def test_a_cluster_is_unknown_until_it_was_seen() -> None:
     """And is there from then on."""
     state = seeing(observe_one)
