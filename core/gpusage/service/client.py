@@ -18,6 +18,8 @@ from gpusage.service.protocol import json_line
 from gpusage_hooks.errors import RequestError
 
 ANSWER_LIMIT_BYTES = 1024 * 1024
+STATUS_LIMIT_S = 5.0
+"""A person can wait; on a busy host a doctor that does not would find fault with a daemon that fares well."""
 
 
 def status_path(socket_path: str | Path) -> Path:
@@ -26,7 +28,7 @@ def status_path(socket_path: str | Path) -> Path:
     return path.with_name(f"{path.stem}-status{path.suffix}")
 
 
-def status(socket_path: str | Path, timeout_s: float = 1.0) -> dict[str, Any]:
+def status(socket_path: str | Path, timeout_s: float = STATUS_LIMIT_S) -> dict[str, Any]:
     """Return how the daemon fares that is asked at *socket_path*, whoever wants to know.
 
     Raises:

@@ -21,7 +21,7 @@ from gpusage_slurm.jobs.turning_back import turn_back_whole
 REASON = "gpusage leaves this site"
 What = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]
 _STAYS: Final = "let it end, or cancel it and submit it again"
-_SEEN_WITHIN_S = 5.0
+_SEEN_WITHIN_S = 20.0
 """gpusaged looks for the kill switch twice a second; on a busy host later."""
 _PAUSE_S = 0.05
 
