@@ -43,7 +43,7 @@ NOT_MEASURED = (
 
 
 class Gradients(NamedTuple):
-    """Bytes that each GPU sends after a step.
+    """Bytes that each GPU sends for one update of the weights.
 
     Attributes:
         early_bytes: While the backward pass goes on.
@@ -58,22 +58,25 @@ NO_GRADIENTS = Gradients(0.0, 0.0)
 
 
 def gradients_of(lowering: Lowering, workload: Workload) -> Gradients:
-    """Return what each GPU of *workload* sends; of steps that accumulate, a part."""
+    """Return what each GPU of *workload* sends."""
     rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
     late = min(float(sum(np.prod(shape) for shape in rows)), float(lowering.parameter_count))
     number_bytes = FLOAT_BYTES["fp32"] * PARAMETER_SHARE.get(workload.precision, 1.0)
-    number_bytes *= _traffic(workload) * workload.trainable / workload.accumulate
+    number_bytes *= _traffic(workload) * workload.trainable
     return Gradients(number_bytes * (lowering.parameter_count - late), number_bytes * late)
 
 
 def waiting_s(gradients: Gradients, step_s: float, workload: Workload, gpu: Gpu) -> float:
-    """Return how long a GPU waits for gradients in a step that takes *step_s* on one: 0 where nothing tells it."""
+    """Return how long a GPU waits for gradients in a step that takes *step_s* on one: 0 where nothing tells it.
+
+    Of steps that accumulate, the last before an update sends and hides; the mean of all of them is returned.
+    """
     is_on_bus = gpu.generation in BUS_BYTES_PER_S and not any(part in gpu.name for part in LINKED)
     if workload.gpus > GPUS_OF_HOST or not is_on_bus:
         return 0.0
     bytes_per_s = BUS_BYTES_PER_S[gpu.generation] / (CROSSINGS * (workload.gpus - 1))
     early_s, late_s = (each / bytes_per_s for each in gradients)
-    return max(early_s - HIDDEN_SHARE * step_s, 0.0) + late_s
+    return (max(early_s - HIDDEN_SHARE * step_s, 0.0) + late_s) / workload.accumulate
 
 
 def of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, gradients: Gradients) -> Interval:
