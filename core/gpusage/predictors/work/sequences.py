@@ -40,7 +40,7 @@ class Sequences:
         attentions: All of them.
         parts: `Part`, one entry per node.
         prompt: How many tokens, or frames of sound, the graph was read with.
-        written: Tokens that those nodes were read with that write.
+        written: How many tokens the nodes that write were read with.
         has_encoder: Whether another part of the model reads the prompt.
     """
 
@@ -85,7 +85,7 @@ def _looks(graph: ModelGraph, attention: Attention, decoder: BoolArray) -> bool:
 
 
 def _alone(graph: ModelGraph, attentions: Sequence[Attention]) -> Sequences:
-    """Return what a model reads and writes that has no encoder."""
+    """Return what a model without an encoder reads and writes."""
     (_, shape), *others = graph.inputs or (("none", ()),)
     strange = [name for name, other in others if "decoder" in name or len(other) > _SEQUENCE_RANK]
     if len(shape) != _SEQUENCE_RANK or strange:
@@ -97,13 +97,13 @@ def _alone(graph: ModelGraph, attentions: Sequence[Attention]) -> Sequences:
 def _beside(
     graph: ModelGraph, attentions: Sequence[Attention], reached: Sequence[BoolArray], decoder: BoolArray
 ) -> Sequences:
-    """Return what a model reads and writes whose *decoder* looks at what an encoder has read.
+    """Return what a model with an encoder reads and writes.
 
     Args:
         graph: The model.
         attentions: All of its.
         reached: Which nodes follow from each of its inputs.
-        decoder: Those that follow from the tokens that are written.
+        decoder: Those that follow from the tokens that are written, and look at what the encoder has read.
     """
     looking = [one for one in attentions if _looks(graph, one, decoder)]
     keys = [graph.producers[one.scores][1] for one in looking]
@@ -118,7 +118,7 @@ def _beside(
     return Sequences(
         attentions=attentions,
         parts=parts,
-        prompt=max(map(abs, read[0][1:])),
+        prompt=max(1, *map(abs, read[0][1:])),
         written=max(abs(written[1]), 1),
         has_encoder=True,
     )

@@ -169,6 +169,13 @@ def test_an_encoder_of_pictures_is_refused() -> None:
         sequences_of(pictures)
 
 
+def test_a_prompt_without_a_length_counts_as_one_token() -> None:
+    """It was a division by zero."""
+    graph = graph_of("hf:t5-small")
+    (name, _), decoder = graph.inputs
+    assert sequences_of(replace(graph, inputs=((name, (-1, 0)), decoder))).prompt == 1
+
+
 def test_an_encoder_that_looks_at_neighbours_alone_is_refused() -> None:
     graph = graph_of("hf:t5-small")
     sequences = sequences_of(graph)
