@@ -46,7 +46,7 @@ class Host(NamedTuple):
 
 
 USUAL = Host(launch_s=40e-6, kernel_s=2e-6, step_s=50e-6, sample_s=0.5e-6, element_s=0.2e-9, copied_s=0.1e-9)
-"""What a host is taken for of whom nothing is known."""
+"""What an unknown host is taken for."""
 DOUBT = Host(launch_s=1.0, kernel_s=1.5, step_s=2.5, sample_s=2.5, element_s=2.5, copied_s=2.5)
 """Standard deviations of the logarithms of `USUAL`."""
 _FARTHEST = 12.0

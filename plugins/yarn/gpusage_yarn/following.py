@@ -56,7 +56,7 @@ class Outcome:
         return _REPEATED.sub("", self.diagnostics).strip()
 
     def is_interrupted(self) -> bool:
-        """Tell whether it failed for a reason that is surely not its command's own, as a lack of GPU memory is."""
+        """Tell whether it failed for a reason from outside, so surely not because it lacked GPU memory."""
         return self.state == "FAILED" and (is_interrupted(self.status) or bool(_TOO_LARGE.search(self.diagnostics)))
 
     def starved(self) -> tuple[str, ...]:

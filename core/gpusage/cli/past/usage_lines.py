@@ -15,7 +15,7 @@ _ENDS = {
     "completed": "completed",
     "failed": "failed",
     "out_of_memory": "died of too little GPU memory",
-    "interrupted": "ended by a signal, its node, the host's memory or a missing command",
+    "interrupted": "was interrupted (by a signal, its node, the host's memory or a missing command)",
     "cancelled": "was cancelled",
     "timed_out": "ran into its time limit",
     "unknown": "ended",

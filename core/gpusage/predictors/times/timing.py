@@ -134,13 +134,13 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
 
 
 def in_turn(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
-    """Return the times of an answer, of whose kernels all together *whole* are the times.
+    """Return the times of an answer from those of its two kinds of passes.
 
     Its passes follow one another: each waits for the token before it, so the host's work for one pass is never hidden
     behind the GPU's work for another.
 
     Args:
-        whole: As if the host could prepare every pass at once.
+        whole: Of all kernels of the answer, as if the host could prepare every pass at once.
         first: Of the pass over the prompt.
         then: Of a pass over one token.
         count: How often that runs.

@@ -135,7 +135,7 @@ def _routed(lowering: Lowering, length: int, batch_size: int) -> Lowering:
 
 
 class _Scale(NamedTuple):
-    """The length of a pass over that which the graph was read with.
+    """The length of a pass, divided by that which the graph was read with.
 
     Attributes:
         read: Of the prompt, where an encoder reads it.
@@ -149,13 +149,12 @@ class _Scale(NamedTuple):
 
     def of(self, parts: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return what the tokens and the keys of each kind are multiplied by."""
-        return np.array([self.read, self.written, self.written])[parts], np.array([self.read, self.context, self.read])[
-            parts
-        ]
+        tokens, keys = (self.read, self.written, self.written), (self.read, self.context, self.read)
+        return np.array(tokens)[parts], np.array(keys)[parts]
 
 
 class _Sizes(NamedTuple):
-    """What of a model no length changes; *parts* has one entry per kind."""
+    """What no length changes of a model; *parts* has one entry per kind."""
 
     graph: ModelGraph
     sequences: Sequences

@@ -6,7 +6,7 @@ from gpusage import exit_status
 
 
 def is_interrupted(exit_code: str) -> bool:
-    """Tell whether a failed script ended for a reason that is surely not its program's own, as a lack of GPU memory is.
+    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
 
     Args:
         exit_code: ``STATUS:SIGNAL``, or up to 22.05 `squeue`'s one number for both, as wait(2) has it. Of what is
