@@ -65,7 +65,7 @@ def rows_of(data: DataFolder) -> Rows:
         np.array(yeung),
         np.array(roofline),
         np.array(steps),
-        Loads(*np.array(loads).T),
+        Loads(*np.array(loads).reshape(-1, len(Loads._fields)).T),  # a folder may have no rows
         np.array([case.measured for case in cases]),
         tuple(case.kind for case in cases),
         tuple(f"{case.kind} {case.architecture}" for case in cases),
