@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from gpusage_hooks.types import ModelGraph
 _SEQUENCE_RANK = 2
 _FRAMES_RANK = 3
 """Of an input of sound: batch, bands and frames, in either order."""
+_MOST_INPUTS = 32
+"""Of a model that writes; a forged card may have thousands, and each is followed through all nodes."""
 
 
 class Part(IntEnum):
@@ -57,8 +61,9 @@ def sequences_of(graph: ModelGraph) -> Sequences:
     Raises:
         GraphError: It does not write text on what it reads, or attends to parts of it only.
     """
-    attentions = attentions_in(graph)
-    reached = [_reached(graph, number) for number in range(len(graph.inputs))]
+    if len(graph.inputs) > _MOST_INPUTS:
+        _refuse_inputs(graph)
+    attentions, reached = attentions_in(graph), _reached(graph)
     decoders = [nodes for nodes in reached if any(_looks(graph, one, nodes) for one in attentions)]
     # a mask of what was written reaches queries, too, but fewer nodes than the tokens themselves
     decoder = max(decoders, key=lambda nodes: int(nodes.sum()), default=None)
@@ -70,12 +75,13 @@ def sequences_of(graph: ModelGraph) -> Sequences:
     return sequences
 
 
-def _reached(graph: ModelGraph, number: int) -> BoolArray:
-    """Return which nodes follow from an input."""
-    reached: list[bool] = []
+def _reached(graph: ModelGraph) -> list[BoolArray]:
+    """Return for each input which nodes follow from it."""
+    inputs: list[int] = []  # of each node, a bit for each
     for producers in graph.producers:
-        reached.append(any(one == -1 - number or (one >= 0 and reached[one]) for one in producers))
-    return np.array(reached, dtype=bool)
+        inputs.append(reduce(or_, (inputs[one] if one >= 0 else 1 << (-1 - one) for one in producers), 0))
+    bits = np.array(inputs, dtype=np.int64)
+    return [(bits >> number & 1).astype(bool) for number in range(len(graph.inputs))]
 
 
 def _looks(graph: ModelGraph, attention: Attention, decoder: BoolArray) -> bool:
@@ -106,22 +112,33 @@ def _beside(
         decoder: Those that follow from the tokens that are written, and look at what the encoder has read.
     """
     looking = [one for one in attentions if _looks(graph, one, decoder)]
-    keys = [graph.producers[one.scores][1] for one in looking]
+    keys = {graph.producers[one.scores][1] for one in looking}
     shapes = [shape for _, shape in graph.inputs]
-    read = [shape for shape, nodes in zip(shapes, reached, strict=True) if nodes[keys].any()]
+    made = [*filter(lambda key: key >= 0, keys)]
+    read = [shape for number, shape in enumerate(shapes) if reached[number][made].any() or -1 - number in keys]
     written = next(shape for shape, nodes in zip(shapes, reached, strict=True) if nodes is decoder)
     is_read = bool(read) and len(read[0]) in (_SEQUENCE_RANK, _FRAMES_RANK)
     if not is_read or len(written) != _SEQUENCE_RANK or any(len(shape) > _SEQUENCE_RANK for shape in read[1:]):
         _refuse_inputs(graph)
     parts = np.where(decoder, int(Part.WRITES), int(Part.READS))
     parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.LOOKS
+    sizes, is_encoded = [*map(abs, read[0][1:])], not any(parts[one.values] == Part.READS for one in attentions)
+    states = _key_count(graph, looking[0]) if is_encoded else 0  # what an encoder wrote has the numbers of each as well
     return Sequences(
         attentions=attentions,
         parts=parts,
-        prompt=max(1, *map(abs, read[0][1:])),
+        prompt=max(states if states in sizes else max(sizes), 1),
         written=max(abs(written[1]), 1),
         has_encoder=True,
     )
+
+
+def _key_count(graph: ModelGraph, attention: Attention) -> int:
+    """Return how many keys an attention has."""
+    node = graph.nodes[attention.scores]
+    is_one = attention.scores == attention.values
+    sizes = [one[-2:-1] for one in node.inputs[1:2]] if is_one else [one[-1:] for one in node.outputs[:1]]
+    return sum(sizes[0]) if sizes else 0
 
 
 def _refuse_inputs(graph: ModelGraph) -> None:

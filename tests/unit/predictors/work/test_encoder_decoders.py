@@ -185,3 +185,38 @@ def test_an_encoder_that_looks_at_neighbours_alone_is_refused() -> None:
     nodes[local] = replace(node, outputs=((*node.outputs[0][:-1], 64),))
     with pytest.raises(GraphError, match="must attend to its own"):
         sequences_of(replace(graph, nodes=tuple(nodes)))
+
+
+def test_a_forged_card_s_thousands_of_inputs_are_not_followed() -> None:
+    graph = graph_of("hf:t5-small")
+    forged = replace(graph, inputs=(*graph.inputs, *[("x", (-1, 1))] * 31))
+    with pytest.raises(GraphError, match="must read one sequence of tokens or of sound and write tokens on it"):
+        sequences_of(forged)
+    assert sequences_of(replace(forged, inputs=forged.inputs[:32])).prompt == 128
+
+
+def decoder(keys: int | None, columns: int) -> ModelGraph:
+    """Return one attention of 16 tokens to *columns* states of 512 numbers; *keys* makes these its keys."""
+    tokens, states, sizes = (-1, 16, 512), (-1, columns, 512), (-1, 16, columns)
+    nodes = (
+        Node(op_type="Gather", inputs=((-1, 16),), outputs=(tokens,)),
+        Node(op_type="Linear", inputs=(states,), outputs=((-1, 512, columns),)),
+        Node(op_type="MatMul", inputs=(tokens, (-1, 512, columns)), outputs=(sizes,)),
+        Node(op_type="Softmax", inputs=(sizes,), outputs=(sizes,)),
+        Node(op_type="MatMul", inputs=(sizes, states), outputs=(tokens,)),
+    )
+    return ModelGraph(
+        name="decoder",
+        source="",
+        inputs=(("tokens", (-1, 16)), ("states", states)),
+        nodes=nodes,
+        producers=((-1,), (-2,), (0, 1 if keys is None else keys), (2,), (3, -2)),
+        parameter_count=0,
+    )
+
+
+@pytest.mark.parametrize("keys", [None, -2], ids=["keys are made", "keys are the input"])
+def test_a_decoder_s_own_file_reads_as_many_states_as_it_has_keys(keys: int | None) -> None:
+    sequences = sequences_of(decoder(keys, columns=128))
+    assert sequences.has_encoder
+    assert (sequences.prompt, sequences.written) == (128, 16)
