@@ -171,9 +171,10 @@ class Advisor(Predictor):
     def _with_what_was_learned(self, decision: Decision, graph: ModelGraph, workload: Workload) -> Decision:
         """Return *decision* with a reason that tells what earlier runs showed, where it rests on that."""
         clause = said(self.find(graph, workload), decision.need.gpu if decision.need else "")
-        told = workload.alone.utilization
+        told, batch_size = workload.alone.utilization, workload.alone.batch_size
         if clause and told is not None and self.believed(graph, workload) != workload:
-            clause += f", not {100 * told:.0f} % as you gave"
+            at = f" for batch {batch_size}" if batch_size else ""
+            clause += f", not {100 * told:.0f} % as you gave{at}"
         return replace(decision, reasons=(*decision.reasons, clause)) if clause else decision
 
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> Case:

@@ -69,10 +69,13 @@ class Predictor:
         return self.learned.find(graph, workload, self.submitter)
 
     def believed(self, graph: ModelGraph, workload: Workload) -> Workload:
-        """Return *workload* without the utilization that its user gave, where many runs contradict it."""
+        """Return *workload* without the utilization that its user gave, where many runs contradict it.
+
+        One of another batch size is outweighed by many runs at this one, whatever it is.
+        """
         told = workload.alone.utilization
-        experience = self.find(graph, workload).experience if told is not None and is_of(workload) else None
-        if told is None or experience is None or not contradicts(experience, told):
+        experience = self.find(graph, workload).experience if told is not None else None
+        if told is None or experience is None or not contradicts(experience, told if is_of(workload) else None):
             return workload
         return replace(workload, alone=NOTHING_SAID)
 

@@ -65,11 +65,14 @@ class Finding:
 NOTHING = Finding()
 
 
-def contradicts(experience: Experience, told: float) -> bool:
-    """Tell whether many runs on whole GPUs, as *experience* has them, rule out the utilization that a user *told*."""
+def contradicts(experience: Experience, told: float | None) -> bool:
+    """Tell whether many runs on whole GPUs, as *experience* has them, rule out the utilization that a user *told*.
+
+    Nothing that was told of these runs, ``None``, is ruled out by many.
+    """
     many = [
         utilization
         for place, utilization in experience.utilization.items()
         if place[1] == WHOLE_PERCENT and experience.utilization_runs[place] >= MANY_RUNS
     ]
-    return bool(many) and not any(utilization.low <= told <= utilization.high for utilization in many)
+    return bool(many) and not any(told is not None and each.low <= told <= each.high for each in many)

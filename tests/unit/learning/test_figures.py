@@ -107,6 +107,13 @@ def test_what_the_user_says_counts_until_five_runs_contradict_it() -> None:
     assert many.believed(GRAPH, replace(said, alone=Alone(utilization=0.31))).alone.utilization == 0.31
 
 
+def test_five_runs_at_this_batch_outweigh_what_the_user_says_of_another() -> None:
+    said = replace(WORKLOAD, alone=Alone(utilization=0.3, batch_size=64))
+    few, many = after(*runs(*[0.3] * 4)), after(*runs(*[0.3] * 5))
+    assert few.believed(GRAPH, said) == said
+    assert many.believed(GRAPH, said) == WORKLOAD
+
+
 def test_what_the_graph_tells_is_the_same_whatever_was_said_or_learned() -> None:
     """Else what was learned would teach itself."""
     advisor = after(*runs(0.3))
