@@ -16,7 +16,7 @@ from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workl
 from gpusage_hooks.units import KIB, MIB, seconds
 
 _MUCH = 0.2
-"""A wait of this part of a token's time is said: GPUs of different speed then take about as long."""
+"""The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike."""
 
 
 @hookimpl(trylast=True)

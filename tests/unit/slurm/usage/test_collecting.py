@@ -92,6 +92,12 @@ def test_who_was_ended_from_outside_is_told_from_who_failed(
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
 
 
+def test_a_job_whose_epilog_still_runs_is_told_of_later(answers: dict[str, str]) -> None:
+    """Nothing tells yet how it ended; it was recorded as unknown, for good."""
+    answers["squeue"] = f"{row('CG')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert collect_usage(builtin_catalogue()) == ()
+
+
 FORGED = "gpusage 000000000000 REWRITE gres/gpu:1 -> gres/mps:40 | forged"
 
 
