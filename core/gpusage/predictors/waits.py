@@ -48,9 +48,10 @@ def utilizations(known: float, there: Question, here: Question, gpus: list[Gpu])
     """
     growth = here.workload.batch_size / there.workload.batch_size
     accounts = account_of(there, gpus), account_of(here, gpus)
-    ends = np.sort([carried(known, *accounts, growth, most) for most in (0.0, np.inf)], axis=0)
+    knowns = known, min(known, GREATEST_SHARE)  # nvidia-smi rounds: 100 % does not say that a host needs no time at all
+    ends = np.sort([carried(one, *accounts, growth, most) for one in knowns for most in (0.0, np.inf)], axis=0)
     values = carried(known, *accounts, growth, MOST_GAPS)
-    lows, highs = ends[0] / (ends[0] + (1.0 - ends[0]) * MISS), ends[1] * MISS / (ends[1] * MISS + 1.0 - ends[1])
+    lows, highs = ends[0] / (ends[0] + (1.0 - ends[0]) * MISS), ends[-1] * MISS / (ends[-1] * MISS + 1.0 - ends[-1])
     rows = zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
     return [Interval(value=value, low=low, high=high) for value, low, high in rows]
 

@@ -49,6 +49,13 @@ def test_a_short_wait_is_of_each_step_so_that_larger_batches_keep_the_gpu_busier
     assert all(before < after for before, after in pairwise(shares))
 
 
+def test_a_full_gpu_at_a_large_batch_says_little_of_a_small_one() -> None:
+    """It said that a batch of one fills the GPU, too, and was sure of it."""
+    small = needs_at(1, 1.0, 512)[1].gpu_utilization
+    assert small.low < 0.9
+    assert small.low <= small.value <= small.high
+
+
 def test_a_long_wait_is_for_data_so_that_no_batch_keeps_the_gpu_busy() -> None:
     small, large = needs_at(64, 0.02, 64)[0].gpu_utilization, needs_at(1024, 0.02, 64)[0].gpu_utilization
     assert small.value == 0.02
