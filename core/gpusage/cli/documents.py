@@ -49,6 +49,11 @@ def model(graph: ModelGraph) -> dict[str, Any]:
     }
 
 
+def manner_words(run: Workload) -> list[str]:
+    """Return what is not as usual in how a model is run, for people."""
+    return [f"{key} {'on' if value is True else value}" for key, value in manner_settings(run).items()]
+
+
 def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
     """Return how a model is run; ``shape`` has the sizes of each input of one sample."""
     document: dict[str, Any] = {

@@ -63,7 +63,7 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
     yield f"  {change}: {_done(fields['code'], fields['mode'])}"
     yield from (f"  - {reason}" for reason in fields["reasons"] if reason)
     if fields["model"]:
-        yield f"  model {fields['model']}" + (f", {_run(fields['workload'])}" if fields["workload"] else "")
+        yield f"  model {fields['model']}" + (f", {_run(record.workload)}" if record and record.workload else "")
     if record and record.decision.need:
         yield f"  predicted {describe_need(record.decision.need)}"
     if fields["source"] == "mark" and fields["number"]:
@@ -81,9 +81,9 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _run(workload: dict[str, Any]) -> str:
-    words = [f"batch {workload['batch_size']}", workload["mode"], workload["precision"]]
-    return ", ".join(words + ([workload["optimizer"]] if workload["mode"] == "train" else []))
+def _run(run: Workload) -> str:
+    words = [f"batch {run.batch_size}", run.mode, run.precision, *([run.optimizer] if run.mode == "train" else [])]
+    return ", ".join([*words, *documents.manner_words(run)])
 
 
 _NOTHING: dict[str, Any] = {

@@ -15,7 +15,6 @@ from gpusage.cli.output_file import write_output
 from gpusage.cli.predicting import batches, explain, explain_page, money, need_cells, shares
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.devices.shares import share_of
-from gpusage.learning.identity import manner_settings
 from gpusage.pages import curves
 from gpusage.policies.place import limits_threads
 from gpusage.predictors.explanations.explanation import Explanation, explanation_of
@@ -225,5 +224,4 @@ def describe_workload(graph: ModelGraph, run: Workload, *, has_batch: bool = Tru
     shapes = [f"{name}={'x'.join(map(str, sizes))}" for name, sizes in document["shape"].items() if sizes]
     batch = [f"batch {run.batch_size}"] if has_batch else []
     words = [run.mode, *batch, run.precision, *([run.optimizer] if run.mode == "train" else [])]
-    training = [f"{key} {'on' if value is True else value}" for key, value in manner_settings(run).items()]
-    return ", ".join([*words, *training, *shapes])
+    return ", ".join([*words, *documents.manner_words(run), *shapes])

@@ -42,9 +42,10 @@ class Shares(NamedTuple):
 
     def needs(self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
+        known = self._known(run, advisor.catalogue)
         if not self.percents:
-            return advisor.predict(graph, run, gpus)
-        return advisor.predict_shares(graph, self._known(run, advisor.catalogue), gpus, self.percents)
+            return advisor.predict(graph, known, gpus)
+        return advisor.predict_shares(graph, known, gpus, self.percents)
 
     def prices(
         self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
@@ -133,13 +134,5 @@ def share_options(function: Function) -> Function:
 
 
 def read_shares(options: Mapping[str, Any]) -> Shares:
-    """Return which shares the command's *options* ask for.
-
-    Raises:
-        UsageError: Something is known of the job, and no share is asked for.
-    """
-    shares = Shares(options["shares"], options["utilization"], options["step_time"])
-    if not shares.percents and (shares.utilization or shares.step_time):
-        message = "Options --utilization and --step-time tell what a share costs; got no --share. Add '--share 50'."
-        raise click.UsageError(message)
-    return shares
+    """Return which shares the command's *options* ask for."""
+    return Shares(options["shares"], options["utilization"], options["step_time"])

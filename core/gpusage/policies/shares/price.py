@@ -231,9 +231,9 @@ def trouble(offer: Offer, within: Limits) -> str:
         return ""
     slowdown, company = offer.slowdown, "" if offer.is_slice else " beside partners"
     if not limits_threads(offer.place.gpu):
-        return f"MPS cannot hold a job to its share there ({why_unlimited(offer.place.gpu)})"
+        return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(offer.place.gpu)})"
     if not offer.place.need.familiar:
-        return "the workload is unlike those that the prediction was fitted on"
+        return "is not offered: the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.booked_bytes):
         return (
             f"may need up to {gib(offer.booked_bytes)}, more than its {'' if offer.is_slice else 'part of the '}memory"

@@ -113,7 +113,7 @@ def replica_notes(workload: Workload, gpu: Gpu, waits_s: float) -> tuple[str, ..
         return ()
     note = (
         f"All figures are per GPU, of {workload.gpus} that train by {workload.strategy}: samples per second as well. "
-        f"A step may take up to {_most_ratio(workload):.1f} times as long as is said."
+        f"Waiting for each other may make a step up to {_most_ratio(workload):.1f} times as long as the point."
     )
     if not waits_s:
         return (note,)

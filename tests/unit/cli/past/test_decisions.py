@@ -22,7 +22,7 @@ from gpusage.mark import mark_of
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
-from gpusage_hooks.types import MarkedJob
+from gpusage_hooks.types import Generation, MarkedJob
 from gpusage_slurm.settings import SlurmSettings
 from records import RECORD, USAGE
 
@@ -119,6 +119,13 @@ def test_a_job_is_told_of_in_plain_words() -> None:
     ]
     bare = replace(JOB, mark="", waits_for="")
     assert "no mark of ours" in list(lines(bare, None))[1]
+
+
+def test_what_is_not_as_usual_in_a_run_is_told() -> None:
+    assert RECORD.workload is not None
+    run = replace(RECORD.workload, mode="infer", generate=Generation(prompt_tokens=512, new_tokens=128), compile=True)
+    (line,) = (line for line in lines(JOB, replace(NUMBERED, workload=run)) if line.startswith("  model"))
+    assert line.endswith("generate 512+128, compile on")
 
 
 def test_what_has_no_number_says_so(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -112,6 +112,13 @@ def _json(*words: str) -> dict[str, Any]:
     return document
 
 
+def test_what_is_known_of_a_run_counts_without_a_share() -> None:
+    word, option = f"{RESNET},batch=8,utilization=60@32", [RESNET, "--batch", "8", "--utilization", "60@32"]
+    (of_word,), (of_option,) = (_json("predict", *one, "--gpu", "v100")["predictions"] for one in ([word], option))
+    assert of_option["needs"] == of_word["needs"]
+    assert any("known from what you said of batch 32" in note for note in of_option["needs"][0]["notes"])
+
+
 def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
     (prediction,) = _json("predict", RESNET, "--batch", "64", "--gpu", "v100", "--share", "100", "--share", "50")[
         "predictions"
@@ -128,7 +135,6 @@ def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--utilization", "60"], "got no --share. Add '--share 50'."),
         (["--share", "50", "--utilization", "0"], "must be percent above 0, at most 100; got '0'."),
         (["--share", "50", "--utilization", "60@x"], "must have a batch size after '@'; got '60@x'."),
         (
