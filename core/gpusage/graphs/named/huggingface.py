@@ -130,7 +130,8 @@ def _default_notes(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Ite
         key = "seq" if place == 0 else {"decoder_input_ids": "decoder_seq"}.get(name, name)
         given = {name, key, *(("sequence",) if place == 0 else ()), *(("seq",) if key == "decoder_seq" else ())}
         if len(sizes) == _SEQUENCE_RANK and not given & set(shape):
-            yield f"{printable(name)} has a default length, {key}={sizes[1]}; set yours by shape={key}=N. With generate it does not count."
+            default = f"{printable(name)} has a default length, {key}={sizes[1]}"
+            yield f"{default}; set yours by shape={key}=N. With generate it does not count."
 
 
 def _check_figures(configuration: object, source: str) -> None:
