@@ -19,7 +19,8 @@ from gpusage.predictors.learned.artifacts import Card
 from gpusage.predictors.work.attentions import writes_text
 from gpusage.predictors.work.fusion import is_fused
 from gpusage.predictors.work.lowering import QUANTISED_BYTES, Lowering, step_flop
-from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
+from gpusage.predictors.work.sequences import FRAMES_RANK
+from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
@@ -59,6 +60,8 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     """Return one sentence for each thing that *workload* leaves open."""
     if workload.mode == "infer" and workload.generate is None and writes_text(graph):
         return (NO_CACHE,)
+    if workload.generate is not None:
+        return _frames_notes(graph, workload.generate)
     if workload.trainable == 1:
         return ()
     note = (
@@ -66,6 +69,14 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         "predicted as if gradients flowed through the whole model."
     )
     return (note,)
+
+
+def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
+    """Return one sentence where a prompt of sound has another length than the model was read with."""
+    frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
+    if generation.prompt_tokens in frames or not frames:
+        return ()
+    return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
 
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from gpusage.predictors.work.attentions import Attention, attentions_in, refuse
 from gpusage_hooks.types import ModelGraph
 
 _SEQUENCE_RANK = 2
-_FRAMES_RANK = 3
+FRAMES_RANK = 3
 """Of an input of sound: batch, bands and frames, in either order."""
 _MOST_INPUTS = 32
 """Of a model that writes; a forged card may have thousands, and each is followed through all nodes."""
@@ -117,7 +117,7 @@ def _beside(
     made = [*filter(lambda key: key >= 0, keys)]
     read = [shape for number, shape in enumerate(shapes) if reached[number][made].any() or -1 - number in keys]
     written = next(shape for shape, nodes in zip(shapes, reached, strict=True) if nodes is decoder)
-    is_read = bool(read) and len(read[0]) in (_SEQUENCE_RANK, _FRAMES_RANK)
+    is_read = bool(read) and len(read[0]) in (_SEQUENCE_RANK, FRAMES_RANK)
     if not is_read or len(written) != _SEQUENCE_RANK or any(len(shape) > _SEQUENCE_RANK for shape in read[1:]):
         _refuse_inputs(graph)
     parts = np.where(decoder, int(Part.WRITES), int(Part.READS))

@@ -162,6 +162,15 @@ def test_a_pass_without_generate_says_what_it_leaves_out() -> None:
         assert any("generate=512+128" in note for note in need.notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "prompt", "said"), [("hf:whisper-small", 512, 1), ("hf:whisper-small", 3000, 0), ("hf:t5-base", 512, 0)]
+)
+def test_a_prompt_of_sound_of_another_length_is_said(name: str, prompt: int, said: int) -> None:
+    run = Workload(mode="infer", generate=Generation(prompt_tokens=prompt, new_tokens=8))
+    (need,) = predicted(graph_of(name), run, [A100])
+    assert sum("read with 3000 frames of sound" in note for note in need.notes) == said
+
+
 def test_an_encoder_of_pictures_is_refused() -> None:
     graph = graph_of("hf:t5-small")
     pictures = replace(graph, inputs=(("pixel_values", (-1, 3, 224, 224)), graph.inputs[1]))
