@@ -31,7 +31,7 @@ Examples:
     "--running",
     "is_running",
     is_flag=True,
-    help="Rank the jobs that run now, by what was recorded of them.",
+    help="Rank the jobs that run now, by what was recorded of them; jobs that name no model are not seen.",
 )
 @click.option("--queue", "is_waiting", is_flag=True, help="The same of the jobs that wait.")
 @click.option(
