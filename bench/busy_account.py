@@ -7,7 +7,6 @@ batch lowers GPU busy of models of the zoo, on each GPU.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
@@ -31,7 +30,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
 GAPS_US = (0, 10, 20, 25, 30, 40, 50)
-RANDOM_ROWS, ZOO_MODELS = 1200, 60
+RANDOM_ROWS = 1200
 BATCH_SIZES = (1, 2, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 256, 512)
 RUNS: tuple[tuple[Mode, Precision], ...] = (("train", "fp32"), ("train", "bf16"), ("infer", "fp16"))
 FAMILIES = {
@@ -88,8 +87,7 @@ def show_gaps(name: str, runs: Sequence[Run]) -> None:
 def falls() -> Iterator[float]:
     """Yield how far each next batch lowers GPU busy, at most over the GPUs: 0 or less where it does not."""
     zoo, gpus = load_zoo(), [gpu for gpu in builtin_catalogue() if not gpu.cut_from]
-    keys = random.Random(1).sample(sorted(zoo), ZOO_MODELS)  # noqa: S311 - the same each time
-    for key, (mode, precision) in product(keys, RUNS):
+    for key, (mode, precision) in product(sorted(zoo), RUNS):
         runs = [Workload(batch_size=size, mode=mode, precision=precision) for size in BATCH_SIZES]
         told = [[each.gpu_utilization.value for each in Question(zoo.graph(key), run).activity(gpus)] for run in runs]
         yield from (float((np.array(before) - after).max()) for before, after in pairwise(told))
