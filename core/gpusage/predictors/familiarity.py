@@ -19,7 +19,7 @@ from gpusage.predictors.learned.artifacts import Card
 from gpusage.predictors.work.attentions import writes_text
 from gpusage.predictors.work.fusion import is_fused
 from gpusage.predictors.work.lowering import QUANTISED_BYTES, Lowering, step_flop
-from gpusage.predictors.work.sequences import FRAMES_RANK
+from gpusage.predictors.work.sequences import FRAMES_RANK, reads_sound
 from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
@@ -74,7 +74,7 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
 def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
     """Return one sentence where a prompt of sound has another length than the model was read with."""
     frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
-    if generation.prompt_tokens in frames or not frames:
+    if generation.prompt_tokens in frames or not frames or not reads_sound(graph):
         return ()
     return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
 

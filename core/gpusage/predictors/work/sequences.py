@@ -122,8 +122,9 @@ def _beside(
         _refuse_inputs(graph)
     parts = np.where(decoder, int(Part.WRITES), int(Part.READS))
     parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.LOOKS
-    sizes, is_encoded = [*map(abs, read[0][1:])], not any(parts[one.values] == Part.READS for one in attentions)
-    states = _key_count(graph, looking[0]) if is_encoded else 0  # what an encoder wrote has the numbers of each as well
+    sizes = [*map(abs, read[0][1:])]
+    # what an encoder wrote, in another file, has the numbers of each token as well
+    states = 0 if _has_encoder(attentions, parts) else _key_count(graph, looking[0])
     return Sequences(
         attentions=attentions,
         parts=parts,
@@ -131,6 +132,21 @@ def _beside(
         written=max(abs(written[1]), 1),
         has_encoder=True,
     )
+
+
+def reads_sound(graph: ModelGraph) -> bool:
+    """Tell whether *graph* has an encoder whose input is sound, not only what an encoder in another file has written.
+
+    Raises:
+        GraphError: As `sequences_of`.
+    """
+    is_sound = any(len(shape) == FRAMES_RANK for _, shape in graph.inputs)
+    sequences = sequences_of(graph) if is_sound else None
+    return sequences is not None and _has_encoder(sequences.attentions, sequences.parts)
+
+
+def _has_encoder(attentions: Sequence[Attention], parts: IntArray) -> bool:
+    return any(parts[one.values] == Part.READS for one in attentions)
 
 
 def _key_count(graph: ModelGraph, attention: Attention) -> int:

@@ -13,6 +13,7 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.explanations.explanation import explanation_of
+from gpusage.predictors.familiarity import workload_notes
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.question import Question, question_of
 from gpusage.predictors.work.generation import Answer
@@ -226,6 +227,8 @@ def decoder(keys: int | None, columns: int) -> ModelGraph:
 
 @pytest.mark.parametrize("keys", [None, -2], ids=["keys are made", "keys are the input"])
 def test_a_decoder_s_own_file_reads_as_many_states_as_it_has_keys(keys: int | None) -> None:
-    sequences = sequences_of(decoder(keys, columns=128))
+    graph = decoder(keys, columns=128)
+    sequences = sequences_of(graph)
     assert sequences.has_encoder
     assert (sequences.prompt, sequences.written) == (128, 16)
+    assert workload_notes(graph, run(64)) == ()  # these are no frames of sound
