@@ -62,7 +62,9 @@ def predict_slowdown(
     kernels_s = question.kernels_s([part for of_gpu in parts for part in of_gpu])
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(timing, known, deviations)
-    ends = slowdowns(working[:, gpu_of], kernels_s / timing.kernels_s[gpu_of], deviations)
+    whole_s = timing.kernels_s[gpu_of]
+    growth = np.divide(kernels_s, whole_s, out=np.ones_like(whole_s), where=whole_s > 0)  # 0 where all nodes are views
+    ends = slowdowns(working[:, gpu_of], growth, deviations)
     rows = iter(ends.T.tolist())
     return [
         [

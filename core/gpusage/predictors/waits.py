@@ -80,5 +80,5 @@ def carried(known: float, there: Account, here: Account, growth: float, most_gap
     of_step_s = np.minimum(wait_s, most_gaps * there.gaps_s) if np.isfinite(most_gaps) else wait_s
     idle = (observed_s - there.busy_s) / np.maximum(there.usual_s - there.busy_s, 1e-12)
     usual_s = here.busy_s + (here.usual_s - here.busy_s) * np.minimum(idle, 1.0)
-    shares = here.busy_s / (usual_s + of_step_s + (wait_s - of_step_s) * growth)
+    shares = here.busy_s / np.maximum(usual_s + of_step_s + (wait_s - of_step_s) * growth, 1e-12)
     return np.asarray(np.clip(shares, LEAST_SHARE, max(GREATEST_SHARE, known)))

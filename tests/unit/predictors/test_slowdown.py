@@ -16,7 +16,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Alone, GpuNeed, Interval, Workload
+from gpusage_hooks.types import Alone, GpuNeed, Interval, ModelGraph, Node, Workload
 from graphs import convolution_graph
 from sites import announced
 
@@ -159,3 +159,15 @@ def test_a_slice_with_more_sms_and_memory_never_costs_more(board: str) -> None:
             if one.sm_count <= other.sm_count and one.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s:
                 assert costs[other.name].value <= costs[one.name].value * 1.001
                 assert costs[other.name].high <= costs[one.name].high * 1.001
+
+
+@pytest.mark.parametrize("known", [{}, {"utilization": (0.5, 4)}], ids=["nothing known", "known of another batch"])
+def test_a_share_costs_nothing_where_no_node_computes_anything(known: dict[str, tuple[float, int]]) -> None:
+    """It cost no number, and `gpusage predict` ended with a traceback."""
+    node = Node(op_type="DequantizeLinear", inputs=((-1, 4),), outputs=((-1, 4),))
+    views = ModelGraph(
+        name="views", source="", nodes=(node,), producers=((-1,),), inputs=(("x", (-1, 4)),), parameter_count=0
+    )
+    half = gpusage.predict(views, gpu="v100", share=50, mode="infer", utilization=known.get("utilization"))
+    assert half.slowdown.value == 1.0
+    assert half.step_time_s.value > 0
