@@ -119,10 +119,8 @@ def _number(text: str) -> int:
 
 def _run(row: StepRow, zoo: Zoo) -> tuple[float, float, float, Array, float, float]:
     """Return what `Runs` has of a row after its measured seconds."""
-    question, precision = (
-        Question(as_computed_by(zoo.graph(row.key), row.release), row.workload),
-        row.workload.precision,
-    )
+    question = Question(as_computed_by(zoo.graph(row.key), row.release), row.workload)
+    precision = row.workload.precision
     efficiency, kernels = question.efficiency, kernels_of(fused(question.lowering), row.workload)
     eager, plain = (timing_with(efficiency, one, [row.gpu], precision) for one in (question.kernels, kernels))
     shipped = timing_with(compiled(efficiency), kernels, [row.gpu], precision)

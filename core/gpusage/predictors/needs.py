@@ -39,7 +39,7 @@ def _noted(need: GpuNeed, note: str) -> GpuNeed:
 
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
     """Return the needs that the model predicts, without any known figure."""
-    question = question_of(graph, workload)
+    question, always = question_of(graph, workload), (*graph.notes, *workload_notes(graph, workload))
     rows = zip(
         gpus,
         question.step_time_s(gpus),
@@ -63,8 +63,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             fits=memory_bytes.high <= gpu.memory_bytes,
             familiar=not doubts,
             notes=(
-                *graph.notes,
-                *workload_notes(graph, workload),
+                *always,
                 *replica_notes(workload, gpu, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),

@@ -18,7 +18,7 @@ from gpusage_hooks.types import ModelGraph, Node, Shape
 _MOST_STEPS = 40
 """Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
 _PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
-_SEQUENCE_RANK = 2
+SEQUENCE_RANK = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def refuse(graph: ModelGraph, rule: str) -> NoReturn:
 
 def writes_text(graph: ModelGraph) -> bool:
     """Tell whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
-    sequences = [shape for _, shape in graph.inputs if len(shape) == _SEQUENCE_RANK]
+    sequences = [shape for _, shape in graph.inputs if len(shape) == SEQUENCE_RANK]
     last = graph.nodes[-1].outputs if graph.nodes else ()
     rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
     is_text = bool(last) and last[0][:-1] in sequences and last[0][-1] in rows

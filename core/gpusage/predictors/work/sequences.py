@@ -15,10 +15,9 @@ from operator import or_
 import numpy as np
 
 from gpusage.predictors.learned.arrays import BoolArray, IntArray
-from gpusage.predictors.work.attentions import Attention, attentions_in, refuse
+from gpusage.predictors.work.attentions import SEQUENCE_RANK, Attention, attentions_in, refuse
 from gpusage_hooks.types import ModelGraph
 
-_SEQUENCE_RANK = 2
 FRAMES_RANK = 3
 """Of an input of sound: batch, bands and frames, in either order."""
 _MOST_INPUTS = 32
@@ -93,8 +92,8 @@ def _looks(graph: ModelGraph, attention: Attention, decoder: BoolArray) -> bool:
 def _alone(graph: ModelGraph, attentions: Sequence[Attention]) -> Sequences:
     """Return what a model without an encoder reads and writes."""
     (_, shape), *others = graph.inputs or (("none", ()),)
-    strange = [name for name, other in others if "decoder" in name or len(other) > _SEQUENCE_RANK]
-    if len(shape) != _SEQUENCE_RANK or strange:
+    strange = [name for name, other in others if "decoder" in name or len(other) > SEQUENCE_RANK]
+    if len(shape) != SEQUENCE_RANK or strange:
         _refuse_inputs(graph)
     length, parts = max(abs(shape[1]), 1), np.full(len(graph.nodes), int(Part.WRITES))
     return Sequences(attentions=attentions, parts=parts, prompt=length, written=length, has_encoder=False)
@@ -117,8 +116,8 @@ def _beside(
     made = [*filter(lambda key: key >= 0, keys)]
     read = [shape for number, shape in enumerate(shapes) if reached[number][made].any() or -1 - number in keys]
     written = next(shape for shape, nodes in zip(shapes, reached, strict=True) if nodes is decoder)
-    is_read = bool(read) and len(read[0]) in (_SEQUENCE_RANK, FRAMES_RANK)
-    if not is_read or len(written) != _SEQUENCE_RANK or any(len(shape) > _SEQUENCE_RANK for shape in read[1:]):
+    is_read = bool(read) and len(read[0]) in (SEQUENCE_RANK, FRAMES_RANK)
+    if not is_read or len(written) != SEQUENCE_RANK or any(len(shape) > SEQUENCE_RANK for shape in read[1:]):
         _refuse_inputs(graph)
     parts = np.where(decoder, int(Part.WRITES), int(Part.READS))
     parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.LOOKS
