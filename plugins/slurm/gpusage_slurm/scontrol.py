@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,8 @@ from typing import Any
 from gpusage_hooks.errors import RequestError
 
 DEADLINE_S = 20.0
+_OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+"""Variables of a login shell by which these commands leave jobs out, ask another cluster, or write other times."""
 
 Line = Mapping[str, str]
 """What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
@@ -33,7 +36,7 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
     """
     command = " ".join(arguments)
     try:
-        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True)
+        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True, env=_environment())
     except OSError as error:  # none, or a folder on the PATH that this user may not look into
         message = (
             f"Command {arguments[0]!r} must be on the PATH; got: {error.strerror}. Install Slurm's client commands."
@@ -50,6 +53,12 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
         message = f"Command {command!r} must succeed; got: {outcome}. Check that slurmctld runs ('scontrol ping')."
         raise RequestError(message) from error
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's variables without those that change what Slurm's commands answer; lists come whole."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_WHOEVER_ASKS)}
+    return {**kept, "SLURM_BITSTR_LEN": "0"}
 
 
 def configuration() -> Mapping[str, str]:

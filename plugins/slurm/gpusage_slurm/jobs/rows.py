@@ -93,6 +93,31 @@ def marked_job(row: Row, stuck: str = "") -> MarkedJob:
     )
 
 
+def update_job(job_id: str, *settings: str) -> None:
+    """Change a job, or all tasks of an array that still wait, by `scontrol update`.
+
+    Args:
+        job_id: As `rows` has it; an array's long list of tasks, ``12_[1,3,7,``, is cut off there.
+        settings: ``KEY=VALUE``.
+
+    Raises:
+        RequestError: slurmctld refuses, or no task of the array waits any more.
+    """
+    name = _whole_list(job_id) if "_[" in job_id and not job_id.endswith("]") else job_id
+    # An array's limit on tasks at once, 12_[1-9%2], is no part of its name.
+    scontrol.run("scontrol", "update", f"JobId={re.sub(r'%[0-9]+', '', name)}", *settings)
+
+
+def _whole_list(job_id: str) -> str:
+    base = base_id(job_id)
+    listed = scontrol.run("squeue", "--noheader", "--all", "--states=PENDING", f"--jobs={base}", "--format=%i")
+    name = next((line.strip() for line in listed.splitlines() if line.startswith(f"{base}_[")), None)
+    if name is None:
+        message = f"Tasks of array {base} must wait to be changed; none does. They are left as they are."
+        raise RequestError(message)
+    return name
+
+
 def base_id(job_id: str) -> str:
     """Return the number that the tasks of an array, or the parts of a heterogeneous job, have in common."""
     return re.split(r"[_+]", job_id)[0]

@@ -20,7 +20,7 @@ from gpusage_slurm.cluster.free import counts, of_type
 from gpusage_slurm.cluster.pools import parse_node
 from gpusage_slurm.jobs.bound import own_constraint, slice_of
 from gpusage_slurm.jobs.kept_off import freed_nodes, let_in
-from gpusage_slurm.jobs.rows import Row, base_id, rows
+from gpusage_slurm.jobs.rows import Row, base_id, rows, update_job
 from gpusage_slurm.submission.avoided import avoided_by, place_of
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
 
@@ -41,7 +41,7 @@ def turn_back(job: MarkedJob, reason: str) -> bool:
     """
     mark = parse_mark(job.mark)
     if mark is not None and avoided_by(mark):
-        _update(job, *freed_nodes(job, mark), _comment(job, let_in(mark, reason)))
+        update_job(job.job_id, *freed_nodes(job, mark), _comment(job, let_in(mark, reason)))
         return True
     return turn_back_whole(job, reason)
 
@@ -57,7 +57,7 @@ def turn_back_whole(job: MarkedJob, reason: str) -> bool:
     mark = parse_mark(job.mark)
     if mark is not None and mark.code != "STUCK":
         advice = f"should have its GPU back: {reason}. {_CURE} | {mark.reasons}"
-        _update(job, _comment(job, replace(mark, code="STUCK", reasons=advice)))
+        update_job(job.job_id, _comment(job, replace(mark, code="STUCK", reasons=advice)))
     return False
 
 
@@ -90,7 +90,7 @@ def _changed(job: MarkedJob, mark: Mark, row: Row, gpu: str, freed: tuple[str, .
     """Tell whether slurmctld lets the job have *gpu* in the place of its share."""
     back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
     try:
-        _update(job, f"Gres={_restored(row, mark, gpu)}", *freed, _comment(job, back))
+        update_job(job.job_id, f"Gres={_restored(row, mark, gpu)}", *freed, _comment(job, back))
     except RequestError as error:
         if not any(words in str(error) for words in _REFUSED):
             raise
@@ -144,12 +144,3 @@ def _restored(row: Row, mark: Mark, gpu: str) -> str:
 def _comment(job: MarkedJob, new: Mark) -> str:
     """Return the setting that puts *new* in the place of the job's mark, within Slurm's limit."""
     return f"AdminComment={with_mark(job.mark, new, MAXIMUM_BYTES)}"
-
-
-def job_name(job_id: str) -> str:
-    """Return how `scontrol update` knows the job: an array's limit on tasks at once, 12_[1-9%2], is left out."""
-    return re.sub(r"%[0-9]+", "", job_id)
-
-
-def _update(job: MarkedJob, *settings: str) -> None:
-    scontrol.run("scontrol", "update", f"JobId={job_name(job.job_id)}", *settings)

@@ -22,7 +22,7 @@ from gpusage.mark import parse_mark
 from gpusage.service import client
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.turning_back import job_name
+from gpusage_slurm.jobs.rows import update_job
 from gpusage_slurm.late.change import changes
 from gpusage_slurm.late.jobs import LateJob, late_job_ids, look_at, names_a_model
 from gpusage_slurm.late.reading import may_read_for, read_card
@@ -98,7 +98,7 @@ class SecondLook:
         settings = changes(answer, job.admin_comment)
         if not settings:
             return ("undecided", "gpusaged was too late") if answer.get("overdue") else ("not ours", "")
-        scontrol.run("scontrol", "update", f"JobId={job_name(job.job_id)}", *settings)
+        update_job(job.job_id, *settings)
         mark = parse_mark(answer["mark"])
         return "advised" if mark and mark.mode != "enforce" else "decided", str(mark)
 

@@ -25,7 +25,7 @@ local TEXTS = {
   "req_nodes", "exc_nodes", "reservation", "qos", "default_qos", "array_inx", "name", "account",
 }
 local NUMBERS = {
-  "min_nodes", "max_nodes", "num_tasks", "sockets_per_node", "shared", "ntasks_per_tres", "min_cpus", "pn_min_cpus",
+  "min_nodes", "max_nodes", "num_tasks", "ntasks_per_node", "sockets_per_node", "shared", "ntasks_per_tres", "min_cpus", "pn_min_cpus",
   "cpus_per_task", "min_mem_per_node", "min_mem_per_cpu", "pn_min_tmp_disk", "cores_per_socket", "threads_per_core",
 }
 local SETTABLE = { "gres", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind", "features", "prefer", "exc_nodes" }

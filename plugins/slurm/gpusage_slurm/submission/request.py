@@ -154,9 +154,15 @@ def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) 
         "tres_per_node": nodes,
         "tres_per_job": 1,
         "tres_per_socket": nodes * max(number(fields, "sockets_per_node") or 1, 1),
-        "tres_per_task": max(number(fields, "num_tasks") or 1, 1),
+        "tres_per_task": _task_count(fields),
     }
     return times[field] * sum(resource.count or 0 for name, resource in gpus if name == field)
+
+
+def _task_count(fields: Mapping[str, str]) -> int:
+    """Return how many tasks the job starts: with `--ntasks-per-node` alone, sbatch leaves it to slurmctld to count."""
+    per_node, nodes = number(fields, "ntasks_per_node"), number(fields, "min_nodes") or 1
+    return max(number(fields, "num_tasks") or (per_node * nodes if per_node else 1), 1)
 
 
 def _deadline_s(text: str) -> int | None:
@@ -231,8 +237,8 @@ def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: s
     yield from _ill_requests(fields, gpus, kinds)
     if max(number(fields, "min_nodes") or 1, number(fields, "max_nodes") or 1) > 1:
         yield "the job may use several nodes"
-    if (number(fields, "num_tasks") or 1) > 1:
-        yield f"--ntasks={number(fields, 'num_tasks')} tasks would divide one share"
+    if _task_count(fields) > 1:
+        yield f"--ntasks={_task_count(fields)} tasks would divide one share"
     if fields.get("shared", "") == EXCLUSIVE:
         yield "--exclusive takes the whole node"
     for name, clause in _OPTIONS.items():

@@ -124,7 +124,8 @@ def test_an_answer_is_applied_and_shown(drive: Drive, tmp_path: Path) -> None:
 
 def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Path) -> None:
     job = """{ comment = 'model=r.onnx', min_nodes = 2, max_nodes = 4294967294, num_tasks = 3, shared = 65534,
-               ntasks_per_tres = 65534, het_job_offset = 4294967294, features = 'a&b', partition = 'gpu',
+               ntasks_per_node = 4, ntasks_per_tres = 65534, het_job_offset = 4294967294, features = 'a&b',
+               partition = 'gpu',
                environment = { SLURM_GPUSAGE_CARD = 'QUJD', SLURM_EXPORT_ENV = 'NONE' } }"""
     with server(tmp_path / "s", answering({"v": "1", "code": "KEEP", "message": ""})) as questions:
         report = drive(submit(tmp_path / "s", job))
@@ -132,7 +133,8 @@ def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Pat
     assert (question["v"], question["manager"]) == (1, "slurm")
     expected = {
         "user_id": "1000", "comment": "model=r.onnx", "card": "QUJD", "tres_per_node": "gres:gpu:1", "min_nodes": "2",
-        "max_nodes": "", "num_tasks": "3", "shared": "", "ntasks_per_tres": "", "het": "0", "script": "1",
+        "max_nodes": "", "num_tasks": "3", "ntasks_per_node": "4", "shared": "", "ntasks_per_tres": "", "het": "0",
+        "script": "1",
         "features": "a&b", "partition": "gpu", "cpus_per_tres": "", "mem_per_tres": "", "tres_freq": "", "prefer": "",
         "export": "NONE",
     }  # fmt: skip

@@ -33,6 +33,7 @@ def test_a_type_that_the_user_named_is_kept(text: str) -> None:
         ({"tres_per_node": "gres:gpu:2", "min_nodes": "3"}, 6),  # 2 a node on 3 nodes
         ({"tres_per_job": "gres:gpu:4", "min_nodes": "2"}, 4),
         ({"tres_per_task": "cpu:4,gres/gpu=2", "num_tasks": "3"}, 6),  # 2 a task in 3 tasks
+        ({"tres_per_task": "gres/gpu=1", "ntasks_per_node": "3", "min_nodes": "2"}, 6),
         ({"tres_per_socket": "gres:gpu:1", "sockets_per_node": "2", "min_nodes": "2"}, 4),  # 1 x 2 x 2
         ({"tres_per_node": "gres:gpu:v100:1,gres:gpu:a100:1"}, 2),
         ({"tres_per_node": "gres:gpu:1k"}, 1024),
@@ -64,6 +65,7 @@ def test_gpus_are_counted_over_nodes_sockets_and_tasks(fields: dict[str, str], g
         ({"min_nodes": "2"}, "several nodes"),
         ({"max_nodes": "4"}, "several nodes"),
         ({"num_tasks": "4"}, "--ntasks=4"),
+        ({"ntasks_per_node": "4"}, "--ntasks=4"),  # sbatch gives no number of tasks then (22.05 to 26.05)
         ({"tres_per_job": "gres:gpu:1"}, "several places"),
         ({"tres_per_node": "gres:gpu:v100:1,gres:gpu:a100:1"}, "several GPU types"),
         ({"tres_per_node": "gres:gpu:1,gres:mps:50"}, "gres/mps is already"),
@@ -84,6 +86,7 @@ def test_what_a_share_would_break_is_said_in_the_users_words(fields: dict[str, s
         {"script": "1", "het": "0", "shared": "1", "num_tasks": "1", "min_nodes": "1", "max_nodes": "1"},
         {"tres_per_node": "", "tres_per_task": "gres/gpu=1", "tres_bind": "gres/gpu:per_task:1"},  # implied from 23.11
         {"cpus_per_tres": "", "mem_per_tres": "(null)", "ntasks_per_tres": "0"},
+        {"num_tasks": "1", "ntasks_per_node": "4"},  # at most four of one
     ],
 )
 def test_an_ordinary_job_has_no_obstacle(fields: dict[str, str]) -> None:
