@@ -119,9 +119,9 @@ def _kernel(node: Node) -> int:
 
 
 def _weight(node: Node) -> Shape:
-    if node.parameters:
-        return node.parameters[0]
-    return node.inputs[1] if len(node.inputs) > 1 else (1,)
+    """Return a convolution's weight; one that is made at every step (weight_norm) is read beside the true inputs."""
+    weights = (*node.parameters[:1], *node.inputs[1:2])
+    return max(weights, key=len, default=(1,))
 
 
 def _inner_length(node: Node, sizes: Sizes) -> int:

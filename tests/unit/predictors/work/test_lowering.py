@@ -42,6 +42,19 @@ def test_a_depthwise_convolution_counts_one_channel_a_group() -> None:
     assert not lowering.matrix_units[kind]
 
 
+@pytest.mark.parametrize("bias", [(), ((64,),)])
+def test_a_convolution_whose_weight_is_made_at_every_step_counts_that_weight(bias: tuple[tuple[int, ...], ...]) -> None:
+    """As weight_norm, spectral_norm and standardised weights do: the weight is read beside the pixels."""
+    one = node("Conv", [(-1, 3, 10, 10), (64, 3, 3, 3)], (-1, 64, 10, 10), *bias, group=1)
+    assert flop_of(one) == 2 * 8 * 64 * 100 * 27
+
+
+def test_a_depthwise_convolution_whose_weight_is_made_at_every_step_is_one() -> None:
+    one = node("Conv", [(-1, 64, 10, 10), (64, 1, 3, 3)], (-1, 64, 10, 10), (64,), group=64)
+    lowering, kind = of_node(chain("one", [one], one.inputs[0]), 0)
+    assert lowering.operator_class[kind] == OperatorClass.GROUPED_CONVOLUTION
+
+
 def test_a_transposed_convolution_counts_its_inputs() -> None:
     one = node("ConvTranspose", [(-1, 16, 10, 10)], (-1, 8, 20, 20), (16, 8, 2, 2))
     assert flop_of(one) == 2 * 8 * 16 * 100 * 8 * 4
