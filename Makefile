@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS ?= 1
 # The system Python that the deb and rpm are for: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
 PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: help demo demo-yarn extras test test-all test-versions lint format bench wheel man packages docs clean
+.PHONY: help demo demo-yarn extras test test-all test-versions lint format bench numbers wheel man packages docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,7 +53,13 @@ format: .venv/test  ## let ruff format everything
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 bench: .venv/test  ## measure what is claimed to be fast
-	for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out bench/remake.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+DATA ?= ../shared/data
+PAGES ?= README.md $(wildcard docs/*.md)
+numbers: .venv/test  ## after a refit: remake the numbers in README and docs: make numbers DATA=FOLDER PAGES=docs/shares.md
+	$(BIN)/python bench/share_plot.py --write
+	$(BIN)/python bench/remake.py --data $(DATA) $(PAGES)
 
 # Released files carry the time of their commit (without git, the start of 2026), so that two builds give the same bytes.
 wheel man packages docs: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)

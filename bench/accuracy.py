@@ -1,8 +1,7 @@
 """How good the predictions are, as Markdown: the goals, what a plainer method does better, and every table.
 
-Run: ``python bench/accuracy.py --update docs/accuracy.md --update README.md`` after each change of a predictor, so that
-no number there was typed by hand. A run looks at the sealed families, and adds a line to bench/looks.txt. Without the
-public measurements it says so and ends well.
+``python bench/remake.py README.md docs/accuracy.md`` puts it into these pages. A run looks at the sealed families, and
+adds a line to bench/looks.txt. Without the public measurements it says so and ends well.
 """
 
 from __future__ import annotations
@@ -16,19 +15,13 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage_lab.learning.report import cell
+from gpusage_lab.learning.report import cell, table_lines
 from gpusage_lab.learning.seal import look_count
+from gpusage_lab.learning.targets import ScoreTable
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL_TABLES, GOALS_ONLY = (
-    "<!-- made by bench/accuracy.py: do not edit -->",
-    "<!-- goals by bench/accuracy.py: do not edit -->",
-)
 LOOKS = ROOT / "bench" / "looks.txt"
 SEALED = "Looks at the sealed families since 2026-11-22: {count} (bench/looks.txt has one line a look)."
-END = "<!-- end of what bench/accuracy.py made -->"
-LONG = 12
-"""Tables of more rows are folded."""
 BASELINE_COLUMNS = ("constant roofline", "random forest", "constant", "node times alone")
 OUR_ROWS = ("ours", "gpusage", "ceiling")
 NOT_COMPARED = ("ceiling", "gpusage, random rows", "gpusage, sealed", "gpusage, left out")
@@ -136,31 +129,13 @@ GOALS = (
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(path_type=Path), default=ROOT.parent / "shared" / "data")
 @click.option("--json", "file", type=click.Path(exists=True, path_type=Path), help="What `evaluate --json` printed.")
-@click.option(
-    "--update", "pages", type=click.Path(exists=True, path_type=Path), multiple=True, help="A page with the marks."
-)
-def main(data: Path, file: Path | None, pages: tuple[Path, ...]) -> None:
-    """Print the Markdown, or put it into *pages*."""
+def main(data: Path, file: Path | None) -> None:
+    """Print the Markdown."""
     if file is None and not data.is_dir():
         click.echo(f"Folder '{data}' must have the public measurements; got none. Name it with --data.", err=True)
         return
     text = file.read_text(encoding="utf-8") if file else _evaluated(data)
-    targets = json.loads(text)["targets"]
-    if not pages:
-        click.echo("\n".join(markdown(targets)))
-    for page in pages:
-        _update(page, targets)
-
-
-def _update(page: Path, targets: Targets) -> None:
-    text = page.read_text(encoding="utf-8")
-    mark, made = (GOALS_ONLY, goals(targets)) if GOALS_ONLY in text else (ALL_TABLES, markdown(targets))
-    before, _, rest = text.partition(mark)
-    _, end, after = rest.partition(END)
-    if not end:
-        message = f"Page '{page}' must have the lines '{mark}' and '{END}'; got none. Add them where the figures go."
-        raise click.ClickException(message)
-    page.write_text(f"{before}{mark}\n\n{chr(10).join(made)}\n\n{END}{after}", encoding="utf-8")
+    click.echo("\n".join(markdown(json.loads(text)["targets"])))
 
 
 def _evaluated(data: Path) -> str:
@@ -186,7 +161,7 @@ def markdown(targets: Targets) -> Iterator[str]:
     for name, found in targets.items():
         yield from ("", f"## {name.replace('_', ' ').capitalize()}: every table")
         for table in found:
-            yield from _table_lines(table)
+            yield from ("", *table_lines(ScoreTable(**table)))
 
 
 def _find(goal: Goal, tables: Sequence[Table]) -> tuple[Table, list[Any]] | None:
@@ -273,19 +248,6 @@ def _ahead(what: str, ours: float, rivals: Mapping[str, float], *, is_share: boo
     if figure is None or (figure <= ours if is_share else figure >= ours):
         return []
     return [f"- {what}: {name} {cell(figure)}, ours {cell(ours)}."]
-
-
-def _table_lines(table: Table) -> Iterator[str]:
-    is_long = len(table["rows"]) > LONG
-    yield from ("", f"<details><summary>{table['title']}</summary>" if is_long else f"**{table['title']}**", "")
-    yield f"| {' | '.join(table['columns'])} |"
-    yield f"|---|{'--:|' * (len(table['columns']) - 1)}"
-    for row in table["rows"]:
-        yield f"| {' | '.join(cell(value) for value in row)} |"
-    yield ""
-    yield from (f"{note}  " for note in table["notes"])
-    if is_long:
-        yield from ("", "</details>")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""An evaluation for people: cells, a JSON document, and one HTML page with plots that needs no network."""
+"""An evaluation for people: cells, Markdown, a JSON document, and one HTML page with plots that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from math import ceil, floor, log, log10, sqrt
@@ -17,6 +17,8 @@ ROOM, LEAST_REACH, SHORT = 1.1, 1.5, 100.0
 """Of an axis: by what factor it is longer at either end, how far it reaches from its middle at least, and from which
 length on it names powers of ten alone."""
 THREE_DIGITS = 100
+LONG = 12
+"""Tables of more rows are folded in Markdown."""
 LEGEND = "A dot is a row: predicted over measured; on the red line the two are equal. Lines are the 90 % intervals."
 
 
@@ -27,6 +29,19 @@ def cell(value: str | float | None) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1 else f"{value:.{1 if abs(value) < THREE_DIGITS else 0}f}"
     return str(value)
+
+
+def table_lines(table: ScoreTable) -> Iterator[str]:
+    """Yield the lines of *table* in Markdown: its title, its rows, its notes."""
+    is_long = len(table.rows) > LONG
+    yield from (f"<details><summary>{table.title}</summary>" if is_long else f"**{table.title}**", "")
+    yield f"| {' | '.join(table.columns)} |"
+    yield f"|---|{'--:|' * (len(table.columns) - 1)}"
+    yield from (f"| {' | '.join(cell(value) for value in row)} |" for row in table.rows)
+    yield ""
+    yield from (f"{note}  " for note in table.notes)
+    if is_long:
+        yield from ("", "</details>")
 
 
 def documents(results: Found) -> dict[str, Any]:

@@ -18,7 +18,7 @@ SCHEMA = "gpusage.experiment/1"
 
 
 def command_of(name: str, experiment: Experiment, files: Sequence[str], script: str) -> click.Command:
-    """Return the command of *script*: `--data FOLDER`, `--json`.
+    """Return the command of *script*: `--data FOLDER`, `--json`, `--markdown`.
 
     Without the data it says so and ends well, as `make bench` runs every script on any machine.
 
@@ -38,8 +38,9 @@ def command_of(name: str, experiment: Experiment, files: Sequence[str], script: 
         default=usual,
         help="Folder of the public measurements.  [default: ../shared/data beside the checkout]",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    def command(folder: Path, *, as_json: bool) -> None:
+    @click.option("--json", "form", flag_value="json", help="Print JSON.")
+    @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, as pages of docs/ have it.")
+    def command(folder: Path, form: str | None) -> None:
         data = DataFolder(folder)
         missing = [file for file in files if file not in data]
         if missing:
@@ -47,8 +48,10 @@ def command_of(name: str, experiment: Experiment, files: Sequence[str], script: 
             click.echo(message, err=True)
             return
         score_tables = experiment(data)
-        if as_json:
+        if form == "json":
             tables.print_json({"schema": SCHEMA, **report.documents({name: score_tables})})
+        elif form == "markdown":
+            click.echo("\n".join(line for table in score_tables for line in (*report.table_lines(table), "")))
         else:
             show_scores(score_tables)
 

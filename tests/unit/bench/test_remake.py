@@ -1,0 +1,68 @@
+"""`bench/remake.py`: what it puts between the marks of a page, and that every mark of our pages names what there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from gpusage.cli import main
+from gpusage_lab.seeds.command import command_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("remake", ROOT / "bench" / "remake.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["remake"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_a_block_is_made_anew_and_all_else_is_left_as_it_was(bench: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    mark, other = "<!-- made by: python one.py, from: Second -->", "<!-- measured by: python two.py -->"
+    page.write_text(f"Before 1.5.\n\n{mark}\n```\nSecond\n1.5\n```\n<!-- end -->\n\n{other}\n3\n<!-- end -->\nAfter.\n")
+    output = "First\n0.5\n\nSecond, longer\n2.5\n\nThird\n"
+    after = bench.remade(page, {"python one.py": output}, {"python one.py": ["Second", "Third"]})
+    assert after == page.read_text().replace("Second\n1.5\n", "Second, longer\n2.5\n")
+    assert bench.stale(page.read_text(), after) == ["1.5"]
+
+
+def test_a_part_ends_at_a_heading_and_without_words_it_is_the_whole_output(bench: ModuleType) -> None:
+    output = "## One\n\n| a |\n\n## Two\n"
+    assert bench.part(output, "| a", ["| a", ""]) == "| a |"
+    assert bench.part(output, "", ["| a", ""]) == output.strip()
+    with pytest.raises(Exception, match="begins with 'none'; got none"):
+        bench.part(output, "none", [])
+
+
+def test_every_mark_names_a_command_that_exists_with_its_options(bench: ModuleType) -> None:
+    blocks = [block for page in bench.PAGES for block in bench.blocks_of(page)]
+    text = "".join(page.read_text(encoding="utf-8") for page in bench.PAGES)
+    assert len(blocks) == text.count("\n<!-- made by: ") + text.count("\n<!-- measured by: ") >= 20
+    for command in {block.command for block in blocks}:
+        program, script, *words = shlex.split(command)
+        known = options_of_gpusage(script) if program == "gpusage" else options_of_a_script(ROOT / script)
+        assert [word for word in words if word.startswith("--") and word not in known] == [], command
+
+
+def options_of_gpusage(name: str) -> str:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command.get_help(click.Context(command))
+
+
+def options_of_a_script(path: Path) -> str:
+    """Its own text and that of the command that the experiments share: to run it would take seconds."""
+    return path.read_text(encoding="utf-8") + inspect.getsource(command_of)
