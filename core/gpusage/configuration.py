@@ -76,12 +76,14 @@ class Configuration:
 
     Attributes:
         mode: ``observe`` records only, ``advise`` tells the user, ``enforce`` rewrites.
+        enforce_in: The partitions in which ``enforce`` holds; jobs that may run in others are observed. Empty for all.
         kill_switch: A file at this path turns every rewrite off at once.
         managers: The settings of each workload manager, by its name.
         origins: For each key, as ``section.key``, the file that set it; defaults are not listed.
     """
 
     mode: SiteMode = "observe"
+    enforce_in: tuple[str, ...] = ()
     kill_switch: str = "/etc/gpusage/off"
     sharing: SharingRules = SharingRules()
     generation: GenerationRules = GenerationRules()
@@ -116,7 +118,7 @@ class Configuration:
             yield key, value, self.origins.get(key, "default")
 
     def _flattened(self) -> Iterator[tuple[str, object]]:
-        yield from (("mode", self.mode), ("kill_switch", self.kill_switch))
+        yield from (("mode", self.mode), ("enforce_in", self.enforce_in), ("kill_switch", self.kill_switch))
         for name in SECTIONS:
             yield from _flattened(getattr(self, name), f"{name}.")
         for name, settings in self.managers.items():

@@ -29,6 +29,9 @@ else:
 
 DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
 
+_PLAIN = ("mode", "enforce_in", "kill_switch")
+"""The keys that stand in no section."""
+
 Managers = Mapping[str, Manager]
 
 
@@ -87,7 +90,7 @@ def parse_configuration(text: str, *, origin: str, managers: Managers | None = N
 
 def _configuration(document: Mapping[str, object], source: Source, managers: Managers) -> Configuration:
     kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
-    known = ("mode", "kill_switch", *kinds)
+    known = (*_PLAIN, *kinds)
     document = _without_those_set_aside(document, known)
     _require_installed(document, known, source)
     require_known(document, known, source)
@@ -116,10 +119,11 @@ def _require_installed(document: Mapping[str, object], known: tuple[str, ...], s
     """Refuse the section of a workload manager that no plugin describes; a name like a known one is a slip instead."""
     for name, value in document.items():
         if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
+            sections = ", ".join(each for each in known if each not in _PLAIN)
             message = (
                 f"Section [{name}] of configuration {source.origin!r} must be gpusage's own or that of an installed "
-                f"workload manager; got one that no plugin describes. Known are {', '.join(known[2:])}. Install the "
-                "manager's plugin, or remove the section."
+                f"workload manager; got one that no plugin describes. Known are {sections}. Install the manager's "
+                "plugin, or remove the section."
             )
             raise RequestError(message)
 

@@ -51,14 +51,23 @@ class Premises:
     Attributes:
         advisor: Its rules are the site's.
         mode: The site's.
+        enforce_in: As in `Configuration`.
         killed: Why nothing may be rewritten, where the kill switch is on.
         history: What is done for jobs that name no model.
     """
 
     advisor: Advisor
     mode: SiteMode
+    enforce_in: tuple[str, ...] = ()
     killed: str | None = None
     history: HistoryMode = "off"
+
+    def of(self, job: Job, cluster: Cluster) -> Premises:
+        """Return those for *job*: it is observed where it may run outside the partitions in which a site enforces."""
+        partitions = {*(job.request.partitions or (cluster.default_partition,))}
+        if self.mode != "enforce" or not self.enforce_in or partitions <= {*self.enforce_in}:
+            return self
+        return replace(self, mode="observe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +81,7 @@ class Verdict:
         decision: As it would be carried out in the mode ``enforce``.
         rendered: The same in the manager's own words.
         mode: The site's, or ``advise`` where its predictions miss too often for this job; ``observe`` where a job names
-            no model, and its history has not earned more.
+            no model, and its history has not earned more, or may run where the site does not enforce.
         told: What history tells of such a job, as in `DecisionRecord`; ``None`` of any other.
     """
 
@@ -183,7 +192,7 @@ def judge(job: Job, cluster: Cluster, premises: Premises, read_model: ReadModel)
     """
     if premises.killed is not None:
         return leave_alone(job.submission, premises, premises.killed, job)
-    wish = job.model_request
+    premises, wish = premises.of(job, cluster), job.model_request
     if wish is None and premises.history != "off" and job.request.gpu_count:
         return _by_history(job, cluster, premises)
     graph = read_model(job, wish) if wish is not None and wish.enabled else None

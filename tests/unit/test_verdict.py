@@ -170,3 +170,33 @@ def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(
     assert ruling.verdict.decision.request.gpu_count == 4
     assert clause in ruling.answer.message
     assert ("a GPU needs" in ruling.answer.message) == ("infer" not in words)
+
+
+@pytest.mark.parametrize(
+    ("partition", "mode"),
+    [("trial", "enforce"), ("trial,gpu", "observe"), ("gpu", "observe"), ("", "observe"), ("trial,other", "enforce")],
+)
+def test_a_site_enforces_in_some_partitions_and_observes_in_others(
+    advisor: Advisor, card: str, partition: str, mode: SiteMode
+) -> None:
+    """A job that names none runs in the default one."""
+    configuration = replace(Configuration(), mode="enforce", enforce_in=("trial", "other"))
+    cluster = replace(SLURM, default_partition="gpu")
+    snapshot = Snapshot(
+        configuration=configuration, advisor=advisor, trusted_uids=frozenset(), clusters={"slurm": cluster}
+    )
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "partition": partition, "card": card}
+    ruling = Judge().rule(Ask(manager="slurm", fields=fields), snapshot, lambda _: None)
+    assert ruling.verdict is not None
+    assert (ruling.verdict.mode, ruling.verdict.decision.code) == (mode, Code.REWRITE)
+    assert bool(ruling.answer.settings) == bool(ruling.answer.message) == (mode == "enforce")
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_partitions_in_which_a_site_would_enforce_change_no_other_mode(
+    advisor: Advisor, card: str, mode: SiteMode
+) -> None:
+    premises = Premises(advisor=advisor, mode=mode, enforce_in=("trial",))
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card}
+    job = require_job(Submission(manager="slurm", fields=fields, origin="ada"), advisor)
+    assert premises.of(job, SLURM) == premises

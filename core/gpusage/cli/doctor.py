@@ -66,7 +66,8 @@ def settings_file(own: OwnEvidence) -> Finding:
     name = "gpusage.toml"
     if own.configuration_trouble:
         return failed(name, own.configuration_trouble, "mend the file; the last good one stays in force")
-    return passed(name, f"mode = {own.configuration.mode}")
+    only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
+    return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))
 
 
 def plugins(own: OwnEvidence) -> Finding:

@@ -19,7 +19,9 @@ _MISSED = {
 def daemon_lines(status: Table) -> Iterator[str]:
     """Yield how the daemon fares."""
     asks, records = status.get("asks", {}), status.get("records", {})
-    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}"
+    only = ", ".join(status.get("enforce_in", ())) if status.get("mode") == "enforce" else ""
+    where = f" in {only} alone" if only else ""
+    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}{where}"
     switch = status.get("kill_switch", {})
     yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
     yield _configuration(status.get("configuration", {}))

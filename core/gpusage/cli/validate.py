@@ -39,6 +39,7 @@ COLUMNS = (
 )
 COSTS_NOTE = "Costs: how much longer a step takes than on the whole GPU; in parentheses: the ends for 9 of 10 runs."
 SCHEMA = "gpusage.validate/1"
+_OUTSIDE = "it may run outside the partitions that 'enforce_in' of gpusage.toml names, so it is observed only"
 MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
 ORIGINS = {
     "file": "Cluster of the file",
@@ -60,7 +61,9 @@ class Validation:
     def notes(self) -> tuple[str, ...]:
         """What the decision rests on and the script does not say."""
         job = self.verdict.job if self.verdict else None
-        return tuple(_notes(job)) if job else ()
+        notes = tuple(_notes(job)) if job else ()
+        is_outside = self.verdict is not None and self.verdict.mode == "observe" and self.verdict.told is None
+        return (*notes, _OUTSIDE) if is_outside else notes
 
 
 def validate_scripts(
@@ -80,7 +83,7 @@ def validate_scripts(
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
     history = configuration.learning.history if uses_learned else "off"
-    premises = Premises(advisor=advisor, mode="enforce", history=history)
+    premises = Premises(advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history)
     validations = [validate(script, cluster, premises) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))

@@ -79,6 +79,7 @@ class Snapshot:
         return Premises(
             advisor=self.advisor,
             mode=self.configuration.mode,
+            enforce_in=self.configuration.enforce_in,
             killed=self.killed,
             history=self.configuration.learning.history,
         )
@@ -154,6 +155,7 @@ class State:
         snapshot, now_s = self._snapshot, time.monotonic()
         return {
             "mode": snapshot.configuration.mode,
+            "enforce_in": list(snapshot.configuration.enforce_in),
             "kill_switch": {"path": snapshot.configuration.kill_switch, "on": snapshot.killed is not None},
             "configuration": {"path": str(self._watched.path), "error": self._watched.trouble},
             "clusters": {

@@ -9,8 +9,8 @@ from gpusage.cli.findings import Finding, failed, passed, skipped, warned
 from gpusage_slurm.cluster.preference import SETTING, is_soft
 from gpusage_slurm.doctor.billing import wrong_weights
 from gpusage_slurm.doctor.evidence import Evidence
-from gpusage_slurm.doctor.job_checks import rewritten_jobs
-from gpusage_slurm.doctor.node_checks import node_prolog, sampler, task_prolog
+from gpusage_slurm.doctor.job_checks import enforced_partitions, private_data, rewritten_jobs
+from gpusage_slurm.doctor.node_checks import job_container, node_prolog, sampler, task_prolog
 from gpusage_slurm.doctor.releases import dry_run_crashes, is_vulnerable
 from gpusage_slurm.installing.conf import holds
 from gpusage_slurm.installing.install import accounts, tracked_or_billed
@@ -268,6 +268,7 @@ _OF_SLURM = (
     _lua_posix,
     task_prolog,
     node_prolog,
+    job_container,
     sampler,
     _shares,
     _slices,
@@ -276,6 +277,8 @@ _OF_SLURM = (
     _prefer,
     _per_gpu_defaults,
     _accounting,
+    enforced_partitions,
+    private_data,
     _submission,
     _pyslurm,
 )

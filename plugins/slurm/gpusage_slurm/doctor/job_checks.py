@@ -1,4 +1,4 @@
-"""Doctor's look at rewritten jobs: which wait in vain, and whether gpusaged may give them their GPU back."""
+"""Doctor's look at jobs: where they are rewritten, which wait in vain, and whether gpusaged may give back their GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,29 @@ from gpusage_slurm.cluster.rights import may_change_jobs
 from gpusage_slurm.doctor.evidence import Evidence
 
 _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
+
+
+def enforced_partitions(evidence: Evidence) -> Finding:
+    """Return whether the partitions in which the site enforces are there."""
+    name, configuration = "partitions", evidence.own.configuration
+    if configuration.mode != "enforce" or not configuration.enforce_in:
+        return passed(name, f"mode {configuration.mode} holds in all of them")
+    there = {line["PartitionName"] for line in evidence.partitions}
+    unknown = [each for each in configuration.enforce_in if each not in there]
+    if unknown:
+        observation = f"'enforce_in' names {', '.join(unknown)}, which slurmctld does not have"
+        return warned(name, observation, "name partitions as `scontrol show partitions` does")
+    return passed(name, f"mode enforce in {', '.join(configuration.enforce_in)}, observe in the others")
+
+
+def private_data(evidence: Evidence) -> Finding:
+    """Return whether slurmctld hides from gpusaged what it has to see."""
+    name, hidden = "private data", evidence.settings.get("privatedata", "").lower().split(",")
+    unseen = [word for word in ("jobs", "nodes", "partitions", "reservations") if word in hidden]
+    if not unseen or not _may_change_no_job(evidence):
+        return passed(name, "gpusaged sees jobs and nodes")
+    observation = f"PrivateData hides {', '.join(unseen)} from gpusaged, which runs as uid {evidence.daemon_uid}"
+    return warned(name, observation, _RUN_AS)
 
 
 def rewritten_jobs(evidence: Evidence) -> Finding:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 from gpusage.cli.findings import Finding, failed, passed, warned
 from gpusage_slurm.doctor.evidence import Evidence
-from gpusage_slurm.installing.node_side import EPILOG, PROLOG, TASK_PROLOG, missing, named, not_roots_own
+from gpusage_slurm.installing.node_side import (
+    EPILOG,
+    PROLOG,
+    TASK_PROLOG,
+    ends_with_job,
+    missing,
+    named,
+    not_roots_own,
+)
 
 
 def task_prolog(evidence: Evidence) -> Finding:
@@ -28,6 +36,9 @@ def node_prolog(evidence: Evidence) -> Finding:
         observation = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
         verdict = failed if evidence.own.configuration.mode == "enforce" else warned
         return verdict(name, observation, "gpusage slurm install --yes, then scontrol reconfigure")
+    if ends_with_job(evidence.settings):
+        observation = "PrologFlags=RunInJob: an MPS daemon would end with the job that began it, so no GPU is shared"
+        return warned(name, observation, "take RunInJob out of PrologFlags, then scontrol reconfigure")
     scripts = [str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)]
     runnable = _executable(name, *scripts)
     if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
@@ -37,6 +48,15 @@ def node_prolog(evidence: Evidence) -> Finding:
         return runnable
     observation = f"{others} may be changed by others than root, and slurmd runs what lies there as root"
     return warned(name, observation, "install gpusage where only root may write, /opt/gpusage for example")
+
+
+def job_container(evidence: Evidence) -> Finding:
+    """Check whether jobs see the folder by which CUDA's processes may meet; nobody has tried MPS without it."""
+    name, kind = "job containers", evidence.settings.get("jobcontainertype", "")
+    if not kind.endswith("tmpfs"):
+        return passed(name, "jobs see the node's own /dev/shm")
+    observation = f"JobContainerType={kind} may give each job a /dev/shm of its own; MPS was never tried with that"
+    return warned(name, observation, "leave /dev/shm out of Dirs= in job_container.conf, and try a share by hand first")
 
 
 def sampler(evidence: Evidence) -> Finding:

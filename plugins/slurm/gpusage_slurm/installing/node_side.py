@@ -22,6 +22,7 @@ from gpusage_slurm.scontrol import Line
 FOLDER = Path(__file__).parents[1] / "node"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _GLOB = re.compile(r"[*?\[]")
+_ENDED = "PrologFlags=RunInJob ends a GPU's MPS daemon with the job that began it, and with it the jobs beside it"
 _MISSING = "the nodes do not run gpusage's {}, which hold a job to its share"
 
 
@@ -112,15 +113,21 @@ def is_ours(path: Path, script: NodeScript) -> bool:
 
 
 def unshared(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
-    """Return every partition, with why no GPU is shared there, where slurmctld's *settings* lack a script of ours.
+    """Return every partition, with why no GPU is shared there: slurmctld's *settings* let nothing hold jobs apart.
 
     Args:
         settings: slurmctld's, by their names in lower case.
         partitions: As `scontrol.partitions` returns them.
     """
     lacking = " and ".join(script.what for script in missing(settings))
-    names = [f"partition={each['PartitionName']}" for each in partitions] if lacking else ()
-    return dict.fromkeys(names, _MISSING.format(lacking))
+    why = _MISSING.format(lacking) if lacking else _ENDED if ends_with_job(settings) else ""
+    names = [f"partition={each['PartitionName']}" for each in partitions] if why else ()
+    return dict.fromkeys(names, why)
+
+
+def ends_with_job(settings: Mapping[str, str]) -> bool:
+    """Tell whether what a prolog starts ends with its job, because by *settings* the prolog runs inside the job."""
+    return "runinjob" in settings.get("prologflags", "").lower().split(",")
 
 
 def not_roots_own(path: Path) -> Path | None:

@@ -17,6 +17,7 @@ from gpusage_hooks.types import JobState, MarkedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.bound import WAITS_FOR_NODES, could_run_whole, is_bound, mib, own_constraint, slice_of
+from gpusage_slurm.jobs.demands import Demands
 from gpusage_slurm.jobs.exclusion import may_run_on
 from gpusage_slurm.jobs.kept_off import avoided_nodes, kept_waiting
 from gpusage_slurm.jobs.rows import STATES, Row, asked, base_id, marked_job, rows, rows_of
@@ -25,7 +26,7 @@ from gpusage_slurm.tres import is_gpu, is_share, parse_list
 _FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
-    *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("admin_comment", 1100)),
+    *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
 )
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
@@ -114,29 +115,30 @@ class _Nodes:
 def _judged(job_rows: Sequence[Row]) -> Iterator[MarkedJob]:
     """Yield each job, with why it is stuck."""
     nodes, idle = _Nodes(), None
+    demands = Demands(row for row in job_rows if row["StateCompact"] == "PD")
     for row in job_rows:
         reason = ""
         if row["StateCompact"] == "PD":
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
             waits = kept_waiting(row, nodes.named(avoided_nodes(row)))
-            reason = waits or _judgement(row, idle or ()) or _released(row, nodes)
+            reason = waits or _judgement(row, idle or (), demands) or _released(row, nodes, demands)
         yield marked_job(row, reason)
 
 
-def _judgement(row: Row, idle: Sequence[NodeState]) -> str:
+def _judgement(row: Row, idle: Sequence[NodeState], demands: Demands) -> str:
     reason = stuck(row, idle, {})
     if reason and row["Reason"] in _QUEUED:
-        return stuck(row, idle, scontrol.job(base_id(row["JobArrayID"])))
+        return stuck(row, idle, demands.of(row))
     return reason
 
 
-def _released(row: Row, nodes: _Nodes) -> str:
+def _released(row: Row, nodes: _Nodes, demands: Demands) -> str:
     """Return why the job in *row* waits in vain for the GPU types of its share; empty where it does not."""
     if not row["Reason"].startswith(WAITS_FOR_NODES) or not is_bound(parse_mark(row["admin_comment"])):
         return ""
     free = nodes.free
-    node = waits_bound(row, free, scontrol.job(base_id(row["JobArrayID"]))) if free else None
+    node = waits_bound(row, free, demands.of(row)) if free else None
     if node is None:
         return ""
     nodes.take(node)

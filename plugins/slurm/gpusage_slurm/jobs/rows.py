@@ -19,7 +19,8 @@ JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 _UNKNOWN = "Invalid job id"
-_MOST_AT_ONCE = 500
+MOST_AT_ONCE = 500
+"""Jobs that one question names: a command line has its limit."""
 STATES: Mapping[JobState, tuple[str, ...]] = {
     "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
     "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
@@ -60,8 +61,8 @@ def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
 
 def rows_of(job_ids: Sequence[str], *options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
     """Yield the jobs with *job_ids* as `rows` does, asked for some hundreds at a time: a command line has its limit."""
-    for begin in range(0, len(job_ids), _MOST_AT_ONCE):
-        yield from rows(*options, f"--jobs={','.join(job_ids[begin : begin + _MOST_AT_ONCE])}", columns=columns)
+    for begin in range(0, len(job_ids), MOST_AT_ONCE):
+        yield from rows(*options, f"--jobs={','.join(job_ids[begin : begin + MOST_AT_ONCE])}", columns=columns)
 
 
 def parse_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:

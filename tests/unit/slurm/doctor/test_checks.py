@@ -298,3 +298,35 @@ def test_a_partition_that_has_only_slices_is_said(healthy: Evidence) -> None:
     cluster = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, partitions=("gpu", "all")), sliced))
     findings = {found.check: found for found in examine(replace(healthy, cluster=cluster))}
     assert findings["slices"].found == "partitions with MIG slices only, which are given whole: mig"
+
+
+def with_settings(evidence: Evidence, **settings: str) -> Evidence:
+    return replace(evidence, settings={**evidence.settings, **settings})
+
+
+def test_a_prolog_inside_the_job_takes_the_mps_daemon_with_it(healthy: Evidence) -> None:
+    told = finding(with_settings(healthy, prologflags="Alloc,Contain,RunInJob"), "node prolog")
+    assert (told.verdict, "no GPU is shared" in told.found) == ("warn", True)
+
+
+def test_a_dev_shm_of_each_jobs_own_is_told(healthy: Evidence) -> None:
+    told = finding(with_settings(healthy, jobcontainertype="job_container/tmpfs"), "job containers")
+    assert (told.verdict, "Dirs= in job_container.conf" in told.todo) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("uid", "hidden", "verdict"),
+    [(990, "jobs,usage", "warn"), (990, "usage", "pass"), (64030, "jobs", "pass"), (0, "nodes", "pass")],
+)
+def test_what_slurmctld_hides_from_gpusaged_is_told(healthy: Evidence, uid: int, hidden: str, verdict: str) -> None:
+    evidence = with_settings(healthy, slurmuser="slurm(64030)", privatedata=hidden)
+    assert finding(replace(evidence, daemon_uid=uid), "private data").verdict == verdict
+
+
+@pytest.mark.parametrize(("partitions", "verdict"), [(("p",), "pass"), (("p", "q"), "warn"), ((), "pass")])
+def test_partitions_in_which_a_site_enforces_must_be_there(
+    healthy: Evidence, partitions: tuple[str, ...], verdict: str
+) -> None:
+    """A slip there would leave every job observed without a word."""
+    told = finding(with_own(healthy, configuration=Configuration(mode="enforce", enforce_in=partitions)), "partitions")
+    assert (told.verdict, "names q" in told.found) == (verdict, "q" in partitions)

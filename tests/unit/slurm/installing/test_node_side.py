@@ -31,3 +31,10 @@ def test_without_one_of_them_no_partition_shares_its_gpus(key: str) -> None:
     assert set(found) == {"partition=gpu", "partition=debug"}
     assert "the nodes do not run gpusage's" in found["partition=gpu"]
     assert unshared(ALL, PARTITIONS) == {}
+
+
+def test_no_gpu_is_shared_where_the_prolog_runs_inside_the_job() -> None:
+    """The job's end would end the MPS daemon of the jobs beside it."""
+    reasons = unshared({**ALL, "prologflags": "Alloc,Contain,RunInJob"}, PARTITIONS)
+    assert len(reasons) == len(PARTITIONS)
+    assert all("PrologFlags=RunInJob" in reason for reason in reasons.values())
