@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from gpusage_hooks.errors import RequestError
@@ -14,6 +16,8 @@ from gpusage_hooks.errors import RequestError
 DEADLINE_S = 20.0
 _OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 """Variables of a login shell by which these commands leave jobs out, ask another cluster, or write other times."""
+_FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
+"""Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
 
 Line = Mapping[str, str]
 """What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
@@ -36,7 +40,7 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
     """
     command = " ".join(arguments)
     try:
-        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True, env=_environment())
+        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True, env=environment())
     except OSError as error:  # none, or a folder on the PATH that this user may not look into
         message = (
             f"Command {arguments[0]!r} must be on the PATH; got: {error.strerror}. Install Slurm's client commands."
@@ -55,10 +59,21 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
     return done.stdout
 
 
-def _environment() -> dict[str, str]:
-    """Return this process's variables without those that change what Slurm's commands answer; lists come whole."""
+def environment() -> dict[str, str]:
+    """Return this process's variables without those that change what Slurm's commands answer; lists come whole.
+
+    The commands are looked for on the PATH, then beside slurm.conf, then where sites put their own.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_WHOEVER_ASKS)}
-    return {**kept, "SLURM_BITSTR_LEN": "0"}
+    conf = kept.get("SLURM_CONF", "")
+    beside = [str(Path(conf).parents[1] / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
+    path = ":".join(dict.fromkeys([*kept.get("PATH", os.defpath).split(":"), *beside, *_FOLDERS]))
+    return {**kept, "PATH": path, "SLURM_BITSTR_LEN": "0"}
+
+
+def has_commands() -> bool:
+    """Tell whether Slurm's commands are on this host."""
+    return shutil.which("squeue", path=environment()["PATH"]) is not None
 
 
 def configuration() -> Mapping[str, str]:

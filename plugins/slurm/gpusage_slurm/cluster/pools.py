@@ -26,6 +26,7 @@ from gpusage_slurm.tres import SHARES, parse_list
 _log = logging.getLogger(__name__)
 _KEPT_AWAY = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
+_SHARED = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^)]*\))?")
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
 """A word that tells of slices and not of which: ``a100_mig``, ``3g``."""
@@ -110,7 +111,7 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
     usable = not any(state.startswith(_OUT_OF_USE) for state in states)
     return NodeState(
         name=str(node.get("name", "")),
-        gres=str(node.get("gres") or ""),
+        gres=_usable_gres(node),
         gres_used=str(node.get("gres_used") or ""),
         features=words_of(node.get("active_features") or node.get("features")),
         partitions=words_of(node.get("partitions")),
@@ -124,6 +125,15 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         used_memory_mib=int(node.get("alloc_memory") or 0),
         used_cpu_count=int(node.get("alloc_cpus") or 0),
     )
+
+
+def _usable_gres(node: Mapping[str, Any]) -> str:
+    """Return the node's resources, without shares where it keeps cores for whole GPUs (RestrictedCoresPerGPU).
+
+    Before 25.11 a share gets none of these cores, and slurmctld refuses a job for which no others are left.
+    """
+    gres = str(node.get("gres") or "")
+    return _SHARED.sub("", gres).lstrip(",") if node.get("res_cores_per_gpu") else gres
 
 
 @cache

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpusage_hooks.errors import RequestError
@@ -36,7 +35,7 @@ def find_jobs(job_id: str, user: str) -> tuple[MarkedJob, ...] | None:
     Raises:
         RequestError: Neither slurmctld nor the accounting answers.
     """
-    if (job_id and not JOB_ID.fullmatch(job_id)) or not shutil.which("squeue"):
+    if (job_id and not JOB_ID.fullmatch(job_id)) or not scontrol.has_commands():
         return None
     which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",) if user else ()
     try:

@@ -277,3 +277,12 @@ def test_a_command_that_this_user_may_not_run_is_one_sentence(tmp_path: Path, mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequestError, match=r"'scontrol' must be on the PATH.*Permission denied"):
         scontrol.configuration()
+
+
+@pytest.mark.parametrize("gres", ["gpu:v100:2(S:0,2),mps:v100:200(S:0-1)", "mps:200,gpu:v100:2(S:0,2)"])
+def test_a_node_that_keeps_cores_for_whole_gpus_shares_none(gres: str) -> None:
+    """Slurm 24.05 to 25.05 refuse a job on a share there, for want of cores."""
+    node = {"name": "n1", "gres": gres, "res_cores_per_gpu": 16}
+    assert parse_node(node).gres == "gpu:v100:2(S:0,2)"
+    assert not parse_node(node).has_shares
+    assert parse_node({**node, "res_cores_per_gpu": 0}).has_shares
