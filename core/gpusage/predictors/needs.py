@@ -64,7 +64,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             familiar=not doubts,
             notes=(
                 *always,
-                *replica_notes(workload, gpu, waits_s),
+                *replica_notes(workload, gpu, step_time_s.value, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *doubts,

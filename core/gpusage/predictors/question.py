@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpusage.predictors.activity.activities import Activity, activities, gaps_of
+from gpusage.predictors.activity.activities import Activity, activities, gaps_of, while_waiting
 from gpusage.predictors.activity.features import Work, work_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
 from gpusage.predictors.identity import Newest
@@ -113,7 +113,9 @@ class OnGpus:
     def activity(self) -> list[Activity]:
         """How busy the workload keeps each GPU when alone there."""
         gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
-        return activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
+        alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
+        each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
+        return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
 
     @lazy
     def doubts(self) -> list[tuple[str, ...]]:

@@ -56,7 +56,15 @@ def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]
 
 
 def account(explanation: Explanation) -> str:
-    """Return what part of the step kernels, SMs and memory are busy, and what a usual host makes of these shares."""
+    """Return what part of the step kernels, SMs and memory are busy, and what a host and other GPUs make of that."""
+    if not explanation.exchange_s:
+        return _account_of_one(explanation)
+    exchange = figures.seconds(explanation.exchange_s)
+    waiting = f"All this is of one GPU: beside it each waits {exchange} for the others, while a kernel runs on few SMs."
+    return f"{_account_of_one(explanation)} {waiting}"
+
+
+def _account_of_one(explanation: Explanation) -> str:
     step_s = max(explanation.step_time_s, 1e-30)
     parts_s = (explanation.busy_s, explanation.sm_s, explanation.dram_s)
     kernels, sms, memory = (f"{100 * part_s / step_s:.0f} %" for part_s in parts_s)
@@ -78,6 +86,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "gaps_s": documents.rounded(explanation.gaps_s),
         "sm_s": documents.rounded(explanation.sm_s),
         "dram_s": documents.rounded(explanation.dram_s),
+        "exchange_s": documents.rounded(explanation.exchange_s),
         "classes": [
             {
                 "operator_class": part.name,

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -87,6 +87,33 @@ def activities(
         Activity(gpu_utilization=_up_to(busy, most), sm_activity=sm, dram_activity=dram, sm_s=of_sm_s, gaps_s=gaps_s)
         for (busy, sm, dram), most, of_sm_s in zip(intervals, without_gaps, sm_s.tolist(), strict=True)
     ]
+
+
+def while_waiting(activity: Activity, step_s: float, waits_s: float) -> Activity:
+    """Return the activity of a GPU that waits for others in each step: a kernel runs then, on few SMs.
+
+    NCCL's kernel runs on each GPU until the exchange has ended, so that the GPU is busy, and does next to nothing.
+
+    Args:
+        activity: Of a step without others.
+        step_s: Of that step, without the gaps of its host.
+        waits_s: What each step waits in addition.
+    """
+    if not waits_s:
+        return activity
+    share = waits_s / (step_s + activity.gaps_s + waits_s)
+    return replace(
+        activity,
+        gpu_utilization=_beside(activity.gpu_utilization, share, 1.0),
+        sm_activity=_beside(activity.sm_activity, share, 0.0),
+        dram_activity=_beside(activity.dram_activity, share, 0.0),
+    )
+
+
+def _beside(mean: Interval, share: float, other: float) -> Interval:
+    """Return the mean over a time of which a *share* has *other*."""
+    low, value, high = ((1.0 - share) * each + share * other for each in (mean.low, mean.value, mean.high))
+    return Interval(value=value, low=low, high=high)
 
 
 def gaps_of(parameters: ActivityParameters, mode: Mode, kernel_count: float) -> float:

@@ -144,6 +144,7 @@ class Explanation:
         layers: In the graph's order.
         memory: What the device's memory holds at its peak, context included.
         share_percents: The shares of the GPU that the classes have slowdowns for.
+        exchange_s: Of several GPUs, what each waits for the others beside the step.
     """
 
     gpu: str
@@ -157,6 +158,7 @@ class Explanation:
     layers: tuple[Layer, ...]
     memory: tuple[MemoryPart, ...]
     share_percents: tuple[int, ...] = ()
+    exchange_s: float = 0.0
 
 
 def explanation_of(
@@ -191,6 +193,7 @@ def explanation_of(
         layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
         memory=tuple(memory_parts(question, gpu)),
         share_percents=tuple(shares),
+        exchange_s=question.on([gpu]).waiting_s[0],
     )
 
 

@@ -15,14 +15,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import gpusage
 from gpusage.api import advisor
 from gpusage.cli import documents, figures, main
 from gpusage.cli.predicting import explain, explain_page
 from gpusage.cli.predicting.predict import COLUMNS, LEGEND, SHARE_COLUMNS
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.card.text import decode, encode
 from gpusage.pages.definitions import DEFINITIONS
 from gpusage.predictors.activity.activities import GREATEST_SHARE
 from gpusage.predictors.explanations.explanation import Explanation, explanation_of
+from gpusage.predictors.needs import predicted
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph
 
@@ -283,3 +286,13 @@ def test_gaps_that_change_the_shares_are_said_with_the_shares_that_they_leave(re
         f"{text} A usual host leaves gaps of 25.0 ms between the kernels beside that: of both together GPU busy, "
         "SM activity and DRAM activity are 78 %, 48 %, 24 %."
     )
+
+
+def test_what_a_gpu_waits_for_others_is_said_beside_the_step_of_one() -> None:
+    graph, t4 = gpusage.read_model("timm:resnet18"), builtin_catalogue().find("t4")
+    alone, several = (explanation_of(graph, Workload(batch_size=4, gpus=count), t4) for count in (1, 4))
+    assert "other" not in explain.account(alone)
+    assert several.step_time_s == alone.step_time_s
+    need = predicted(graph, Workload(batch_size=4, gpus=4), [t4])[0]
+    assert several.step_time_s + several.exchange_s == pytest.approx(need.step_time_s.value)
+    assert f"waits {figures.seconds(several.exchange_s)} for the others" in explain.account(several)
