@@ -28,6 +28,7 @@ from gpusage.predictors.times.compiled import compiled
 from gpusage.predictors.times.efficiency import Efficiency, efficiency_of
 from gpusage.predictors.times.replicas import NO_GRADIENTS, NOT_MEASURED, gradients_of, of_replicas, waiting_s
 from gpusage.predictors.times.step_time import step_times_s
+from gpusage.predictors.times.streaming import streaming
 from gpusage.predictors.times.timing import Timing, in_turn, kernels_on, timing_with
 from gpusage.predictors.work.autocast import widened
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
@@ -143,6 +144,8 @@ class Question:
     def efficiency(self) -> Efficiency:
         """How much of its peak each class of operator reaches."""
         efficiency = efficiency_of(self.pretrained.step_time)
+        if self.workload.generate:
+            return streaming(efficiency)
         return compiled(efficiency) if is_fused(self.workload) else efficiency
 
     @property

@@ -72,6 +72,7 @@ class Efficiency:
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
         deviations: How far the truths lie from the point.
         residual: What whole steps take beyond the sum of their kernels.
+        streams: Whether kernels are held to what memory can do (`gpusage.predictors.times.streaming`).
     """
 
     first: FloatArray
@@ -83,6 +84,7 @@ class Efficiency:
     gpu_log_factors: Mapping[str, float]
     deviations: StepTimeDeviations
     residual: Residual = NO_RESIDUAL
+    streams: bool = False
 
     def logarithms(self, operator_class: IntArray, features: FloatArray) -> FloatArray:
         """Return the logarithms of both efficiencies, shape (kernels, 2, GPUs).

@@ -15,6 +15,7 @@ from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.times.efficiency import FEATURES, OVERLAP, Efficiency, KernelFeatures
 from gpusage.predictors.times.power import sustained_share
 from gpusage.predictors.times.residual import KernelSeconds, features_of
+from gpusage.predictors.times.streaming import least_s, most_s
 from gpusage.predictors.work.kernels import HALF, Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
@@ -37,6 +38,7 @@ _SMALL_US = 1.0
 """Shorter kernels are alike: latency decides, and none that short was measured by itself."""
 _SMALL_SHARE = 0.03
 """The same of a GPU's SMs and of its cache."""
+_TINY_S = 1e-30
 _LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") + 1)
 """Features that are read as logarithms of what the kernel takes."""
 
@@ -71,12 +73,14 @@ class Ideal:
     Attributes:
         compute_s: The arithmetic alone, at the peak of the units that do it.
         traffic_s: The traffic alone, at the peak of the memory.
+        cache_s: As many bytes as the L2 cache holds, at the peak of the memory; shape (GPUs,).
         waves: Thread blocks for each SM.
         features: In the order of `efficiency.FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
     """
 
     compute_s: FloatArray
     traffic_s: FloatArray
+    cache_s: FloatArray
     waves: FloatArray
     features: FloatArray
 
@@ -122,6 +126,9 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     seconds = KernelSeconds(total_s=times.total_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
     rows = features_of(kernels, seconds, is_half=precision in HALF)
     missed = np.exp(efficiency.residual.log_factors(rows, names))
+    if efficiency.streams:
+        at_least_s = kernels.counts @ least_s(ideal.traffic_s, ideal.cache_s)
+        missed = np.maximum(missed, at_least_s / np.maximum(busy_s, _TINY_S))
     return Timing(
         step_s=step_s * missed,
         busy_s=busy_s * missed,
@@ -166,6 +173,8 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     times = np.exp(np.negative(logarithms, out=logarithms), out=logarithms)
     compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
     busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
+    if efficiency.streams:
+        busy_s = np.clip(busy_s, least_s(ideal.traffic_s, ideal.cache_s), most_s(ideal.traffic_s, kernels))
     launch_s = (efficiency.latency_s * kernels.launches + TRIP_S * kernels.trips)[:, np.newaxis]
     return KernelTimes(total_s=busy_s + launch_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
 
@@ -196,7 +205,8 @@ def ideal_times(
     lengths = features[_LENGTHS]
     np.log(lengths, out=lengths)
     lengths *= 0.2
-    return Ideal(compute_s=compute_s, traffic_s=traffic_s, waves=waves, features=features)
+    cache_s = rates.l2_bytes / rates.bytes_per_s
+    return Ideal(compute_s=compute_s, traffic_s=traffic_s, cache_s=cache_s, waves=waves, features=features)
 
 
 @lru_cache(maxsize=64)
