@@ -54,4 +54,5 @@ def most_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
 
 def _few_columns(kernels: Kernels) -> BoolArray:
     few = kernels.flop <= _FEW_FLOP_PER_BYTE * kernels.traffic_bytes
-    return (kernels.operator_class == OperatorClass.BATCHED_PRODUCT) & few & (kernels.inner > _SHORT_SUM)
+    chosen: BoolArray = (kernels.operator_class == OperatorClass.BATCHED_PRODUCT) & few & (kernels.inner > _SHORT_SUM)
+    return chosen
