@@ -118,7 +118,12 @@ class Predictor:
         asked = (self.catalogue.find(measured_on), *gpus)
         plain = replace(workload, alone=NOTHING_SAID)
         there, *needs = self._needs(graph, plain, asked, (NOTHING_KNOWN,) * len(asked))
-        return [beside_host(known_s, there, need) for need in needs]
+        if known_s <= there.step_time_s.value:
+            return [NOTHING_KNOWN] * len(gpus)
+        from gpusage.predictors.slowdown import gpu_explains  # noqa: PLC0415 - numpy, and few users know a step time
+
+        of_gpu = gpu_explains(graph, plain, asked[0], known_s)
+        return [beside_host(known_s, there, need, of_gpu) for need in needs]
 
     def _needs(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]

@@ -6,7 +6,8 @@ Invariants:
    GPU works is weighed as for the price of a share (`gpusage.predictors.times.host`).
 2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
-4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU.
+4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU; as far
+   as the GPU explains it, other GPUs take longer than predicted by the same factor.
 5. A utilization of another batch size tells what the GPU waited there, and so the utilization at this one.
 """
 
@@ -26,6 +27,8 @@ NOTHING_KNOWN = Known()
 USER = "what you said"
 HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement tells it."""
+_FEW_ODDS, _EVEN = 0.1, 0.5
+"""An explanation of fewer odds is in no interval's end; the likelier one is said."""
 
 
 @hookimpl(trylast=True)
@@ -109,23 +112,51 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
     )
 
 
-def beside_host(known_s: float, there: GpuNeed, here: GpuNeed) -> Known:
-    """Return the step time on a GPU where the host decides it.
+def beside_host(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> Known:
+    """Return what a longer step than predicted on another GPU tells of a GPU.
+
+    It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
+    decides, beside any GPU. An end is that of an explanation whose odds are a tenth or more.
 
     Args:
-        known_s: The step time on another GPU.
+        known_s: The step time on another GPU, longer than predicted.
         there: What is predicted for that one.
         here: What is predicted for this one.
+        of_gpu: The odds of the first explanation, 0 to 1.
     """
-    if known_s <= there.step_time_s.high:
-        return NOTHING_KNOWN
-    own = here.step_time_s
-    step_time_s = Interval(
+    own, busy, longer = here.step_time_s, here.gpu_utilization, known_s / there.step_time_s.value
+    few, many = min(of_gpu / _FEW_ODDS, 1.0), 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
+    waiting_s = Interval(
         value=max(own.value, known_s),
         low=max(own.low, known_s / HOSTS_APART),
         high=max(own.high, known_s * HOSTS_APART),
     )
-    return Known(step_time_s=Figure(interval=step_time_s, source=f"the step on {there.gpu}, which waits for its host"))
+    step_time_s = _around(
+        _mean(own.low * longer, waiting_s.low, few),
+        _mean(own.value * longer, waiting_s.value, of_gpu),
+        _mean(own.high * longer, waiting_s.high, many),
+    )
+    utilization = _around(
+        _mean(busy.low, busy.low * own.value / waiting_s.high, many),
+        _mean(busy.value, busy.value * own.value / waiting_s.value, of_gpu),
+        _mean(busy.high, min(busy.high * own.value / waiting_s.low, 1.0), few),
+    )
+    source = (
+        f"the step on {there.gpu}, which {'takes longer than predicted' if of_gpu > _EVEN else 'waits for its host'}"
+    )
+    return Known(
+        step_time_s=Figure(interval=step_time_s, source=source),
+        gpu_utilization=Figure(interval=utilization, source=source),
+    )
+
+
+def _mean(one: float, other: float, odds: float) -> float:
+    return odds * one + (1.0 - odds) * other
+
+
+def _around(low: float, value: float, high: float) -> Interval:
+    """Return an interval around its point: on a slower GPU one explanation may lie above the other's ends."""
+    return Interval(value=value, low=min(low, value), high=max(high, value))
 
 
 def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Figure | None]:

@@ -19,7 +19,7 @@ import numpy as np
 from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import SlowdownParameters, pretrained
 from gpusage.predictors.question import question_of
-from gpusage.predictors.times.host import SHARPNESS, HostDoubt, working_of
+from gpusage.predictors.times.host import SHARPNESS, HostDoubt, gpu_odds, working_of
 from gpusage.predictors.times.residual import COUNT
 from gpusage.predictors.times.timing import Timing
 from gpusage_hooks import hookimpl
@@ -127,6 +127,18 @@ def working_shares(
         _working_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
         for index, of_gpu in enumerate(known)
     ]
+
+
+def gpu_explains(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float) -> float:
+    """Return how likely *gpu* takes all of a known step, 0 to 1, against a step that is as long as predicted.
+
+    The rest is the odds of a host, or of data, that the GPU waits for.
+    """
+    timing, doubt = question_of(graph, workload).timing([gpu]), _deviations(pretrained().slowdown).host
+    count, predicted_s = np.exp(timing.features[[0, 0], COUNT]), float(timing.step_s[0])
+    steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
+    known, predicted = gpu_odds(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
+    return float(min(known / max(predicted, 1e-30), 1.0))
 
 
 def _working_share(step_time_s: Figure, timing: Timing, index: int, deviations: SlowdownDeviations) -> Interval:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
@@ -106,6 +108,35 @@ def test_a_step_that_waits_for_its_host_does_so_beside_any_gpu() -> None:
     assert on_h100.step_time_s.low < on_v100.step_time_s.low < on_h100.step_time_s.high
     ((half,),) = PLAIN.price(GRAPH, run, [H100], [50])
     assert half.slowdown.value < 1.01
+
+
+def on_h100_where_v100_takes(times: float, batch_size: int) -> float:
+    """Return the H100's step where the V100's is so many times the predicted one."""
+    plain = Workload(batch_size=batch_size)
+    (there,) = PLAIN.predict(GRAPH, plain, [V100])
+    run = replace(plain, alone=Alone(step_time_s=times * there.step_time_s.value, gpu=V100.name))
+    return PLAIN.predict(GRAPH, run, [H100])[0].step_time_s.value
+
+
+@given(times=st.floats(1.0, 8.0), batch_size=st.sampled_from([1, 8, 64]))
+@settings(max_examples=40, deadline=None)
+def test_a_step_that_takes_a_little_longer_on_one_gpu_takes_a_little_longer_on_another(
+    times: float, batch_size: int
+) -> None:
+    """It jumped to the known step where that left its interval: from 14 to 64 ms for a ResNet-50."""
+    one, more = (on_h100_where_v100_takes(each, batch_size) for each in (times, 1.01 * times))
+    assert one <= more <= 1.1 * one
+
+
+def test_kernels_that_take_longer_than_predicted_do_so_on_every_gpu() -> None:
+    """A step half as long again is explained by its GPU: 1.2 to 1.5 times as much on a newer one, and not all of it."""
+    run = replace(RUN, batch_size=256)
+    there, here = PLAIN.predict(GRAPH, run, [V100, H100])
+    known = replace(run, alone=Alone(step_time_s=1.5 * there.step_time_s.value, gpu=V100.name))
+    (need,) = PLAIN.predict(GRAPH, known, [H100])
+    assert need.step_time_s.value == pytest.approx(1.5 * here.step_time_s.value, rel=0.05)
+    assert need.gpu_utilization.value == pytest.approx(here.gpu_utilization.value, rel=0.05)
+    assert f"The step time is known from the step on {V100.name}, which takes longer than predicted." in need.notes
 
 
 def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible() -> None:

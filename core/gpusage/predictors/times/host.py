@@ -51,11 +51,24 @@ def working_of(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray,
         kernel_count: Of each step.
         doubt: What is expected of hosts.
     """
+    weights = _weights(busy_s, step_s, kernel_count, doubt)
+    return np.asarray(np.exp(np.interp(_median(weights), _RATIOS, _WORKING)))
+
+
+def gpu_odds(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostDoubt) -> FloatArray:
+    """Return how likely it is, 0 to 1, that the GPU takes longer than the host in each step; arguments as above."""
+    weights = _weights(busy_s, step_s, kernel_count, doubt)
+    odds: FloatArray = weights[:, _RATIOS < 0].sum(axis=1) / weights.sum(axis=1)
+    return odds
+
+
+def _weights(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostDoubt) -> FloatArray:
+    """Return the weight of each ratio, one row for each step; the largest is 1."""
     own = (_WORKING + np.log(step_s / busy_s)[:, np.newaxis]) / doubt.own
     host = (_WAITING + np.log(step_s / (kernel_count * doubt.launch_s))[:, np.newaxis]) / doubt.host
     against = own**2 + np.minimum(host, MOST_DOUBT) ** 2
-    weights = np.exp(-_HALF * (against - against.min(axis=1, keepdims=True)))
-    return np.asarray(np.exp(np.interp(_median(weights), _RATIOS, _WORKING)))
+    weights: FloatArray = np.exp(-_HALF * (against - against.min(axis=1, keepdims=True)))
+    return weights
 
 
 def _median(weights: FloatArray) -> FloatArray:
