@@ -244,9 +244,16 @@ def parse_step_time(text: str) -> tuple[float, str]:
 
 
 def parse_utilization(text: str) -> tuple[float, int | None]:
-    """Return the share of 1 of a utilization such as ``60``, and the batch size of one such as ``60@32``."""
-    number, at, batch = (part.strip() for part in text.partition("@"))
+    """Return the share of 1 of a utilization such as ``60``, and the batch size of one such as ``60@32``.
+
+    ``1`` is one percent, as nvidia-smi shows it; ``0.6`` may also be meant as a share of 1, and must have a ``%``.
+    """
+    shown, at, batch = (part.strip() for part in text.partition("@"))
+    number = shown.removesuffix("%").rstrip()
     percent = float(number) if _DECIMAL.fullmatch(number) else math.nan
+    if number == shown and "." in number and 0 < percent <= 1:
+        hint = f"Write 'utilization={100 * percent:g}', or '{number}%' if that is meant"
+        _refuse("utilization", "must be percent, and have a '%' where it could be a share of 1", text, hint)
     if not 0 < percent <= 100:  # noqa: PLR2004 - percent
         _refuse("utilization", "must be percent above 0, at most 100", text, "Write 'utilization=60'")
     if at and not re.fullmatch(r"[1-9][0-9]{0,8}", batch):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpusage_hooks.comment import parse_comment, parse_model
+from gpusage_hooks.comment import parse_comment, parse_model, parse_utilization
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Alone, ModelRequest, Slo, Workload
 
@@ -140,6 +140,14 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "percent"), [("60%", 60.0), ("60 %", 60.0), ("0.6%", 0.6), ("1", 1.0), ("1.5", 1.5), ("100", 100.0)]
+)
+def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: float) -> None:
+    assert parse_utilization(text) == (pytest.approx(percent / 100), None)
+    assert parse_utilization(f"{text}@32") == (pytest.approx(percent / 100), 32)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("slowdown=0.9", "Key 'slowdown' must be a number from 1 to 100; got '0.9'. Write 'slowdown=1.25'."),
@@ -163,6 +171,10 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
         ("slowdown=nan", "must be a number from 1 to 100"),
         ("utilization=0", "Key 'utilization' must be percent above 0, at most 100; got '0'. Write 'utilization=60'."),
         ("utilization=101", "at most 100"),
+        ("utilization=101%", "at most 100"),
+        ("utilization=0.6@32", "must be percent, and have a '%' where it could be a share of 1; got '0.6@32'. Write"),
+        ("utilization=0.6@32", "Write 'utilization=60', or '0.6%' if that is meant."),
+        ("utilization=1.0", "Write 'utilization=100', or '1.0%' if that is meant."),
         ("utilization=60@", "must have a batch size after '@'; got '60@'. Write 'utilization=60@32'."),
         ("utilization=60@a100", "must have a batch size after '@'; got '60@a100'."),
         ("utilization=60@0", "must have a batch size after '@'"),
