@@ -145,12 +145,12 @@ def tensor_bytes(
 def answer_bytes(graph: ModelGraph, answer: Answer, workload: Workload) -> MemoryInterval:
     """Return what a process takes beside the CUDA context that writes answers, in bytes: with keys and values."""
     weights = resident_bytes(answer.prompt, workload.precision)
-    return _inference(graph, weights + max(_present_bytes(graph, one, workload.batch_size) for one in answer.passes()))
+    return _inference(graph, weights + max(_present_bytes(graph, one, workload.batch_size) for one in answer.phases()))
 
 
 def peak_pass(graph: ModelGraph, answer: Answer, batch_size: int) -> Pass:
     """Return the pass of *answer* in which most memory is taken."""
-    return max(answer.passes(), key=lambda one: _present_bytes(graph, one, batch_size))
+    return max(answer.phases(), key=lambda one: _present_bytes(graph, one, batch_size))
 
 
 def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:

@@ -43,6 +43,7 @@ class Answer:
 
     Attributes:
         prompt: The pass over the prompt; where an encoder reads that, its own pass and the decoder's first.
+        begin: The latter alone, after the encoder's tensors are gone; none without an encoder.
         token: The pass over one new token, with a context of mean length.
         token_count: How often that runs.
         cached_bytes: Keys and values of one token, of the whole batch.
@@ -52,6 +53,7 @@ class Answer:
     """
 
     prompt: Lowering
+    begin: Lowering | None
     token: Lowering
     token_count: int
     cached_bytes: float
@@ -63,6 +65,11 @@ class Answer:
         """Return the pass over the prompt, and that of the last new token."""
         first, last = (self.read_bytes + self.cached_bytes * one for one in (self.prompt_tokens, self.total_tokens))
         return Pass(self.prompt, first), Pass(self.token, last)
+
+    def phases(self) -> tuple[Pass, ...]:
+        """Return the passes between which what is in memory changes: an encoder has no keys and values beside it."""
+        first, last = self.passes()
+        return (Pass(self.prompt, 0.0), Pass(self.begin, first.cached_bytes), last) if self.begin else (first, last)
 
     def kernels(self, prompt: Kernels, token: Kernels) -> Kernels:
         """Return the kernels of one answer, of those of its two passes."""
@@ -96,8 +103,10 @@ def answer_of(
     first = 1 if sequences.has_encoder else prompt
     read, written = prompt / sequences.prompt, sequences.written
     token = _resized(whole, sizes, _Scale(read, 1 / written, (first + new / 2) / written))
+    prompt_pass = _resized(whole, sizes, _Scale(read, first / written, first / written))
     return Answer(
-        prompt=_resized(whole, sizes, _Scale(read, first / written, first / written)),
+        prompt=prompt_pass,
+        begin=_without_reading(prompt_pass, parts) if sequences.has_encoder else None,
         token=_routed(_without_reading(token, parts), written, batch_size),
         token_count=new - 1,
         cached_bytes=sizes.of_cache(part=Part.WRITES) / written,
