@@ -5,62 +5,14 @@ Both PyTorch readers speak through this module, so that a live module and a save
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
-from typing import Any
 
+from gpusage.graphs.torch.aten_call import AtenCall, Rule, plain_name
 from gpusage.graphs.torch.aten_names import NOTHING, OP_TYPES, VIEWS
 from gpusage.graphs.torch.recording import Recording, Tensor
+from gpusage.graphs.torch.recurrences import recurrent
 from gpusage_hooks.types import Attribute
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtenCall:
-    """One call of an aten operator.
-
-    Attributes:
-        name: Without overload, for example ``conv2d`` or ``add_``.
-        arguments: By the schema's names; tensors are `Tensor` values, alone or in lists.
-        outputs: The tensors that it returned.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    outputs: tuple[Tensor, ...]
-
-    def tensor(self, name: str) -> Tensor | None:
-        """Return the tensor argument *name*, None where it was not given."""
-        value = self.arguments.get(name)
-        return value if isinstance(value, Tensor) else None
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return every tensor that is read, in order."""
-        return tuple(tensors_in(tuple(self.arguments.values())))
-
-    def sizes(self, name: str, count: int, default: int) -> tuple[int, ...]:
-        """Return the argument *name* as *count* whole numbers, one number standing for all."""
-        value = self.arguments.get(name)
-        numbers = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-        numbers = tuple(default if number is None else int(number) for number in numbers)
-        return numbers * count if len(numbers) == 1 else numbers or (default,) * count
-
-
-Rule = Callable[[Recording, AtenCall], None]
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:  # noqa: ANN401 - an argument may be anything
-    """Return the tensors of *value*, which may be one, or a list of such."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-
-
-def plain_name(name: str) -> str:
-    """Return the name of the operator that computes the same and writes elsewhere."""
-    return name[:-1] if name.endswith("_") and not name.endswith("__") and len(name) > 1 else name
 
 
 def is_known(name: str) -> bool:
@@ -167,8 +119,41 @@ def _embedding(recording: Recording, call: AtenCall) -> None:
     recording.add("Gather", call.tensors()[:2], call.outputs[:1], {"axis": 0})
 
 
+def _embedding_bag(recording: Recording, call: AtenCall) -> None:
+    """Say sums of rows as the rows that are read, and their sums."""
+    weight, indices = call.tensors()[:2]
+    output = call.outputs[0]
+    rows = Tensor(key=("rows", output.key), shape=(*indices.shape, weight.shape[-1]), element_type=output.element_type)
+    recording.add("Gather", (weight, indices), (rows,), {"axis": 0})
+    recording.add("ReduceSum", (rows,), (output,))
+
+
 def _index(recording: Recording, call: AtenCall) -> None:
-    recording.add("Gather", call.tensors(), call.outputs, _axis(call))
+    """Say a choice of rows; a mask is first turned into the places where it is true, as many as it has."""
+    source, *places = call.tensors()
+    for number, mask in enumerate(places):
+        if mask.element_type == "bool":
+            places[number] = Tensor(key=("places", number, call.outputs[0].key), shape=mask.shape, element_type="int64")
+            _places(recording, (mask,), places[number : number + 1])
+    recording.add("Gather", (source, *places), call.outputs, _axis(call))
+
+
+def _nonzero(recording: Recording, call: AtenCall) -> None:
+    _places(recording, call.tensors(), call.outputs)
+
+
+def _where(recording: Recording, call: AtenCall) -> None:
+    """Tell a choice between two tensors from the places where one is true."""
+    if len(call.arguments) == 1:
+        _nonzero(recording, call)
+    else:
+        recording.add("Where", call.tensors(), call.outputs)
+
+
+def _places(recording: Recording, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Say that what is chosen depends on values: all of it is taken to be, which is no certain size."""
+    recording.unknown["NonZero"] += 1
+    recording.add("NonZero", tensors, outputs)
 
 
 def _batch_norm(recording: Recording, call: AtenCall) -> None:
@@ -228,41 +213,18 @@ def _attention(recording: Recording, call: AtenCall) -> None:
     recording.add("MatMul", (scores, value), call.outputs[:1])
 
 
-def _recurrent(recording: Recording, call: AtenCall) -> None:
-    """Say a stack of recurrent layers as one node each, with the weights in ONNX's arrangement."""
-    op_type = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN")
-    source, output = call.tensors()[0], call.outputs[0]
-    weights = [weight for weight in tensors_in(call.arguments.get("params")) if len(weight.shape) == 2]  # noqa: PLR2004
-    biased = call.arguments.get("has_biases") is not False
-    directions = 2 if call.arguments.get("bidirectional") is True else 1
-    hidden = weights[1].shape[1]
-    for layer in range(int(call.arguments.get("num_layers", 1))):
-        kernel, recurrent = weights[2 * directions * layer], weights[2 * directions * layer + 1]
-        shapes = [(directions, *kernel.shape), (directions, *recurrent.shape)]
-        if biased:
-            shapes.append((directions, 2 * kernel.shape[0]))
-        parameters = [Tensor(key=(kernel.key, position), shape=shape) for position, shape in enumerate(shapes)]
-        layer_output = Tensor(key=(output.key, layer), shape=output.shape, element_type=output.element_type)
-        attributes: dict[str, Attribute] = {
-            "direction": "bidirectional" if directions == 2 else "forward",  # noqa: PLR2004
-            "hidden_size": hidden,
-            "layout": int(call.arguments.get("batch_first") is True),
-        }
-        recording.add(op_type, (source, *parameters), (layer_output,), attributes)
-        source = layer_output
-    for tensor in call.outputs:
-        recording.alias(source, tensor)
-
-
 _GROUPS: dict[str, Rule] = {
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d": _convolution,
     "linear": _linear,
     "addmm baddbmm addmv addbmm": _addmm,
-    "matmul mm bmm mv dot __matmul__ linalg_matmul chain_matmul": _matmul,
+    "matmul mm bmm mv dot vdot _euclidean_dist _cdist_forward __matmul__ linalg_matmul chain_matmul": _matmul,
     "_grouped_mm grouped_mm": _grouped_product,
     "einsum bilinear tensordot": _einsum,
-    "embedding embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding,
+    "embedding": _embedding,
+    "embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding_bag,
     "index index_select _unsafe_index masked_select take": _index,
+    "nonzero": _nonzero,
+    "where": _where,
     "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
     "cudnn_batch_norm _batch_norm_no_update": _batch_norm,
     "max min": _extreme,
@@ -274,6 +236,6 @@ _GROUPS: dict[str, Rule] = {
     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": _adaptive_pool,
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
     "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": _attention,
-    "lstm gru rnn_tanh rnn_relu": _recurrent,
+    "lstm gru rnn_tanh rnn_relu": recurrent,
 }
 _RULES: dict[str, Rule] = {name: rule for names, rule in _GROUPS.items() for name in names.split()}

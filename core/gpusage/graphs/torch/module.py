@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -30,9 +30,26 @@ SCANNED = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
     "take far less time and memory."
 )
+CHOSEN = (
+    "How much it chooses depends on values (boolean masks, nonzero, boxes that overlap): it is predicted as if all "
+    "were chosen, the most that it can be."
+)
+SEQUENCES_FIRST = (
+    "Its layers take sequences first (batch_first=False): the second size of its inputs counts as the batch."
+)
+_CHOICES = ("NonZero", "torchvision.nms")
 NOTHING_TRAINED = (
     "No parameter of the module has requires_grad; training is predicted as if all had. Say trainable=SHARE otherwise."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    """A module's run, the one batch size that it works at or ``None``, and what is to be said of its batch."""
+
+    run: ModelRun
+    fixed_batch_size: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def graph_from_module(
@@ -60,15 +77,21 @@ def graph_from_module(
     label = printable(name or type(source).__name__)
     edges = _edges(torch, module, arguments, words)
     with quiet(), _evaluating(module):
-        run, fixed = _played(module, arguments, words, label, is_graph=bool(edges))
+        played = _played(module, arguments, words, label, is_graph=bool(edges))
+    run = played.run
     scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
     return graph_of(
         replace(run, unknown=run.unknown + Counter({"selective_scan": scans})),
         name=label,
         source=origin or f"torch:{label}",
         parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
-        fixed_batch_size=fixed,
-        notes=(*([edges_note(edges)] if edges else fixed_notes(fixed)), *([SCANNED] if scans else [])),
+        fixed_batch_size=played.fixed_batch_size,
+        notes=(
+            *([edges_note(edges)] if edges else []),
+            *played.notes,
+            *([SCANNED] if scans else []),
+            *([CHOSEN] if any(run.unknown[name] for name in _CHOICES) else []),
+        ),
     )
 
 
@@ -120,6 +143,8 @@ def _callable(
         with quiet():
             module = source.module()
         return (module, *given) if given else (module, arguments, words)
+    while isinstance(source, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        source = source.module  # what each GPU runs
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.jit.ScriptModule):
         return source, tuple(arguments), words
     message = (
@@ -136,34 +161,63 @@ def _played(
     label: str,
     *,
     is_graph: bool,
-) -> tuple[ModelRun, int | None]:
+) -> _Played:
     """Return the run for any batch size; where there is none, that at the inputs' own batch size, and that size."""
-    from gpusage.graphs.torch.trace import batch_size, play, resized  # noqa: PLC0415 - it imports torch
+    from gpusage.graphs.torch.batches import batch_of, resized, sample_count  # noqa: PLC0415 - it imports torch
+    from gpusage.graphs.torch.trace import play  # noqa: PLC0415 - as above
 
-    batch = batch_size((arguments, words))
+    batch = batch_of((arguments, words))
     if batch is None:
         message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
         raise GraphError(message)
-
-    def at(size: int) -> ModelRun:
-        return play(module, *resized((arguments, words), batch, size))
-
     try:
-        for _ in range(0 if is_graph else _TRIES):
-            run = at_any_batch(at)
-            if run is not None:
-                return run, None
+        played = None if is_graph else _played_at_any_batch(module, (arguments, words))
+        if played is not None:
+            return played
     except GraphError:
         raise
     except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below
         pass
     try:
-        return at(batch), 1 if is_graph else batch
+        run = play(module, *resized((arguments, words), batch, batch.size))
     except GraphError:
         raise
     except Exception as error:
         rule = "run on the shapes of its example inputs, without their values"
         raise cannot_run(label, rule, error) from error
+    fixed = 1 if is_graph else sample_count(arguments or tuple(words.values()), batch)
+    return _Played(run=run, fixed_batch_size=fixed, notes=() if is_graph else fixed_notes(fixed))
+
+
+def _played_at_any_batch(module: Any, inputs: tuple[Any, Any]) -> _Played | None:  # noqa: ANN401 - as above
+    """Return the run for any batch size, ``None`` where its sizes do not follow the batch.
+
+    A layer that takes sequences first says that the second size is the batch.
+    """
+    run, is_turned = _at_place(module, inputs, 0)
+    if run is None or not is_turned:
+        return None if run is None else _Played(run=run)
+    try:
+        turned, is_turned = _at_place(module, inputs, 1)
+    except Exception:  # noqa: BLE001 - its second size is no batch either
+        turned = None
+    if turned is None or is_turned:
+        return _Played(run=run)
+    return _Played(run=turned, notes=(SEQUENCES_FIRST,))
+
+
+def _at_place(module: Any, inputs: tuple[Any, Any], place: int) -> tuple[ModelRun | None, bool]:  # noqa: ANN401
+    """Return the run for any batch size, that size at *place*, and whether a layer took it for its steps."""
+    from gpusage.graphs.torch import batches  # noqa: PLC0415 - it imports torch
+    from gpusage.graphs.torch.trace import play  # noqa: PLC0415 - as above
+
+    batch = batches.batch_of(inputs, place)
+    for _ in range(0 if batch is None else _TRIES):
+        with batches.watched(module) as shapes:
+            run = at_any_batch(lambda size: play(module, *batches.resized(inputs, batch, size)))
+        if run is not None:
+            return run, batches.steps_follow(shapes)
+    return None, False
 
 
 def _edges(

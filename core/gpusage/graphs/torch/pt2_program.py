@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
-from gpusage.graphs.torch.aten import AtenCall, record
+from gpusage.graphs.torch.aten import record
+from gpusage.graphs.torch.aten_call import AtenCall
 from gpusage.graphs.torch.recording import Recording, Tensor, at_any_batch, fixed_notes
 from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
 from gpusage.graphs.two_runs import ModelRun, graph_of

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config as _switches
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gpusage.graphs.torch.aten import AtenCall, is_known, record
+from gpusage.graphs.torch.aten import is_known, record
+from gpusage.graphs.torch.aten_call import AtenCall
 from gpusage.graphs.torch.known_values import KnownValues, is_small
+from gpusage.graphs.torch.own_shapes import OWN_SHAPES
 from gpusage.graphs.torch.recording import Recording, Tensor
 from gpusage.graphs.two_runs import ModelRun
 from gpusage_hooks.types import ElementType
@@ -39,28 +43,10 @@ def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, A
         for pairs in (module.named_parameters, module.named_buffers)
         for name, tensor in pairs(remove_duplicate=False)
     }
-    with torch.inference_mode(), _META, tracer:
+    with torch.inference_mode(), _META, tracer, _all_chosen():
         returned = torch.func.functional_call(module, state, arguments, words)
     outputs = [tracer.tensor(leaf) for leaf in _leaves(returned)]
     return recording.run(outputs)
-
-
-def batch_size(inputs: Any) -> int | None:  # noqa: ANN401 - torch's tree of tensors
-    """Return the first size of the first tensor in *inputs*, None where none has a size."""
-    leaves = (leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim())
-    return next((int(leaf.shape[0]) for leaf in leaves), None)
-
-
-def resized(inputs: Any, batch: int, size: int) -> Any:  # noqa: ANN401 - torch's tree of tensors
-    """Return *inputs* with each first size that is *batch* replaced by *size*, on the meta device."""
-
-    def resize(leaf: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        shape = (size, *leaf.shape[1:]) if leaf.dim() and leaf.shape[0] == batch else leaf.shape
-        return torch.empty(shape, dtype=leaf.dtype, device=_META)
-
-    return tree_map(resize, inputs)
 
 
 _ASK_FOR_VALUES = frozenset({"_local_scalar_dense", "equal"})
@@ -94,13 +80,15 @@ class _Tracer(TorchDispatchMode):
                 parts = func.decompose(*args, **words)
             if parts is not NotImplemented:
                 return parts
-        returned = self._returned(func, args, words)
+        returned = self._returned(name, func, args, words)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
         record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, words), outputs=outputs))
         return returned
 
-    def _returned(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's types
+    def _returned(self, name: str, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run *func* on shapes; where it asks for a value that follows from constants, give that."""
+        if name in OWN_SHAPES:
+            return OWN_SHAPES[name](_named(func, args, words))
         if func.overloadpacket.__name__ in _ASK_FOR_VALUES:
             value = self.values.compute(func, args, words)
             return func(*args, **words) if value is None else value
@@ -127,11 +115,26 @@ class _Tracer(TorchDispatchMode):
         return Tensor(key=id(value), shape=tuple(value.shape), element_type=_ELEMENT_TYPES.get(value.dtype, "float"))
 
     def _arguments(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))  # noqa: SLF001
         known: dict[str, Any] = tree_map(
-            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, {**named, **words}
+            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, _named(func, args, words)
         )
         return known
+
+
+def _named(func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - an operator
+    """Return the arguments of *func* by the names of its schema."""
+    return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **words}  # noqa: SLF001
+
+
+@contextmanager
+def _all_chosen() -> Iterator[None]:
+    """Let what is chosen by values be all of it, the most that it can be; `aten` records that this was so."""
+    usual = _switches.meta_nonzero_assume_all_nonzero
+    _switches.meta_nonzero_assume_all_nonzero = True
+    try:
+        yield
+    finally:
+        _switches.meta_nonzero_assume_all_nonzero = usual
 
 
 def _named_tensors(
