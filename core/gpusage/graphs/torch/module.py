@@ -212,7 +212,9 @@ def _at_place(module: Any, inputs: tuple[Any, Any], place: int) -> tuple[ModelRu
     from gpusage.graphs.torch.trace import play  # noqa: PLC0415 - as above
 
     batch = batches.batch_of(inputs, place)
-    for _ in range(0 if batch is None else _TRIES):
+    if batch is None:
+        return None, False
+    for _ in range(_TRIES):
         with batches.watched(module) as shapes:
             run = at_any_batch(lambda size: play(module, *batches.resized(inputs, batch, size)))
         if run is not None:

@@ -14,6 +14,9 @@ from gpusage_hooks.types import ModelGraph
 SUFFIX = ".pt2"
 PICKLES = frozenset({".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".tar"})
 
+FOREIGN = frozenset({".engine", ".gguf", ".ggml", ".h5", ".joblib", ".keras", ".mlmodel", ".pb", ".plan", ".tflite"})
+"""Formats of other programs: llama.cpp, Keras, TensorFlow, TensorRT, Core ML, scikit-learn."""
+
 
 @hookimpl(trylast=True)
 def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
@@ -23,6 +26,12 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         message = (
             f"Model {shown(source)} must hold a graph; got weights, which gpusage never loads. "
             "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx)."
+        )
+        raise GraphError(message)
+    if suffix in FOREIGN and os.path.lexists(source):
+        message = (
+            f"Model {shown(source)} must be in a format that gpusage reads; got {suffix}. "
+            "Export it to ONNX, or give the Hugging Face folder that it was made from."
         )
         raise GraphError(message)
     if suffix != SUFFIX:

@@ -348,3 +348,10 @@ def test_a_file_that_pytorch_saved_is_the_same_graph_as_the_live_module(tmp_path
     assert ours.parameter_count == theirs.parameter_count
     counted = [Counter((node.op_type, node.outputs) for node in graph.nodes) for graph in (ours, theirs)]
     assert counted[0] == counted[1]
+
+
+def test_a_file_of_another_program_is_told_what_to_give_instead(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(GraphError, match=r"got \.gguf\. Export it to ONNX, or give the Hugging Face folder"):
+        read_model(str(path), {})
