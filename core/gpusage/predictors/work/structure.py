@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,8 @@ _DECIDERS: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
-    if len(node.inputs) != 1 or len(node.parameters) != 1 or len(node.parameters[0]) != 1:
+    added = (*node.inputs[1:], *node.parameters)
+    if len(added) != 1 or len(added[0]) != 1:
         return False
     return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
 
@@ -224,7 +226,8 @@ def _attention_roles(
     """Return the roles inside fused attentions.
 
     PyTorch's exporter writes ``scaled_dot_product_attention`` as product, mask, softmax, product, with the scale on
-    query and key; where the scale is on the scores the model's own code computes them, and they reach memory.
+    query and key, our reader of modules with none; where the scale is on the scores, or on the query alone just before
+    its product, the model's own code computes them, and they reach memory.
     """
     readers = {graph.producers[index][0]: index for index in products if graph.producers[index]}
     roles: dict[int, Role] = {}
@@ -236,7 +239,7 @@ def _attention_roles(
             continue
         scores = graph.producers[path[-1]][0]
         alone = all(read_count[index] == 1 for index in (*path, scores))
-        if not alone or graph.nodes[scores].parameters:
+        if not alone or graph.nodes[scores].parameters or _is_scaled_query(graph, scores):
             continue
         if len(graph.nodes[softmax].outputs[0]) > _FUSED_RANK:
             roles.update(dict.fromkeys((*path, scores, readers[softmax]), Role.UNFUSED))
@@ -245,3 +248,17 @@ def _attention_roles(
             roles[scores] = Role.SCORES
             roles[readers[softmax]] = Role.VALUES
     return roles
+
+
+def _is_scaled_query(graph: ModelGraph, scores: int) -> bool:
+    """Tell whether the first factor of *scores* is a tensor times a number, and the second one is not."""
+    query, key = (graph.producers[scores] + (-1, -1))[:2]
+    if key >= 0 and graph.nodes[key].op_type == "Transpose":
+        key = graph.producers[key][0] if graph.producers[key] else -1
+    return _is_scaled(graph, query) and not _is_scaled(graph, key)
+
+
+def _is_scaled(graph: ModelGraph, index: int) -> bool:
+    node = graph.nodes[index] if index >= 0 else None
+    is_factor = node is not None and node.op_type in ("Mul", "Div") and len(node.inputs) == 1
+    return is_factor and all(prod(weight) <= 1 for weight in node.parameters)
