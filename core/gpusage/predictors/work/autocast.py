@@ -57,7 +57,7 @@ def _widening(node: Node, role: int) -> _Widening:
     operator_class = rule_of(node).operator_class
     if role == Role.UNFUSED:
         return _Widening.ALWAYS
-    if role in (Role.SCORES, Role.INSIDE, Role.VALUES, Role.BIAS) or operator_class in _NARROW_CLASSES:
+    if role in (Role.SCORES, Role.INSIDE, Role.VALUES, Role.BIAS, Role.ADDED) or operator_class in _NARROW_CLASSES:
         return _Widening.NEVER
     if operator_class is OperatorClass.NORMALIZATION or node.op_type in _WIDE_TYPES:
         return _Widening.ALWAYS

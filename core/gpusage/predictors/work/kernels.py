@@ -8,7 +8,7 @@ import numpy as np
 
 from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -213,7 +213,7 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
         kernels += _weight_sums(lowering, workload)
     if workload.precision in AUTOCAST and workload.generate is None:
         kernels += [_cast(lowering), _input_casts(lowering)]
-    return kernels
+    return kernels if not lowering.across_bytes.any() else [*kernels, _turns(lowering)]
 
 
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
@@ -307,6 +307,14 @@ def _input_casts(lowering: Lowering) -> _Single:
     elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
     passes = 2.0 if lowering.train else 1.0
     return _single(_C.COPY, 0.0, 6.0 * elements, elements, passes * count)
+
+
+def _turns(lowering: Lowering) -> _Single:
+    """Return the copies of what lies in another order than its reader needs, and in training those of gradients."""
+    counts = (lowering.across_bytes > 0) * lowering.structure.counts
+    count = float(counts.sum())
+    moved = float(lowering.across_bytes @ counts) / count
+    return _single(_C.COPY, 0.0, moved, moved / WIDE_BYTES, count * (2.0 if lowering.train else 1.0))
 
 
 def _loss(lowering: Lowering) -> _Single:

@@ -50,6 +50,7 @@ class Kinds:
         extra_bytes: What it keeps beside inputs and outputs, for each element of the outputs.
         keeps_inputs: As in `lowering.Lowering`, as are *keeps_output*, *sequential_steps*, *trips* and
             *width*.
+        across: Elements that it copies before it reads them, or reads across.
         sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
         matrix: Whether matrix units can do it if its sums are long enough.
     """
@@ -70,6 +71,7 @@ class Kinds:
     sequential_steps: FloatArray
     trips: FloatArray
     width: FloatArray
+    across: FloatArray
     sums: BoolArray
     matrix: BoolArray
 
@@ -77,7 +79,9 @@ class Kinds:
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
     int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
 )
-_INSIDE, _VALUES, _UNFUSED, _PIXELS = (int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.PIXELS))
+_INSIDE, _VALUES, _UNFUSED, _PIXELS, _ACROSS = (
+    int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.PIXELS, Role.ACROSS)
+)
 """Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 _MATRIX_CLASSES = (
@@ -149,6 +153,7 @@ def kinds_of(structure: Structure, batch_size: int) -> Kinds:
         sequential_steps=_sequential_steps(nodes, classes),
         trips=_trips(nodes, roles, sizes),
         width=_width(nodes, classes),
+        across=_across(roles, classes, inputs, outputs),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
     )
@@ -215,6 +220,12 @@ def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
         steps[index] = max((size for size in sizes if size > 0), default=1)
     return steps
+
+
+def _across(roles: IntArray, classes: IntArray, inputs: FloatArray, outputs: FloatArray) -> FloatArray:
+    """Return the elements that lie in another order; a product that reads such adds its bias by a kernel of its own."""
+    elements: FloatArray = (roles == _ACROSS) * outputs * (classes != _PRODUCT)
+    return elements
 
 
 def _trips(nodes: Sequence[Node], roles: IntArray, sizes: Sizes) -> FloatArray:

@@ -25,6 +25,7 @@ FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8
 WIDE_BYTES = 4
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
+_NORMALIZATION = int(OperatorClass.NORMALIZATION)
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
 
@@ -50,6 +51,7 @@ class Lowering:
         inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
         width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
         cast_elements: Elements that mixed precision casts to 2 bytes, or an attention to 4, before the node reads them.
+        across_bytes: Read and written to turn what lies in another order than the node needs.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
         structure: Of the graph.
@@ -73,6 +75,7 @@ class Lowering:
     inner: FloatArray
     width: FloatArray
     cast_elements: FloatArray
+    across_bytes: FloatArray
     parameter_count: int
     parameter_tensor_count: int
     structure: Structure
@@ -115,6 +118,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         inner=np.maximum(kinds.sums * flop / np.maximum(2.0 * outputs, 1.0), 1.0),
         width=kinds.width,
         cast_elements=cast,
+        across_bytes=2.0 * kinds.across * np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors.learned.arrays import BoolArray, IntArray
+from gpusage.predictors.work.layouts import layouts_of
 from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, operator_numbers
 from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
-_SEQUENCES_RANK = 3
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
 
@@ -39,7 +39,7 @@ class Role(IntEnum):
     VALUES = 3
     """The product after the softmax inside a fused attention."""
     COPY = 4
-    """A reshape of a transposed view, or a transposed sequence that a product reads: it has to be copied first."""
+    """A reshape of a transposed view: it has to be copied first."""
     BIAS = 5
     """The bias of a product, which is added as the product is written."""
     HOST = 6
@@ -48,6 +48,12 @@ class Role(IntEnum):
     """Part of an attention that no fused kernel takes: PyTorch computes it step by step, in fp32."""
     PIXELS = 8
     """An interpolation of channels that lie one after the other: PyTorch has one thread for a pixel of all of them."""
+    ACROSS = 9
+    """Reads a tensor that lies in another order than it needs: it copies it first, or reads it as slowly."""
+    CHANNELS_LAST = 10
+    """A convolution of channels that lie side by side: nothing is turned before and after it."""
+    ADDED = 11
+    """The bias of a product that read a turned sequence, as so many small ones: a kernel of its own adds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +169,8 @@ _IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
 
 def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
     """Return the roles that the neighbours decide; a node that is not here has a plain one."""
-    roles: dict[int, Role] = {}
+    layouts = layouts_of(graph)
+    roles = dict.fromkeys(layouts.across, Role.ACROSS) | dict.fromkeys(layouts.channels_last, Role.CHANNELS_LAST)
     softmaxes: list[int] = []
     products: list[int] = []
     for index, node in enumerate(graph.nodes):
@@ -175,6 +182,8 @@ def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
             decided, role = _DECIDERS[node.op_type](graph, index, node)
             if role:
                 roles[decided] = role
+            if role is Role.BIAS and graph.producers[index][0] in layouts.across:
+                roles[decided] = Role.ADDED
     return {**roles, **_attention_roles(graph, read_count, softmaxes, products)} if softmaxes else roles
 
 
@@ -184,12 +193,6 @@ def _of_reshape(graph: ModelGraph, index: int, _: Node) -> tuple[int, Role]:
 
 def _of_sum(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
     return index, Role.BIAS if _is_bias(graph, index, node) else Role.PLAIN
-
-
-def _of_product(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
-    """Return the role of what a product with a weight reads: sequences that were turned into channels are copied."""
-    is_turned = _producer_type(graph, index) == "Transpose" and len(node.inputs[0]) == _SEQUENCES_RANK
-    return (graph.producers[index][0], Role.COPY) if is_turned else (index, Role.PLAIN)
 
 
 def _of_resize(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
@@ -202,7 +205,6 @@ def _of_resize(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
 _DECIDERS: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
     "Reshape": _of_reshape,
     "Add": _of_sum,
-    "MatMul": _of_product,
     "Resize": _of_resize,
 }
 """By operator: the node that a neighbour decides on, and its role."""
