@@ -213,7 +213,9 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
         kernels += _weight_sums(lowering, workload)
     if workload.precision in AUTOCAST and workload.generate is None:
         kernels += [_cast(lowering), _input_casts(lowering)]
-    return kernels if not lowering.across_bytes.any() else [*kernels, _turns(lowering)]
+    if lowering.across_bytes @ lowering.structure.counts > 0:
+        kernels.append(_turns(lowering))
+    return kernels
 
 
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:

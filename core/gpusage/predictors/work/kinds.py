@@ -153,7 +153,7 @@ def kinds_of(structure: Structure, batch_size: int) -> Kinds:
         sequential_steps=_sequential_steps(nodes, classes),
         trips=_trips(nodes, roles, sizes),
         width=_width(nodes, classes),
-        across=_across(roles, classes, inputs, outputs),
+        across=_across(roles, classes, outputs),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
     )
@@ -222,8 +222,8 @@ def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
     return steps
 
 
-def _across(roles: IntArray, classes: IntArray, inputs: FloatArray, outputs: FloatArray) -> FloatArray:
-    """Return the elements that lie in another order; a product that reads such adds its bias by a kernel of its own."""
+def _across(roles: IntArray, classes: IntArray, outputs: FloatArray) -> FloatArray:
+    """Return the elements that lie in another order; a product of such adds its bias instead (`Role.ADDED`)."""
     elements: FloatArray = (roles == _ACROSS) * outputs * (classes != _PRODUCT)
     return elements
 

@@ -10,8 +10,8 @@ An order is a tuple of a tensor's sizes by their place, the outermost first: ``(
 tensor in plain order is in no table.
 
 Source:
-    PyTorch's TensorIterator (the first operand decides on the order), ``layer_norm`` (``expect_contiguous``), ``linear``
-    (one product with its bias for contiguous inputs alone), and ``cudnn_conv_suggest_memory_format``.
+    PyTorch's TensorIterator (the first operand decides on the order), ``layer_norm`` (``expect_contiguous``),
+    ``linear`` (one product with its bias for contiguous inputs alone), and ``cudnn_conv_suggest_memory_format``.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ WIDE_BYTES = 4
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
 _NORMALIZATION = int(OperatorClass.NORMALIZATION)
+_CONVOLUTION = int(OperatorClass.CONVOLUTION)
+_TURNING = 3.0
+"""In half precision cuDNN turns what a convolution reads and writes to channels last and back: each is read and
+written once more."""
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
 
@@ -101,12 +105,14 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     cast = np.where(is_widened, kinds.inputs - kinds.wide_inputs, kinds.wide_inputs * kinds.sums)
     wide = np.where(is_widened, kinds.inputs, kinds.wide_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
+    is_turned = (kinds.operator_class == _CONVOLUTION) & (structure.roles != Role.CHANNELS_LAST)
+    passes = np.where(is_turned & (float_bytes < WIDE_BYTES), _TURNING, 1.0)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
-        read_bytes=read + output_bytes * kinds.gathers,
+        read_bytes=read * passes + output_bytes * kinds.gathers,
         parameter_bytes=kinds.weight_elements * weight_bytes(kinds.operator_class, structure, workload.precision),
-        written_bytes=stored_bytes,
+        written_bytes=stored_bytes * passes,
         output_elements=outputs,
         output_bytes=stored_bytes,
         kept_bytes=kinds.extra_bytes * outputs,

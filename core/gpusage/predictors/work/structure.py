@@ -24,6 +24,7 @@ from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
+_SEQUENCES_RANK = 3
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
 
@@ -39,7 +40,7 @@ class Role(IntEnum):
     VALUES = 3
     """The product after the softmax inside a fused attention."""
     COPY = 4
-    """A reshape of a transposed view: it has to be copied first."""
+    """A reshape of a transposed view, or a transposed sequence that a product reads: it has to be copied first."""
     BIAS = 5
     """The bias of a product, which is added as the product is written."""
     HOST = 6
@@ -195,6 +196,12 @@ def _of_sum(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
     return index, Role.BIAS if _is_bias(graph, index, node) else Role.PLAIN
 
 
+def _of_product(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
+    """Return the role of what a product with a weight reads: sequences that were turned into channels are copied."""
+    is_turned = _producer_type(graph, index) == "Transpose" and len(node.inputs[0]) == _SEQUENCES_RANK
+    return (graph.producers[index][0], Role.COPY) if is_turned else (index, Role.PLAIN)
+
+
 def _of_resize(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
     """Return the role of an interpolation; what was made of a sequence of vectors has its channels side by side."""
     is_interpolated = ("mode", "linear") in node.attributes or ("mode", "cubic") in node.attributes
@@ -205,6 +212,7 @@ def _of_resize(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
 _DECIDERS: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
     "Reshape": _of_reshape,
     "Add": _of_sum,
+    "MatMul": _of_product,
     "Resize": _of_resize,
 }
 """By operator: the node that a neighbour decides on, and its role."""
@@ -254,7 +262,7 @@ def _attention_roles(
 
 def _is_scaled_query(graph: ModelGraph, scores: int) -> bool:
     """Tell whether the first factor of *scores* is a tensor times a number, and the second one is not."""
-    query, key = (graph.producers[scores] + (-1, -1))[:2]
+    query, key, *_ = (*graph.producers[scores], -1, -1)
     if key >= 0 and graph.nodes[key].op_type == "Transpose":
         key = graph.producers[key][0] if graph.producers[key] else -1
     return _is_scaled(graph, query) and not _is_scaled(graph, key)

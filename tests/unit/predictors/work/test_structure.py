@@ -54,6 +54,36 @@ def test_sequences_that_are_turned_before_a_product_are_copied() -> None:
     assert lowering.operator_class[kind] == OperatorClass.VIEW
 
 
+def scaled_query(op_type: str = "Mul") -> ModelGraph:
+    """The attention of three inputs, behind a node of *op_type* that reads the query alone."""
+    plain = attention_graph()
+    query, scores = plain.nodes[0].inputs[0], plain.nodes[0].outputs[0]
+    nodes = (node(op_type, [query], query), *plain.nodes)
+    assert scores == nodes[2].inputs[0]
+    return replace(plain, nodes=nodes, producers=((-1,), (0, -2), (1,), (2, -3)))
+
+
+def test_an_attention_whose_code_scales_the_query_writes_its_scores() -> None:
+    lowering, scores = of_node(scaled_query(), 1)
+    assert lowering.operator_class[scores] == OperatorClass.BATCHED_PRODUCT
+    assert lowering.written_bytes[scores] == 8 * 4 * 128 * 128 * 2
+    # a query that something else is done to, and that the fused kernel scales
+    lowering, scores = of_node(scaled_query("Identity"), 1)
+    assert lowering.operator_class[scores] == OperatorClass.ATTENTION
+
+
+def test_a_bias_that_is_put_together_is_added_as_its_product_is_written() -> None:
+    nodes = (
+        node("Concat", [], (768,), (256,), (256,), (256,)),
+        node("MatMul", [(-1, 197, 256)], (-1, 197, 768), (256, 768)),
+        node("Add", [(-1, 197, 768), (768,)], (-1, 197, 768)),
+    )
+    graph = replace(chain("parts", list(nodes), (-1, 197, 256)), producers=((), (-1,), (1, 0)))
+    lowering, kind = of_node(graph, 2)
+    assert lowering.operator_class[kind] == OperatorClass.VIEW
+    assert not lowering.written_bytes[kind]
+
+
 def test_an_attention_of_five_sizes_is_computed_in_fp32() -> None:
     lowering, scores = of_node(windowed_attention(), 1)
     assert lowering.operator_class[scores] == OperatorClass.BATCHED_PRODUCT
