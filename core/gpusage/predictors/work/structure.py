@@ -269,6 +269,8 @@ def _is_scaled_query(graph: ModelGraph, scores: int) -> bool:
 
 
 def _is_scaled(graph: ModelGraph, index: int) -> bool:
-    node = graph.nodes[index] if index >= 0 else None
-    is_factor = node is not None and node.op_type in ("Mul", "Div") and len(node.inputs) == 1
+    if index < 0:
+        return False
+    node = graph.nodes[index]
+    is_factor = node.op_type in ("Mul", "Div") and len(node.inputs) == 1
     return is_factor and all(prod(weight) <= 1 for weight in node.parameters)
