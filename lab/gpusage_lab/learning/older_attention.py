@@ -1,16 +1,20 @@
-"""Attention as older releases of PyTorch computed it: what was measured with them is read so.
+"""Attention as older releases of PyTorch and timm computed it: what was measured with them is read so.
 
 Source:
     PyTorch's release notes: ``scaled_dot_product_attention`` came with 2.0; where no fused kernel takes the shapes, it
-    computes in fp32 from 2.5 on, and in the precision of its inputs before.
+    computes in fp32 from 2.5 on, and in the precision of its inputs before. timm's ``hiera.py``, whose comment says of
+    its global attention that it had a fifth size of one window before, which no fused kernel takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from gpusage.predictors.work.structure import Role, structure_of
-from gpusage_hooks.types import ModelGraph, Node
+from gpusage_hooks.types import ModelGraph, Node, Shape
 
 FIRST_FUSED = 200
 FIRST_WIDE = 250
@@ -19,14 +23,43 @@ FIRST_WIDE = 250
 
 def as_computed_by(graph: ModelGraph, release: str) -> ModelGraph:
     """Return *graph* as *release* computes it, which may be empty: today's."""
-    if not release or int(release) >= FIRST_WIDE:
+    if not release:
+        return graph
+    if graph.name.startswith("hiera"):
+        graph = _with_one_window(graph)
+    if int(release) >= FIRST_WIDE:
         return graph
     structure = structure_of(graph)
     roles = structure.roles[structure.kind_of_node].tolist()
     if int(release) < FIRST_FUSED:
         return _with_steps(graph, {index for index, role in enumerate(roles) if _is_scores(graph, index, roles)}, "Mul")
     unfused = {index for index, role in enumerate(roles) if role == Role.UNFUSED and _is_scores(graph, index, roles)}
-    return _with_steps(graph, unfused, "Identity")
+    return _with_steps(_in_half(graph, roles), unfused, "Identity") if unfused else graph
+
+
+def _with_one_window(graph: ModelGraph) -> ModelGraph:
+    """Return *graph* with a size of 1 for the windows of each fused attention."""
+    structure = structure_of(graph)
+    inside = np.isin(structure.roles, (Role.SCORES, Role.INSIDE, Role.VALUES))[structure.kind_of_node].tolist()
+    nodes = [_windowed(node) if is_inside else node for node, is_inside in zip(graph.nodes, inside, strict=True)]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _windowed(node: Node) -> Node:
+    return replace(node, inputs=tuple(map(_of_one, node.inputs)), outputs=tuple(map(_of_one, node.outputs)))
+
+
+def _of_one(shape: Shape) -> Shape:
+    return (*shape[:-2], 1, *shape[-2:])
+
+
+def _in_half(graph: ModelGraph, roles: Sequence[int]) -> ModelGraph:
+    """Return *graph* with each unfused softmax as an operator of equal work that mixed precision does not widen."""
+    nodes = [
+        replace(node, op_type="Hardmax") if node.op_type == "Softmax" and role == Role.UNFUSED else node
+        for node, role in zip(graph.nodes, roles, strict=True)
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _is_scores(graph: ModelGraph, index: int, roles: list[int]) -> bool:

@@ -47,3 +47,13 @@ def test_before_torch_2_5_an_attention_of_five_sizes_keeps_half_precision() -> N
     assert not wide.matrix_units.any()
     assert half.matrix_units.any()
     assert OperatorClass.ATTENTION not in classes(older)
+    softmax = (wide.operator_class == OperatorClass.REDUCTION, half.operator_class == OperatorClass.REDUCTION)
+    assert wide.written_bytes[softmax[0]] == 2 * half.written_bytes[softmax[1]]
+
+
+def test_a_global_attention_of_hiera_had_a_fifth_size_which_no_fused_kernel_takes() -> None:
+    today = replace(attention_graph(), name="hiera_tiny_224")
+    assert OperatorClass.ATTENTION in classes(today)
+    for release in ("240", "291"):
+        assert OperatorClass.ATTENTION not in classes(as_computed_by(today, release))
+    assert as_computed_by(today, "") is today
