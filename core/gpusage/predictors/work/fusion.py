@@ -1,7 +1,8 @@
 """What a compiler makes of a forward pass: operators that follow one another become one kernel.
 
 So PyTorch's Inductor treats operators on single numbers, normalizations and sums: nothing between those of a group goes
-through memory. Convolutions, products and attentions stay kernels of their libraries. Views start no kernel.
+through memory. Convolutions, products and attentions stay kernels of their libraries. Views start no kernel, and what
+lies in another order is read as it lies.
 """
 
 from __future__ import annotations
@@ -48,4 +49,5 @@ def fused(lowering: Lowering) -> Lowering:
         written_bytes=whole.written_bytes * stays,
         sequential_steps=whole.sequential_steps * stays,
         trips=whole.trips * stays,
+        across_bytes=np.zeros_like(whole.across_bytes),
     )

@@ -17,6 +17,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
@@ -101,6 +102,7 @@ def _of_input(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order], 
     return orders.get(makers[place], plain) if place < len(makers) else plain
 
 
+@lru_cache(maxsize=1024)
 def _transposed(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order behind a transpose: of equal sizes the first is taken first, for no card has more."""
     places, free = list[int](), list(range(len(source)))
@@ -113,6 +115,7 @@ def _transposed(order: Order, source: Shape, output: Shape) -> Order:
     return tuple(places.index(place) for place in order)
 
 
+@lru_cache(maxsize=1024)
 def _reshaped(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order of a view of other sizes; none where there is no such view, so that a reshape copies."""
     runs = _runs(source, output)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.predictors.question import Question
+from gpusage.predictors.work.fusion import fused
 from gpusage.predictors.work.layouts import layouts_of
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Node, Shape, Workload
@@ -67,6 +68,11 @@ def test_the_copies_of_turned_sequences_are_work() -> None:
         plain.traffic_bytes[plain.kind == -1] @ plain.counts[plain.kind == -1]
     )
     assert more == pytest.approx(moved, rel=0.02)
+
+
+def test_a_compiled_model_reads_turned_sequences_as_they_lie() -> None:
+    assert Question(blocks(), HALF).lowering.across_bytes.any()
+    assert not fused(Question(blocks(), replace(HALF, compile=True)).lowering).across_bytes.any()
 
 
 def test_a_product_that_reads_a_turned_sequence_adds_its_bias_by_a_kernel() -> None:
