@@ -31,7 +31,7 @@ SOURCE_WEIGHTS = {
     "torchvision infer": 0.2,
     "torchvision train": 0.2,
     "neusight": 1.0,
-    "operators": 0.8,
+    "operators": 1.04,
     "products": 0.2,
 }
 PROFILE_WEIGHT = 0.5
@@ -161,14 +161,25 @@ def _residual_rows(measured: Measurements, indices: Array, fitted: Fitted) -> Re
 
 def _timing(fitted: Fitted, sample: Sample, *, with_campaign: bool) -> Timing:
     efficiency = fitted.efficiency
-    factor = fitted.campaign_log_factors.get(sample.campaign, 0.0) if with_campaign else 0.0
+    factor = _host_log_factor(fitted, sample.campaign) if with_campaign else 0.0
     if factor:
         efficiency = replace(efficiency, host_s=efficiency.host_s * np.exp(factor))
     return timing_with(efficiency, sample.kernels, [sample.gpu], sample.precision)
 
 
+def _host_log_factor(fitted: Fitted, campaign: str) -> float:
+    """Return the logarithm of how slow the campaign's host is; of an unseen one, the mean of those of its source."""
+    known = fitted.campaign_log_factors
+    source = campaign.partition(" ")[0]
+    others = [factor for name, factor in known.items() if name.partition(" ")[0] == source]
+    return known.get(campaign, sum(others) / max(len(others), 1))
+
+
 def predicted(fitted: Fitted, samples: Sequence[Sample], *, with_campaign: bool = False) -> tuple[Array, Array]:
-    """Return each sample's seconds and share of short kernels; with its campaign's host or, as shipped, with ours."""
+    """Return each sample's seconds and share of short kernels; with its campaign's host or, as shipped, with ours.
+
+    The host of a campaign that the fit has not seen is as fast as those of its source's other campaigns.
+    """
     steps, shares = [], []
     for sample in samples:
         timing = _timing(fitted, sample, with_campaign=with_campaign)

@@ -214,7 +214,7 @@ def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Ca
         purpose="Efficiency of each class of operator under the roofline, launches, and the 90 % intervals' widths.",
         fitted_on=(
             *(f"{source}: {count} rows" for source, count in sorted(counts.items())),
-            f"NeuSight's operators: {len(measured.operators)} rows drawn of those of {gpu_count} GPUs",
+            f"NeuSight's operators: {len(measured.operators)} of {gpu_count} GPUs, long ones once more with more rows",
             f"DeepBench's products: {len(measured.products)} rows of {_gpu_count(measured.products)} GPUs",
             f"left out: {measured.left_out}",
         ),

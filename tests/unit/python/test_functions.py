@@ -24,7 +24,10 @@ def test_the_package_lists_its_names_and_knows_its_version() -> None:
 def test_several_gpus_are_predicted_in_the_order_asked_for_as_each_alone() -> None:
     needs = gpusage.predict(GRAPH, gpu=["h100", "v100"], batch_size=64)
     assert [need.gpu for need in needs] == ["h100-sxm5-80gb", "v100-sxm2-16gb"]
-    assert needs[1] == gpusage.predict(GRAPH, gpu="v100", batch_size=64)
+    alone = gpusage.predict(GRAPH, gpu="v100", batch_size=64)
+    assert repr(needs[1]) == repr(alone)
+    # sums of a matrix product of one column are rounded otherwise than those of two
+    assert needs[1].step_time_s.value == pytest.approx(alone.step_time_s.value, rel=1e-12)
 
 
 def test_a_path_is_read_where_a_graph_is_wanted() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report
 from gpusage_lab.learning.deepbench_products import DEVICES, product_samples
 from gpusage_lab.learning.step_baselines import constant_roofline
-from gpusage_lab.learning.step_fit import Penalties, _fit_from, _Objective, fit, initial, mean
+from gpusage_lab.learning.step_fit import Fitted, Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage_lab.learning.step_flat import Sample, flattened
+from gpusage_lab.learning.step_operators import operator_samples
 from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
 from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
 from gpusage_lab.learning.targets import Points, ScoreTable
@@ -69,7 +71,7 @@ def test_a_search_that_leaves_the_range_of_numbers_is_told_to_come_back() -> Non
 def test_a_fit_explains_steps_that_take_longer_than_it_began_with() -> None:
     measured = np.array([item.measured_s for item in SAMPLES])
     before = np.array([timing_with(initial(), s.kernels, [s.gpu], "fp32").step_s[0] + s.extra_s for s in SAMPLES])
-    after, _ = predicted(fit(SAMPLES, iterations=60), SAMPLES, with_campaign=True)
+    after, _ = predicted(fit(SAMPLES, iterations=80), SAMPLES, with_campaign=True)
     assert np.abs(np.log(after / measured)).mean() < 0.2 * np.abs(np.log(before / measured)).mean()
 
 
@@ -161,6 +163,31 @@ def test_products_in_half_precision_are_those_of_gpus_with_tensor_cores_and_of_t
         *[("t4", "fp32", 0.0)] * 2,
         *[("t4", "fp16", 1.0)] * 2,
     ]
+
+
+def test_a_long_operator_teaches_that_more_rows_cost_no_efficiency(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    (tmp_path / "neusight_ops.csv.gz").write_bytes(
+        gzip.compress(
+            b"split,device,op,b,m,n,k,h,c_in,c_out,kernel,in_size,stride,pad,latency_ms\n"
+            b"train,Tesla_T4,linear,8,128,64,64,,,,,,,,0.5\ntrain,Tesla T4,linear,8,128,64,64,,,,,,,,0.5\n"
+            b"train,Tesla T4,linear,8,512,4096,4096,,,,,,,,20\n"
+        )
+    )
+    short, long, more = operator_samples(DataFolder(tmp_path))
+    assert (short.measured_s, long.measured_s, more.measured_s) == (0.0005, 0.02, 0.32)
+    assert more.kernels.flop == 16 * long.kernels.flop
+    assert (more.kernels.inner, more.kernels.width) == (long.kernels.inner, long.kernels.width)
+
+
+def test_the_host_of_an_unseen_campaign_is_as_those_of_its_source() -> None:
+    known = {"lab a": 1.0, "lab b": 2.0, "other c": 9.0}
+    fitted = Fitted(efficiency=initial(), campaign_log_factors=known)
+    samples = [replace(SAMPLES[0], campaign=name) for name in ("lab new", "lab middle", "nobody's")]
+    hosted = Fitted(efficiency=initial(), campaign_log_factors={**known, "lab middle": 1.5})
+    steps, _ = predicted(fitted, samples, with_campaign=True)
+    assert steps[0] == predicted(hosted, samples, with_campaign=True)[0][1]
+    assert steps[2] == predicted(fitted, samples)[0][2]
 
 
 def test_a_folder_without_the_file_is_named(tmp_path: Path) -> None:

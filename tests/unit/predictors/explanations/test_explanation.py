@@ -274,7 +274,7 @@ def test_time_and_activities_are_one_account_of_the_step_at_any_batch(model: str
         busy.append(need.gpu_utilization.value)
         rates.append(need.throughput_samples_per_s.value)
     assert all(later >= earlier - 1e-3 for earlier, later in pairwise(busy))
-    assert all(later >= 0.95 * earlier for earlier, later in pairwise(rates))
+    assert all(later >= 0.97 * earlier for earlier, later in pairwise(rates))
 
 
 def test_gaps_that_change_the_shares_are_said_with_the_shares_that_they_leave(resnet: Explanation) -> None:

@@ -94,7 +94,7 @@ def test_equal_nodes_are_lowered_once() -> None:
 def test_bytes_follow_the_precision_and_flop_do_not() -> None:
     full = Question(convolution_graph(), Workload(precision="fp32")).lowering
     half = Question(convolution_graph(), Workload(precision="bf16")).lowering
-    assert np.array_equal(full.output_bytes, 2 * half.output_bytes)
+    assert np.array_equal(full.written_bytes, 2 * half.written_bytes)
     assert np.array_equal(full.flop, half.flop)
 
 
