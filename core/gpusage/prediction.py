@@ -142,11 +142,16 @@ class Predictor:
         self, graph: ModelGraph, workload: Workload, needs: Sequence[GpuNeed], slices: Sequence[Gpu]
     ) -> tuple[GpuNeed, ...]:
         """Return *needs*, those of *slices* with what these cost against the GPUs that they are cut from."""
-        boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [[gpu] for gpu in slices]
+        boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [self._no_larger(gpu) for gpu in slices]
         known = self.known(graph, workload, boards)
         answer = answered("predict_slowdown", self.hooks.predict_slowdown(graph, workload, boards, parts, known))
-        costs = {gpu.name: cost for gpu, (cost,) in zip(slices, answer, strict=True)}
+        costs = {gpu.name: _least(of_parts) for gpu, of_parts in zip(slices, answer, strict=True)}
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
+
+    def _no_larger(self, cut: Gpu) -> list[Gpu]:
+        """Return the slice *cut* and those that have no more of anything, than which it cannot cost more."""
+        others = (gpu for gpu in self.catalogue if gpu.cut_from == cut.cut_from and gpu is not cut)
+        return [cut, *(gpu for gpu in others if _is_within(gpu, cut))]
 
     def price(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
@@ -216,6 +221,16 @@ class Predictor:
         if alone.gpu is None:
             return workload
         return replace(workload, alone=replace(alone, gpu=self.catalogue.find(alone.gpu).name))
+
+
+def _is_within(gpu: Gpu, other: Gpu) -> bool:
+    return gpu.sm_count <= other.sm_count and gpu.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s
+
+
+def _least(costs: Sequence[Interval]) -> Interval:
+    """Return the least point of *costs*, and the least of either end."""
+    low, value, high = (min(ends) for ends in zip(*((one.low, one.value, one.high) for one in costs), strict=True))
+    return Interval(value=value, low=low, high=high)
 
 
 def answered(hook: str, answer: T | None) -> T:
