@@ -221,7 +221,8 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.OPERATOR_CLASS] = lowering.operator_class
     forward[_Row.FLOP] = lowering.flop
-    forward[_Row.TRAFFIC_BYTES] = lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes
+    moved = (lowering.read_bytes + lowering.written_bytes) * lowering.turns
+    forward[_Row.TRAFFIC_BYTES] = moved + lowering.parameter_bytes
     if lowering.train:
         forward[_Row.TRAFFIC_BYTES] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
     forward[_Row.ELEMENTS] = lowering.output_elements

@@ -56,6 +56,7 @@ class Lowering:
         width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
         cast_elements: Elements that mixed precision casts to 2 bytes, or an attention to 4, before the node reads them.
         across_bytes: Read and written to turn what lies in another order than the node needs.
+        turns: How often a kernel moves what the node reads and writes: more than once where it turns that first.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
         structure: Of the graph.
@@ -80,6 +81,7 @@ class Lowering:
     width: FloatArray
     cast_elements: FloatArray
     across_bytes: FloatArray
+    turns: FloatArray
     parameter_count: int
     parameter_tensor_count: int
     structure: Structure
@@ -106,13 +108,12 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     wide = np.where(is_widened, kinds.inputs, kinds.wide_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
     is_turned = (kinds.operator_class == _CONVOLUTION) & (structure.roles != Role.CHANNELS_LAST)
-    passes = np.where(is_turned & (float_bytes < WIDE_BYTES), _TURNING, 1.0)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
-        read_bytes=read * passes + output_bytes * kinds.gathers,
+        read_bytes=read + output_bytes * kinds.gathers,
         parameter_bytes=kinds.weight_elements * weight_bytes(kinds.operator_class, structure, workload.precision),
-        written_bytes=stored_bytes * passes,
+        written_bytes=stored_bytes,
         output_elements=outputs,
         output_bytes=stored_bytes,
         kept_bytes=kinds.extra_bytes * outputs,
@@ -125,6 +126,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         width=kinds.width,
         cast_elements=cast,
         across_bytes=2.0 * kinds.across * np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes),
+        turns=np.where(is_turned & (float_bytes < WIDE_BYTES), _TURNING, 1.0),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,

@@ -168,3 +168,17 @@ def test_an_attention_of_five_sizes_is_not_fused() -> None:
     # four sizes: only the output; five: scores and their softmax as well
     assert scores(8) == 8 * 64 * 32 * 4
     assert scores(2, 4) == 8 * 64 * 32 * 4 + 2 * 8 * 64 * 64 * 4
+
+
+def test_what_a_convolution_turns_is_no_part_of_the_peak() -> None:
+    """Half precision moves more bytes in a convolution, which turns them, and holds about half as many."""
+    picture = (-1, 64, 112, 112)
+    graph = chain(
+        "deep", [node("Conv", [picture], picture, (64, 64, 3, 3)), node("Relu", [picture], picture)] * 6, picture
+    )
+    half, full = (
+        question_of(graph, Workload(batch_size=48, precision=one)).memory_bytes([A100])[0].value
+        - CONTEXT_BYTES["ampere"]
+        for one in ("fp16", "fp32")
+    )
+    assert half < 0.7 * full

@@ -53,6 +53,7 @@ def test_what_follows_one_another_is_one_kernel_by_hand() -> None:
     # the normalization reads the convolution's map and hands its own on; the sum reads that map again, and writes
     assert whole.read_bytes[kinds].tolist() == [MAP_BYTES, MAP_BYTES, 0, MAP_BYTES, MAP_BYTES]
     assert whole.written_bytes[kinds].tolist() == [MAP_BYTES, 0, 0, MAP_BYTES, MAP_BYTES]
+    assert whole.turns[kinds].tolist() == [3, 1, 1, 1, 3]
     assert whole.sequential_steps[kinds].tolist() == [1, 0, 0, 1, 1]
     assert whole.structure.counts.sum() == 5
     assert whole.flop @ whole.structure.counts == question.lowering.flop @ question.lowering.structure.counts
