@@ -27,6 +27,8 @@ Order = tuple[int, ...]
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _SEQUENCES_RANK = 3
 _IMAGE_RANK = 4
+_MOST_RANK, _MOST_OUTPUTS = 8, 5
+"""Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands."""
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _KEEPING_IMAGES = (OperatorClass.CONVOLUTION, OperatorClass.BATCH_NORMALIZATION, OperatorClass.REDUCTION)
 _PASSING_IMAGES = ("Resize", "Pad", "Concat")
@@ -67,6 +69,8 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
     if not node.inputs or not node.outputs:
         return ()
     source, output = node.inputs[0], node.outputs[0]
+    if max(len(source), len(output)) > _MOST_RANK:
+        return ()
     order = _of_input(node, makers, orders, 0)
     if node.op_type == "Transpose":
         return _transposed(order, source, output)
@@ -82,7 +86,7 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
 
 def _keeps_channels_last(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
     keeps = _class(node) in _KEEPING_IMAGES or node.op_type in _PASSING_IMAGES
-    is_image = keeps and all(len(shape) == _IMAGE_RANK for shape in (*node.inputs, *node.outputs))
+    is_image = keeps and all(len(shape) == _IMAGE_RANK for shape in (*node.inputs, *node.outputs[:_MOST_OUTPUTS]))
     return is_image and all(orders.get(maker) == CHANNELS_LAST for maker in makers)
 
 
@@ -90,38 +94,44 @@ def _reads_across(node: Node, makers: tuple[int, ...], orders: Mapping[int, Orde
     """Tell whether a node has to copy an operand, or to read one in another order than it writes."""
     own = _class(node)
     if own == OperatorClass.ELEMENTWISE:
-        whole = {orders.get(maker) for maker, shape in zip(makers, node.inputs, strict=False) if shape in node.outputs}
+        written = node.outputs[:_MOST_OUTPUTS]
+        whole = {orders.get(maker) for maker, shape in zip(makers, node.inputs, strict=False) if shape in written}
         return len(whole) > 1
     is_product = own == OperatorClass.PRODUCT and bool(node.parameters) and len(node.inputs[0]) == _SEQUENCES_RANK
     return (is_product or own == OperatorClass.NORMALIZATION) and makers[0] in orders
 
 
 def _of_input(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order], place: int) -> Order:
-    """Return the order of an input, the plain one included."""
+    """Return the order of an input, the plain one included; a forged card's may be of other sizes than its maker's."""
     plain = tuple(range(len(node.inputs[place])))
-    return orders.get(makers[place], plain) if place < len(makers) else plain
+    order = orders.get(makers[place], plain) if place < len(makers) else plain
+    return order if len(order) == len(plain) else plain
 
 
 @lru_cache(maxsize=1024)
 def _transposed(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order behind a transpose: of equal sizes the first is taken first, for no card has more."""
-    places, free = list[int](), list(range(len(source)))
-    for size in output:
-        place = next((place for place in free if source[place] == size), None)
-        if place is None:
+    if len(output) != len(source):
+        return ()
+    free: dict[int, list[int]] = {}
+    for place in reversed(range(len(source))):
+        free.setdefault(source[place], []).append(place)
+    ends = [0] * len(source)
+    for end, size in enumerate(output):
+        if not free.get(size):
             return ()
-        free.remove(place)
-        places.append(place)
-    return tuple(places.index(place) for place in order)
+        ends[free[size].pop()] = end
+    return tuple(ends[place] for place in order)
 
 
 @lru_cache(maxsize=1024)
 def _reshaped(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order of a view of other sizes; none where there is no such view, so that a reshape copies."""
     runs = _runs(source, output)
+    depths = {place: depth for depth, place in enumerate(order)}
     starts: list[tuple[int, list[int]]] = []
     for before, after in runs:
-        places = [order.index(place) for place in before]
+        places = [depths[place] for place in before]
         if places != list(range(places[0], places[0] + len(places))):
             return ()
         starts.append((places[0], after))

@@ -219,8 +219,8 @@ _DECIDERS: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
 
 
 def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
-    added = (*node.inputs[1:], *node.parameters)
-    if len(added) != 1 or len(added[0]) != 1:
+    others = node.inputs[1:]
+    if len(others) + len(node.parameters) != 1 or len((others or node.parameters)[0]) != 1:
         return False
     return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
 
@@ -272,5 +272,5 @@ def _is_scaled(graph: ModelGraph, index: int) -> bool:
     if index < 0:
         return False
     node = graph.nodes[index]
-    is_factor = node.op_type in ("Mul", "Div") and len(node.inputs) == 1
+    is_factor = node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and len(node.parameters) <= 1
     return is_factor and all(prod(weight) <= 1 for weight in node.parameters)

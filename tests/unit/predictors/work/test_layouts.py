@@ -122,3 +122,30 @@ def test_a_transpose_to_and_fro_leaves_nothing_behind() -> None:
         node("LayerNormalization", [ROWS], ROWS, (196,), (196,)),
     ]
     assert not layouts_of(chain("fro", nodes, ROWS)).across
+
+
+@pytest.mark.parametrize(
+    ("operator", "source", "output"),
+    [
+        pytest.param("Transpose", (-1, 196, 64, 2), (-1, 2, 64, 196), id="a transpose of more sizes"),
+        pytest.param("Transpose", TOKENS, (-1, 64), id="a transpose to fewer sizes"),
+        pytest.param("Reshape", (-1, 14, 14, 64), (-1, 196, 64), id="a reshape"),
+        pytest.param("Squeeze", (-1, 1), (-1,), id="a squeeze"),
+        pytest.param("Add", (-1, 196, 64, 2), (-1, 196, 64, 2), id="a sum"),
+    ],
+)
+def test_a_forged_card_whose_nodes_read_other_sizes_than_are_written_is_no_fault(
+    operator: str, source: Shape, output: Shape
+) -> None:
+    nodes = [node("Transpose", [ROWS], TOKENS), node(operator, [source], output), node("Relu", [output], output)]
+    layouts_of(chain("forged", nodes, ROWS))
+
+
+def test_what_no_model_has_is_not_looked_at() -> None:
+    sizes = tuple(range(2, 11))
+    sums = Node(op_type="Add", inputs=(TOKENS, TOKENS), outputs=((-1,),) * 4000 + (TOKENS,))
+    nodes = [node("Transpose", [ROWS], TOKENS), node("Relu", [ROWS], TOKENS), sums]
+    assert not layouts_of(replace(chain("forged", nodes, ROWS), producers=((-1,), (-1,), (0, 1)))).across
+    turned = node("Transpose", [sizes], sizes[::-1])
+    normalized = node("LayerNormalization", [sizes[::-1]], sizes[::-1], (2,))
+    assert not layouts_of(chain("forged", [turned, normalized], sizes)).across

@@ -70,6 +70,11 @@ def test_an_attention_whose_code_scales_the_query_writes_its_scores() -> None:
     # a query that something else is done to, and that the fused kernel scales
     lowering, scores = of_node(scaled_query("Identity"), 1)
     assert lowering.operator_class[scores] == OperatorClass.ATTENTION
+    # a forged factor of thousands of numbers, which are not multiplied for each of thousands of attentions
+    graph = scaled_query()
+    forged = replace(graph.nodes[0], parameters=((1,),) * 4000)
+    lowering, scores = of_node(replace(graph, nodes=(forged, *graph.nodes[1:])), 1)
+    assert lowering.operator_class[scores] == OperatorClass.ATTENTION
 
 
 def test_a_bias_that_is_put_together_is_added_as_its_product_is_written() -> None:
