@@ -8,28 +8,24 @@ for 4 %; a quarter are sweeps, whose runs differ by 30 %; the others are twice a
 longer a share makes the GPU's own time is drawn: from 60 to 100 % of what its fewer SMs could make of it.
 
 Every decision is gpusaged's own, with ``history = "enforce"``; the history is fitted anew each day. The first table is
-what `gpusage train --history` prints at the end. In ``--attack``, one user submits 5,000 idle jobs of another's script.
+what `gpusage train --history` prints at the end. In the last rows, one user submits 5,000 idle jobs of others' scripts.
 
 Example: python bench/history.py --data ../shared/data
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import exp
-from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.history.evaluation import Trueness, evaluated
@@ -56,7 +52,9 @@ from gpusage_hooks.types import (
     Usage,
 )
 from gpusage_hooks.units import MIB, percent
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
 from tally import WHOLE, Tally
 
 DAYS, DAY_S = 90, 86_400.0
@@ -71,7 +69,9 @@ ALONE = 0.5
 """The part of the runs on a share that have the GPU for themselves."""
 ATTACKS = 5000
 TEMPLATES, FROM_TEMPLATE, TEMPLATE_ERROR = 10, 0.2, 0.2
-console = Console(highlight=False, width=max(Console().width, 120))
+GPU, POPULATIONS = "a100-sxm4-40gb", 3
+LUCID = "lucid_solo.csv"
+ATTACKER = "666"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def arrivals_of(seed: int, solo: Sequence[tuple[float, float]], *, attack: bool)
     if attack:
         runs += [replace(chance.choice(runs), at_s=chance.uniform(0, DAYS * DAY_S)) for _ in range(ATTACKS)]
         idle = [
-            replace(run, identity=replace(run.identity, user="666"), utilization=0.02, memory_bytes=300 * MIB)
+            replace(run, identity=replace(run.identity, user=ATTACKER), utilization=0.02, memory_bytes=300 * MIB)
             for run in runs[-ATTACKS:]
         ]
         runs[-ATTACKS:] = idle
@@ -259,29 +259,17 @@ def _slowdown(arrival: Arrival, size: int) -> float:
     return float((busy**SHARPNESS + 1 - arrival.utilization**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def main() -> None:
-    """Print what history tells, and what it gains."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the public measurements, for Lucid's jobs")
-    parser.add_argument("--gpu", default="a100-sxm4-40gb", help="the site's one GPU type (default a100-sxm4-40gb)")
-    parser.add_argument("--seeds", type=int, default=3, help="populations of jobs (default 3)")
-    parser.add_argument("--attack", action="store_true", help="with 5,000 idle jobs of one user")
-    options = parser.parse_args()
-    chance = random.Random(0)  # noqa: S311
-    solo = (
-        lucid(options.data)
-        if options.data
-        else [(chance.uniform(0.1, 1), chance.uniform(1, 20) * 2**30) for _ in range(66)]
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return what history tells, and what it gains, with one user's attack and without."""
+    chance = random.Random(0)  # noqa: S311 - the same each time
+    drawn = [(chance.uniform(0.1, 1), chance.uniform(1, 20) * 2**30) for _ in range(66)]
+    solo, advisor = lucid(data) if LUCID in data else drawn, make_advisor()
+    plain, attacked = (
+        [Site(advisor, GPU).quarter(arrivals_of(seed, solo, attack=attack)) for seed in range(POPULATIONS)]
+        for attack in (False, True)
     )
-    advisor = make_advisor()
-    outcomes = [
-        Site(advisor, options.gpu).quarter(arrivals_of(seed, solo, attack=options.attack))
-        for seed in range(options.seeds)
-    ]
     find = cache(advisor.catalogue.find)
-    show_trueness([true_of(outcome.past, find) for outcome in outcomes])
-    for seed, outcome in enumerate(outcomes):
-        show(seed, outcome)
+    return [trueness([true_of(outcome.past, find) for outcome in plain]), gains(plain, attacked)]
 
 
 def true_of(runs: Sequence[PastRun], find: Find) -> list[Trueness]:
@@ -290,48 +278,77 @@ def true_of(runs: Sequence[PastRun], find: Find) -> list[Trueness]:
     return evaluated(checks, history, find)
 
 
-def lucid(folder: Path) -> list[tuple[float, float]]:
+def lucid(data: DataFolder) -> list[tuple[float, float]]:
     """Return utilization and memory of Lucid's jobs alone on a GPU."""
-    table = DataFolder(folder).read("lucid_solo.csv")
+    table = data.read(LUCID)
     pairs = zip(table["gpu_util_pct"], table["gmem_MiB"], strict=True)
     return [(float(busy) / 100, float(mib) * MIB) for busy, mib in pairs if busy > 0]
 
 
-def show_trueness(sites: Sequence[Sequence[Trueness]]) -> None:
-    """Show the means over *sites* of what `gpusage train --history` prints."""
+def trueness(sites: Sequence[Sequence[Trueness]]) -> ScoreTable:
+    """Return the means over *sites* of what `gpusage train --history` prints."""
     rows = defaultdict(list)
     for site in sites:
         for row in site:
             rows[row.split, row.quantity, row.predictor].append(row)
-    table = Table("tested by", "quantity", "told by", "told", "below its end", "inside", "error", "symmetric accuracy")
-    for key, each in rows.items():
-        told = fmean(row.told / row.runs for row in each)
-        ends = [
-            [getattr(row, end) / row.told for row in each if getattr(row, end) is not None and row.told]
-            for end in ("below", "inside")
-        ]
-        figures = [[getattr(row, name) for row in each if row.told] for name in ("error", "symmetric_accuracy")]
-        table.add_row(
-            *key, percent(told), *(f"{100 * fmean(part):.1f} %" if part else "-" for part in (*ends, *figures))
-        )
-    console.print(table)
-
-
-def show(seed: int, outcome: Outcome) -> None:
-    """Show what became of one site's runs."""
-    tally = outcome.tally
-    parts = [tally.kept, tally.broken, tally.starved]
-    kept, broken, starved = (f"{100 * part / max(tally.shared, 1):.1f} %" for part in parts)
-    trust = trust_of(outcome.checked)
-    others = [each.held for each in outcome.checked if each.user != "666"]
-    console.print(
-        f"site {seed}: {tally.runs} runs; earned on day {outcome.earned_day}, held {percent(trust.site.share)}"
-        f" (all others' runs {100 * fmean(others):.1f} %); {tally.shared} runs on a share"
-        f" ({percent(tally.shared / max(outcome.after, 1))} of those after), GPU time saved"
-        f" {100 * (1 - tally.used_s / tally.whole_s):.1f} %; of the shares at most 25 % slower {kept},"
-        f" more than 50 % {broken}, starved {starved}"
+    columns = ("tested by", "quantity", "told by", "told", "below the upper end", "inside", "error")
+    return ScoreTable(
+        title=f"What history tells, the mean of {len(sites)} sites",
+        columns=(*columns, "symmetric accuracy"),
+        rows=tuple((*key, *figures_of(each)) for key, each in rows.items()),
     )
 
+
+def figures_of(rows: Sequence[Trueness]) -> Iterator[str | None]:
+    """Yield the cells of one predictor."""
+    told = [row for row in rows if row.told]
+    yield percent(fmean(row.told / row.runs for row in rows))
+    for end in ("below", "inside"):
+        yield mean_percent(getattr(row, end) / row.told for row in told if getattr(row, end) is not None)
+    for name in ("error", "symmetric_accuracy"):
+        yield mean_percent(getattr(row, name) for row in told)
+
+
+def mean_percent(parts: Iterable[float]) -> str | None:
+    """Return the mean of *parts*, if there are any."""
+    known = list(parts)
+    return f"{100 * fmean(known):.1f} %" if known else None
+
+
+def gains(plain: Sequence[Outcome], attacked: Sequence[Outcome]) -> ScoreTable:
+    """Return what became of each site's runs."""
+    columns = (
+        "site",
+        "runs",
+        "earned on day",
+        "checked runs of others that held",
+        "runs on a share after that",
+        "GPU time saved",
+        "of the shares at most 25 % slower",
+        "more than 50 % slower",
+        "starved of memory",
+    )
+    ways = {"": plain, ", one user submits 5,000 idle jobs": attacked}
+    rows = (gain(f"{seed}{way}", each) for way, outcomes in ways.items() for seed, each in enumerate(outcomes))
+    return ScoreTable(
+        title='With history = "enforce" from the first day',
+        columns=columns,
+        rows=tuple(rows),
+        notes=("The 5,000 idle jobs count in all columns but that of others.",),
+    )
+
+
+def gain(site: str, outcome: Outcome) -> tuple[Cell, ...]:
+    """Return the row of one site."""
+    tally = outcome.tally
+    of_shares = (100 * part / max(tally.shared, 1) for part in (tally.kept, tally.broken, tally.starved))
+    held = 100 * fmean(each.held for each in outcome.checked if each.user != ATTACKER)
+    after, saved = tally.shared / max(outcome.after, 1), 100 * (1 - tally.used_s / tally.whole_s)
+    shown = (f"{part:.1f} %" for part in (held, 100 * after, saved, *of_shares))
+    return (site, f"{tally.runs:,}", outcome.earned_day, *shown)
+
+
+main = command_of("history", tables, (), __file__)
 
 if __name__ == "__main__":
     main()

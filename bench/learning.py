@@ -7,27 +7,23 @@ predicted, log-normally with a deviation of 15 %. Each run differs by 4 %, and b
 decision is the one that gpusaged would take, from records and usage as the store has them; it learns once a day.
 
 Three sites decide the same jobs: by the graph alone, with learning, and told every job's true utilization. In the
-second table shares of one family cost twice what is predicted; in the third the jobs of two users keep their GPU twice
-as busy after half of the time, because their loader is faster.
+second three rows shares of one family cost twice what is predicted; in the third the jobs of two users keep their GPU
+twice as busy after half of the time, because their loader is faster.
 
 Example: python bench/learning.py --data ../shared/data
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import exp
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
-
-from rich.console import Console
-from rich.table import Table
+from typing import Literal
 
 from example_runs import RUNS
 from gpusage.advisor import Advisor, make_advisor
@@ -53,7 +49,9 @@ from gpusage_hooks.types import (
     Usage,
     Workload,
 )
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
 from tally import WHOLE, Tally
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
@@ -69,7 +67,13 @@ RUN_ERROR = 0.04
 ALONE = 0.5
 """The part of the runs on a share that have the GPU for themselves."""
 Arm = Literal["graph", "learning", "told"]
-console = Console(highlight=False, width=max(Console().width, 110))
+ARMS: Mapping[Arm, str] = {
+    "graph": "by the graph alone",
+    "learning": "with learning",
+    "told": "told every true utilization",
+}
+GPU, POPULATIONS = "h100", 3
+LUCID = "lucid_solo.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,25 +218,33 @@ class Site:
         return other
 
 
-def main() -> None:
-    """Print the tables; a missed goal is said in them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the public measurements, for Lucid's utilizations")
-    parser.add_argument("--gpu", default="h100", help="the site's one GPU type (default h100)")
-    parser.add_argument("--seeds", type=int, default=3, help="populations of jobs (default 3)")
-    options = parser.parse_args()
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return what each kind of site makes of the same jobs, as they are and where predictions fail."""
     advisor = make_advisor()
-    gpu = advisor.catalogue.find(options.gpu)
-    utilizations = lucid(options.data) if options.data else [percent / 100 for percent in range(30, 101)]
-    sites = [Site(advisor, gpu, seed, utilizations) for seed in range(options.seeds)]
-    show(f"{DAYS} days on {gpu.name}, {options.seeds} populations", sites)
-    show("shares of ResNets cost twice what is predicted", [site.changed(dear_resnet) for site in sites])
-    show("two users' jobs are twice as busy after half of the time", [site.changed(faster_loader) for site in sites])
+    gpu = advisor.catalogue.find(GPU)
+    utilizations = lucid(data) if LUCID in data else [percent / 100 for percent in range(30, 101)]
+    sites = [Site(advisor, gpu, seed, utilizations) for seed in range(POPULATIONS)]
+    dear, fast = ([site.changed(change) for site in sites] for change in (dear_resnet, faster_loader))
+    rows = (
+        *rows_of("", sites),
+        *rows_of("ResNets' shares cost twice what is predicted: ", dear),
+        *rows_of("two users' jobs are twice as busy after half of the time: ", fast),
+    )
+    columns = (
+        "site",
+        "runs on a share, %",
+        "GPU time saved, %",
+        "of the shares at most 25 % slower, %",
+        "more than 50 % slower, %",
+        "most changes of one job",
+    )
+    title = f"{DAYS} days of {len(sites[0].jobs)} recurring jobs on {gpu.name}, {POPULATIONS} times"
+    return [ScoreTable(title=title, columns=columns, rows=rows)]
 
 
-def lucid(folder: Path) -> list[float]:
+def lucid(data: DataFolder) -> list[float]:
     """Return the utilizations of Lucid's jobs alone on a GPU."""
-    return [percent / 100 for percent in DataFolder(folder).read("lucid_solo.csv")["gpu_util_pct"] if percent > 0]
+    return [percent / 100 for percent in data.read(LUCID)["gpu_util_pct"] if percent > 0]
 
 
 def dear_resnet(job: Recurring) -> Recurring:
@@ -252,27 +264,19 @@ def faster_loader(job: Recurring) -> Recurring:
     return replace(job, later=replace(job.truth, utilization=utilization, whole_s=whole_s))
 
 
-def show(title: str, sites: Sequence[Site]) -> None:
-    """Show what each kind of site makes of the same jobs."""
-    table = Table(
-        "site",
-        "runs on a share",
-        "GPU time saved",
-        "<= 25 % slower",
-        "> 50 % slower",
-        "most changes of a job",
-        title=title,
-    )
-    for arm in get_args(Arm):
+def rows_of(case: str, sites: Sequence[Site]) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each kind of site."""
+    for arm, name in ARMS.items():
         outcomes = [site.quarter(arm) for site in sites]
         tallies = [outcome.tally for outcome in outcomes]
         runs, shared, kept, broken = (sum(getattr(t, n) for t in tallies) for n in ("runs", "shared", "kept", "broken"))
         saved = 1 - sum(t.used_s for t in tallies) / sum(t.whole_s for t in tallies)
         most = max(max(outcome.changes.values()) for outcome in outcomes)
         parts = (shared / runs, saved, kept / max(shared, 1), broken / max(shared, 1))
-        table.add_row(arm, *(f"{100 * part:.1f} %" for part in parts), str(most))
-    console.print(table)
+        yield (f"{case}{name}", *(f"{100 * part:.1f}" for part in parts), most)
 
+
+main = command_of("learning", tables, (), __file__)
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,9 @@
 """Remake the numbers in README and docs: what stands between two marks of a page is what a command prints.
 
 ``<!-- made by: COMMAND -->`` begins a block and ``<!-- end -->`` ends it. With ``, from: WORDS`` a block is the part of
-the output that begins with the line of these words, up to the part of another block or a heading. A block in a code
-fence stays in one. FOLDER in a command is what ``--data`` names. A block ``measured by`` a command tells of the machine
-that it ran on, or takes a cluster and half an hour, so it is remade with ``--measured`` alone.
+the output that begins with the line of these words, up to the part of another block, a heading or a title in bold. A
+block in a code fence stays in one. FOLDER in a command is what ``--data`` names. A block ``measured by`` a command
+tells of the machine that it ran on, or takes a cluster and half an hour, so it is remade with ``--measured`` alone.
 
 Example: python bench/remake.py --data ../shared/data docs/experiments.md
 """
@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -46,25 +46,19 @@ class Block(NamedTuple):
         text: As the page has it.
     """
 
-    page: Path
-    is_measured: bool
+    way: str
     command: str
     start: str
     text: str
 
 
-def blocks_of(page: Path) -> list[Block]:
+def blocks_of(page: str) -> list[Block]:
     """Return the blocks of *page* in order."""
-    return [_block(page, match) for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
-
-
-def _block(page: Path, match: re.Match[str]) -> Block:
-    way, command, start, text = match.groups()
-    return Block(page, way == "measured", command, start or "", text)
+    return [Block(*match.groups("")) for match in BLOCK.finditer(page)]
 
 
 def part(output: str, start: str, starts: Sequence[str]) -> str:
-    """Return *output*, or its lines from the one that begins with *start* to the next of *starts* or heading."""
+    """Return *output*, or its lines from the one that begins with *start* to the next of *starts*, heading or title."""
     if not start:
         return output.strip("\n")
     lines = output.splitlines()
@@ -72,33 +66,38 @@ def part(output: str, start: str, starts: Sequence[str]) -> str:
     if first is None:
         message = f"Output must have a line that begins with '{start}'; got none. Change the mark in the page."
         raise click.ClickException(message)
-    others = ("## ", *(other for other in starts if other and other != start))
+    others = ("## ", "**", "<details>", *(other for other in starts if other and other != start))
     ends = (place for place, line in enumerate(lines) if place > first and line.startswith(others))
     return "\n".join(lines[first : next(ends, len(lines))]).strip("\n")
 
 
-def remade(page: Path, outputs: dict[str, str], starts: dict[str, list[str]]) -> str:
+def remade(page: str, outputs: Mapping[str, str], starts: Mapping[str, Sequence[str]]) -> str:
     """Return *page* with the blocks of the commands in *outputs* made anew."""
 
     def anew(match: re.Match[str]) -> str:
-        block = _block(page, match)
+        block = Block(*match.groups(""))
         if block.command not in outputs:
             return match[0]
         made = part(outputs[block.command], block.start, starts[block.command])
         text = f"{FENCE}\n{made}\n{FENCE}\n" if FENCE in block.text else f"\n{made}\n\n"
         return match[0].replace(f"-->\n{block.text}<!-- end", f"-->\n{text}<!-- end")
 
-    return BLOCK.sub(anew, page.read_text(encoding="utf-8"))
+    return BLOCK.sub(anew, page)
 
 
-def stale(before: str, after: str) -> list[str]:
-    """Return the figures that have left the blocks and still stand in the words beside them."""
-    gone = _figures(BLOCK.findall(before)) - _figures(BLOCK.findall(after))
-    return sorted(gone & set(FIGURE.findall(BLOCK.sub("", after))))
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each block that differs, and one for each page whose words have figures of no block any more."""
+    gone = _figures(before) - _figures(after)
+    for name, page in after.items():
+        for old, new in zip(blocks_of(before[name]), blocks_of(page), strict=True):
+            if old != new:
+                yield f"{name}: {old.command}{old.start and f', from: {old.start}'}"
+        if stale := gone & set(FIGURE.findall(BLOCK.sub("", page))):
+            yield f"{name}: look at its words: no block has these any more: {', '.join(sorted(stale))}"
 
 
-def _figures(found: Sequence[tuple[str, ...]]) -> set[str]:
-    return {figure for block in found for figure in FIGURE.findall(block[-1])}
+def _figures(pages: Mapping[str, str]) -> set[str]:
+    return {figure for page in pages.values() for block in blocks_of(page) for figure in FIGURE.findall(block.text)}
 
 
 def printed(command: str, data: Path, *, reuse: bool) -> tuple[str, float]:
@@ -133,38 +132,35 @@ def outputs_of(commands: Sequence[str], data: Path, workers: int, *, reuse: bool
 
 
 @click.command(help=__doc__)
-@click.argument("pages", type=click.Path(exists=True, path_type=Path, resolve_path=True), nargs=-1)
+@click.argument("pages", type=click.Choice([str(page.relative_to(ROOT)) for page in PAGES]), nargs=-1)
 @click.option("--data", type=click.Path(path_type=Path, resolve_path=True), default=ROOT.parent / "shared" / "data")
 @click.option("--only", default="", help="Only blocks whose command contains this.")
-@click.option("--check", is_flag=True, help="Write nothing; say which pages differ, and exit with 1 if one does.")
+@click.option("--check", is_flag=True, help="Write nothing; say which blocks differ, and exit with 1 if one does.")
 @click.option("--measured", is_flag=True, help="Also what a machine or a cluster is measured for.")
-@click.option("--reuse", is_flag=True, help=f"Take what a command printed last time, where {PRINTED.name} has it.")
+@click.option("--reuse", is_flag=True, help="Take what a command printed last time, where build/numbers has it.")
 @click.option("--workers", default=2, show_default=True)
-def main(pages: tuple[Path, ...], data: Path, only: str, workers: int, **flags: bool) -> None:
+def main(pages: tuple[str, ...], data: Path, only: str, workers: int, **flags: bool) -> None:
     """Remake *pages*; without any, list the commands of all."""
-    of_all = [block for page in PAGES for block in blocks_of(page)]
+    before = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+    of_all = {name: blocks_of(text) for name, text in before.items()}
     if not pages:
-        click.echo("\n".join(dict.fromkeys(f"{block.page.relative_to(ROOT)}: {block.command}" for block in of_all)))
+        lines = (f"{name}: {block.way} by {block.command}" for name, blocks in of_all.items() for block in blocks)
+        click.echo("\n".join(dict.fromkeys(lines)))
         return
-    wanted = [block for block in of_all if block.page in pages and only in block.command]
-    commands = list(dict.fromkeys(block.command for block in wanted if flags["measured"] or not block.is_measured))
+    ways = ("made", "measured") if flags["measured"] else ("made",)
+    wanted = (block for name in pages for block in of_all[name] if block.way in ways and only in block.command)
+    commands = list(dict.fromkeys(block.command for block in wanted))
     outputs = dict(outputs_of(commands, data, workers, reuse=flags["reuse"]))
-    starts = {command: [block.start for block in of_all if block.command == command] for command in commands}
-    changed = [page for page in pages if _written(page, remade(page, outputs, starts), is_check=flags["check"])]
-    sys.exit(bool(changed and flags["check"]))
-
-
-def _written(page: Path, after: str, *, is_check: bool) -> bool:
-    """Write *page* where it differs, and say so."""
-    before = page.read_text(encoding="utf-8")
-    if before == after:
-        return False
-    click.echo(f"{page.name} {'differs' if is_check else 'is remade'}")
-    if old := stale(before, after):
-        click.echo(f"  its words still have figures that its blocks have no more: {', '.join(old)}")
-    if not is_check:
-        page.write_text(after, encoding="utf-8")
-    return True
+    starts = {
+        command: [one.start for each in of_all.values() for one in each if one.command == command]
+        for command in commands
+    }
+    after = {name: remade(text, outputs, starts) if name in pages else text for name, text in before.items()}
+    click.echo("\n".join(changes(before, after)) or "Every block is as its command prints it.")
+    if flags["check"]:
+        sys.exit(before != after)
+    for name in pages:
+        (ROOT / name).write_text(after[name], encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,26 +11,23 @@ Example: python bench/yield.py --data ../shared/data
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from example_runs import RUNS
 from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
-from gpusage.policies.shares.price import limits
+from gpusage.policies.shares.price import Limits, limits
 from gpusage.verdict import Premises
 from gpusage_hooks.types import Gpu, ModelGraph, Place, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
     RAPP_SIZES,
+    Kept,
     Measured,
     cheapest,
     kept,
@@ -39,7 +36,10 @@ from gpusage_lab.learning.promises import (
     rapp,
     rules_at,
 )
+from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
 from gpusage_lab.zoo.cards import load_zoo
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
@@ -48,14 +48,14 @@ SLICES = (14, 29, 43, 57)
 """Of ParvaGPU, in percent of the SMs."""
 PROMISED = "price, step time known"
 GOAL_KEPT = 90
-NO_GAVEL = "Gavel's pairs had no percentages: nothing bounds what a partner takes, so nothing is promised of them."
+MODEL_COUNT = 40
+"""Models drawn from the zoo."""
 LUCID_KEPT = 0.8
 """Of the speed alone: a step takes a quarter longer."""
 CASES = (
     ("by SM activity, as before", SharingRules(rule="activity"), "", None),
     ("by SM activity, utilization=60", SharingRules(rule="activity"), ",utilization=60", None),
     ("by SM activity, utilization=30", SharingRules(rule="activity"), ",utilization=30", None),
-    ("by known utilization", SharingRules(rule="utilization"), "", None),
     ("by known utilization, utilization=60", SharingRules(rule="utilization"), ",utilization=60", None),
     ("by known utilization, utilization=30", SharingRules(rule="utilization"), ",utilization=30", None),
     ("by price", SharingRules(), "", 22),
@@ -71,39 +71,34 @@ ZOO_RUNS = tuple(
 )
 LIMITS = (1.1, 1.25, 1.5)
 GPUS = ("v100", "a100", "h100")
-console = Console(highlight=False, width=max(Console().width, 110))
 
 
-def main() -> None:
-    """Print the tables; a missed goal is said in them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, help="folder of the public measurements; without it, no promise is checked"
-    )
-    parser.add_argument("--models", type=int, default=40, help="models drawn from the zoo (default 40)")
-    options = parser.parse_args()
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return every table; without the measurements, no promise is checked."""
     advisor = make_advisor()
-    show_examples(advisor)
-    show_zoo(advisor, options.models)
-    if options.data:
-        data = DataFolder(options.data)
+    found = [examples(advisor), zoo_shares(advisor)]
+    if all(file in data for file in (RAPP, PARVAGPU, LUCID, LUCID_ALONE)):
         zoo = load_zoo()
-        show_promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
-        show_promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
-        console.print(NO_GAVEL)
-        show_packing(data)
+        found += promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
+        found += promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
+        found.append(packing(data))
+    return found
 
 
-def show_examples(advisor: Advisor) -> None:
-    """Show how many of the 96 submissions become a share, with the goals."""
-    table = Table("rule", "shares of 96", "of them training", "mean share %", "goal", title="Example cluster")
+def examples(advisor: Advisor) -> ScoreTable:
+    """Return how many of the 96 submissions become a share, with the goals."""
+    rows: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, rules, wish, goal in CASES:
             shares = list(example_shares(replace(advisor, rules=Rules(sharing=rules)), Path(folder), wish))
             training = sum(mode == "train" for mode, _ in shares)
-            mean = sum(share for _, share in shares) / max(len(shares), 1)
-            table.add_row(name, str(len(shares)), str(training), f"{mean:.0f}", "" if goal is None else f">= {goal}")
-    console.print(table)
+            mean = round(sum(share for _, share in shares) / max(len(shares), 1))
+            rows.append((name, len(shares), training, mean, None if goal is None else f">= {goal}"))
+    return ScoreTable(
+        title="96 submissions to the example cluster",
+        columns=("rule, and what the jobs say", "with a share", "of them training", "mean share %", "goal"),
+        rows=tuple(rows),
+    )
 
 
 def example_shares(advisor: Advisor, folder: Path, wish: str) -> Iterator[tuple[str, int]]:
@@ -120,22 +115,25 @@ def example_shares(advisor: Advisor, folder: Path, wish: str) -> Iterator[tuple[
                 yield mode, share
 
 
-def show_zoo(advisor: Advisor, count: int) -> None:
-    """Show which part of the zoo's jobs has a share at each limit, and the GPU time that is saved by it."""
+def zoo_shares(advisor: Advisor) -> ScoreTable:
+    """Return which part of the zoo's jobs has a share at each limit, and the GPU time that is saved by it."""
     zoo, gpus = load_zoo(), [advisor.catalogue.find(name) for name in GPUS]
-    table = Table("limit", *GPUS, title=f"{count} models of the zoo, share of jobs / GPU time saved, %")
-    keys = random.Random(7).sample(sorted(zoo), count)  # noqa: S311 - the same each time
+    keys = random.Random(7).sample(sorted(zoo), MODEL_COUNT)  # noqa: S311 - the same each time
     jobs = [places(advisor, zoo.graph(key), run, gpus) for key in keys for run in ZOO_RUNS]
-    priced = dict(zip(GPUS, zip(*jobs, strict=True), strict=True))
-    for limit in LIMITS:
-        within = limits(SharingRules(), limit)
-        cells = []
-        for gpu in GPUS:
-            taken = [best for place in priced[gpu] if (best := cheapest(place, within))]
-            saved = sum(1 - offer.gpu_time for offer in taken) / len(priced[gpu])
-            cells.append(f"{100 * len(taken) / len(priced[gpu]):.0f} / {100 * saved:.0f}")
-        table.add_row(f"{limit:g}", *cells)
-    console.print(table)
+    priced = list(zip(*jobs, strict=True))
+    rows = ((f"{limit:g}", *(within(limits(SharingRules(), limit), of_gpu) for of_gpu in priced)) for limit in LIMITS)
+    return ScoreTable(
+        title=f"{MODEL_COUNT} models of the zoo: jobs with a share, and the GPU time that all jobs together save",
+        columns=("a step may take, times as long", *GPUS),
+        rows=tuple(rows),
+    )
+
+
+def within(limit: Limits, jobs: Sequence[Place]) -> str:
+    """Return the part of *jobs* that has a share, and what that saves."""
+    taken = [best for place in jobs if (best := cheapest(place, limit))]
+    saved = sum(1 - offer.gpu_time for offer in taken) / len(jobs)
+    return f"{100 * len(taken) / len(jobs):.0f} %, saves {100 * saved:.0f} %"
 
 
 def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Place]:
@@ -146,37 +144,40 @@ def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gp
     return [place_of(gpu, need, prices) for gpu, need, prices in priced]
 
 
-def show_promises(source: str, jobs: Sequence[Measured], constants: Sequence[int], sizes: Sequence[int]) -> None:
-    """Show how often each rule's promise is kept on measured prices."""
+def promises(
+    source: str, jobs: Sequence[Measured], constants: Sequence[int], sizes: Sequence[int]
+) -> Iterator[ScoreTable]:
+    """Yield, for each limit, how often each rule's promise is kept on measured prices."""
     for limit in LIMITS:
-        table = Table(
-            "rule", "shares %", "mean share %", "kept %", "kept of the shares %", "goal",
+        yield ScoreTable(
             title=f"{source}, {len(jobs)} models and batch sizes: at most {100 * (limit - 1):.0f} % slower",
-        )  # fmt: skip
-        for line in kept(jobs, rules_at(limit, constants, sizes), limit):
-            cells = (line.shares_percent, line.mean_share_percent, line.kept_percent, line.of_shares_percent)
-            goal = f">= {GOAL_KEPT} % kept" if line.rule == PROMISED else ""
-            table.add_row(line.rule, *(f"{cell:.0f}" for cell in cells), goal)
-        console.print(table)
+            columns=("rule", "with a share %", "mean share %", "kept %", "kept of the shares %", "goal"),
+            rows=tuple(promise(line) for line in kept(jobs, rules_at(limit, constants, sizes), limit)),
+        )
 
 
-def show_packing(data: DataFolder) -> None:
-    """Show how often two jobs of known utilizations, packed without a cap, slow one of them by more than 25 %."""
-    rows = data.read(LUCID_ALONE).itertuples()
-    percents = {(row.model, row.dataset, row.batch_size, row.amp): row.gpu_util_pct for row in rows}
+def promise(line: Kept) -> tuple[Cell, ...]:
+    """Return the cells of one rule."""
+    cells = (line.shares_percent, line.mean_share_percent, line.kept_percent, line.of_shares_percent)
+    return (line.rule, *map(round, cells), f">= {GOAL_KEPT} % kept" if line.rule == PROMISED else None)
+
+
+def packing(data: DataFolder) -> ScoreTable:
+    """Return how often two jobs of known utilizations, packed without a cap, slow one of them by more than 25 %."""
+    alone = data.read(LUCID_ALONE).itertuples()
+    percents = {(row.model, row.dataset, row.batch_size, row.amp): row.gpu_util_pct for row in alone}
     pairs = [
         (percents[first] + percents[second], worse)
         for first, second, worse in lucid_pairs(data)
         if first in percents and second in percents
     ]
-    table = Table("sum of utilizations at most %", "of all pairs %", "broken %", title="Lucid's pairs, no cap")
+    rows = []
     for most in (100, 130, 200):
         packed = [worse for total, worse in pairs if total <= most]
         broken = sum(worse < LUCID_KEPT for worse in packed)
-        table.add_row(
-            str(most), f"{100 * len(packed) / max(len(pairs), 1):.0f}", f"{100 * broken / max(len(packed), 1):.1f}"
-        )
-    console.print(table)
+        rows.append((most, round(100 * len(packed) / max(len(pairs), 1)), 100 * broken / max(len(packed), 1)))
+    columns = ("sum of utilizations at most %", "of all pairs %", "one job more than 25 % slower, %")
+    return ScoreTable(title="Lucid's pairs, no cap", columns=columns, rows=tuple(rows))
 
 
 def lucid_pairs(data: DataFolder) -> Iterator[tuple[tuple[object, ...], tuple[object, ...], float]]:
@@ -186,6 +187,8 @@ def lucid_pairs(data: DataFolder) -> Iterator[tuple[tuple[object, ...], tuple[ob
         second = row.model2, row.dataset2, row.batch_size_2, row.amp2
         yield first, second, min(row.norm_speed_1, row.norm_speed_2)
 
+
+main = command_of("yield", tables, (), __file__)
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage_lab.seeds.command import command_of
@@ -29,14 +30,17 @@ def bench() -> ModuleType:
     return module
 
 
-def test_a_block_is_made_anew_and_all_else_is_left_as_it_was(bench: ModuleType, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+def test_a_block_is_made_anew_and_all_else_is_left_as_it_was(bench: ModuleType) -> None:
     mark, other = "<!-- made by: python one.py, from: Second -->", "<!-- measured by: python two.py -->"
-    page.write_text(f"Before 1.5.\n\n{mark}\n```\nSecond\n1.5\n```\n<!-- end -->\n\n{other}\n3\n<!-- end -->\nAfter.\n")
+    page = f"Before 1.5.\n\n{mark}\n```\nSecond\n1.5\n```\n<!-- end -->\n\n{other}\n3\n<!-- end -->\nAfter.\n"
     output = "First\n0.5\n\nSecond, longer\n2.5\n\nThird\n"
     after = bench.remade(page, {"python one.py": output}, {"python one.py": ["Second", "Third"]})
-    assert after == page.read_text().replace("Second\n1.5\n", "Second, longer\n2.5\n")
-    assert bench.stale(page.read_text(), after) == ["1.5"]
+    assert after == page.replace("Second\n1.5\n", "Second, longer\n2.5\n")
+    assert list(bench.changes({"a.md": page, "b.md": "1.5, 3.5"}, {"a.md": after, "b.md": "1.5, 3.5"})) == [
+        "a.md: python one.py, from: Second",
+        "a.md: look at its words: no block has these any more: 1.5",
+        "b.md: look at its words: no block has these any more: 1.5",
+    ]
 
 
 def test_a_part_ends_at_a_heading_and_without_words_it_is_the_whole_output(bench: ModuleType) -> None:
@@ -48,13 +52,33 @@ def test_a_part_ends_at_a_heading_and_without_words_it_is_the_whole_output(bench
 
 
 def test_every_mark_names_a_command_that_exists_with_its_options(bench: ModuleType) -> None:
-    blocks = [block for page in bench.PAGES for block in bench.blocks_of(page)]
     text = "".join(page.read_text(encoding="utf-8") for page in bench.PAGES)
+    blocks = bench.blocks_of(text)
     assert len(blocks) == text.count("\n<!-- made by: ") + text.count("\n<!-- measured by: ") >= 20
     for command in {block.command for block in blocks}:
         program, script, *words = shlex.split(command)
         known = options_of_gpusage(script) if program == "gpusage" else options_of_a_script(ROOT / script)
         assert [word for word in words if word.startswith("--") and word not in known] == [], command
+
+
+def test_what_readme_and_the_contents_of_the_experiments_repeat_stands_in_a_block(bench: ModuleType) -> None:
+    readme, experiments, simulator = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/experiments.md", "docs/simulator.md")
+    )
+    blocks = "".join(block.text for block in bench.blocks_of(experiments + simulator))
+    known = {float(figure) for figure in bench.FIGURE.findall(blocks)}
+    repeated = bench.FIGURE.findall(readme.rpartition("<!-- end -->")[2] + experiments.partition("\n## ")[0])
+    assert len(repeated) > 20
+    assert [figure for figure in repeated if not known & {float(figure), round(float(figure) / 100, 4)}] == []
+
+
+def test_readme_shows_the_answer_that_its_first_job_gets(tmp_path: Path) -> None:
+    command, answer = (ROOT / "README.md").read_text(encoding="utf-8").partition("$ sbatch ")[2].splitlines()[:2]
+    comment = command.split()[0].replace("model=", f"model={ROOT}/examples/models/")
+    script = tmp_path / "serve.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH {comment}\n#SBATCH --gres=gpu:1\n")
+    shown = CliRunner().invoke(main, ["validate", str(script)]).output
+    assert [part for part in answer.removeprefix("gpusage: ").split(" | ")[:-1] if part not in shown] == []
 
 
 def options_of_gpusage(name: str) -> str:

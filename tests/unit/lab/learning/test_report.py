@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -47,3 +48,11 @@ def test_values_far_apart_have_an_axis_of_powers_of_ten_and_what_was_not_positiv
 
 def test_notes_stand_in_one_paragraph() -> None:
     assert "<p><small>One &amp; two,<br>three.</small></p>" in drawn((1.0,), (1.0,))
+
+
+def test_a_table_in_markdown_has_its_title_its_cells_and_its_notes_and_a_long_one_is_folded() -> None:
+    table = ScoreTable(title="t", columns=("of", "error %"), rows=(("ours", 4.25), ("none", None)), notes=("One.",))
+    rows = ["| of | error % |", "|---|--:|", "| ours | 4.2 |", "| none |  |"]
+    assert list(report.table_lines(table)) == ["**t**", "", *rows, "", "One.  "]
+    long = list(report.table_lines(replace(table, rows=table.rows * 7)))
+    assert (long[0], long[-1]) == ("<details><summary>t</summary>", "</details>")
