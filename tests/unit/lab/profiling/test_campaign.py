@@ -36,7 +36,7 @@ def test_a_campaign_measures_each_kind_records_failures_and_goes_on(tmp_path: Pa
         Item(kind="solo", sides=(Side(job=TOO_LARGE),), seconds=0.1, tier=1),
         Item(kind="solo", sides=(Side(job=UNKNOWN),), seconds=0.1, tier=3),
         Item(kind="operators", sides=(Side(job=TINY),), seconds=0.1),
-        Item(kind="slo", sides=(Side(job=ANSWERING, load=load), Side(job=TINY, gated=True)), seconds=0.3, tier=2),
+        Item(kind="slo", sides=(Side(job=ANSWERING, load=load), Side(job=TINY, gated=True)), seconds=3.0, tier=2),
     ]
     order = Order(items=items, output=tmp_path / "table.csv", gpu=None)
     told: list[Announcement] = []
