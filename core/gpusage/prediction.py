@@ -12,7 +12,16 @@ from gpusage.devices.shares import shares_of
 from gpusage.learning.findings import NOTHING, Finding, contradicts
 from gpusage.learning.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.hooks import NOBODY, Hooks
-from gpusage.predictors.known import NOTHING_KNOWN, NOTHING_SAID, beside_host, disbelief, first_known, is_of, throughput
+from gpusage.predictors.known import (
+    NOTHING_KNOWN,
+    NOTHING_SAID,
+    beside_host,
+    disbelief,
+    first_known,
+    is_of,
+    share_notes,
+    throughput,
+)
 from gpusage.predictors.learned.intervals import product
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval, Known, ModelGraph, Price, Submitter, Workload
@@ -183,7 +192,9 @@ class Predictor:
         needs = dict(zip(map(id, asked), self._needs(graph, workload, asked, of_each), strict=True))
         prices = self._prices(graph, workload, gpus, percents, [known[id(gpu)] for gpu in gpus])
         return tuple(
-            _on_share(needs[id(part)], workload, gpu, price, needs[id(gpu)].step_time_s)
+            _on_share(
+                _with_known(needs[id(part)], known[id(gpu)], price), workload, gpu, price, needs[id(gpu)].step_time_s
+            )
             for (gpu, part), price in zip(pairs, chain.from_iterable(prices), strict=True)
         )
 
@@ -243,6 +254,11 @@ def answered(hook: str, answer: T | None) -> T:
         message = f"Hook {hook!r} must be answered by a plugin; got no answer. 'gpusage plugins' lists them."
         raise PluginError(message, plugin="none", hook=hook)
     return answer
+
+
+def _with_known(need: GpuNeed, known: Known, price: Price) -> GpuNeed:
+    notes = () if price.share_percent == WHOLE_PERCENT else share_notes(known)
+    return replace(need, notes=(*need.notes, *notes))
 
 
 def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:

@@ -196,6 +196,18 @@ def _times(activity: Interval, factor: float) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
+def share_notes(known: Known) -> tuple[str, ...]:
+    """Return what becomes of figures that are known of a whole GPU in the need of a share of it."""
+    figures = [
+        *([f"GPU busy {100 * known.gpu_utilization.interval.value:.0f} %"] if known.gpu_utilization else []),
+        *([f"a step of {seconds(known.step_time_s.interval.value)}"] if known.step_time_s else []),
+    ]
+    if not figures:
+        return ()
+    of_whole = f"What is known of a whole GPU ({' and '.join(figures)}) counts in a share's slowdown and step time"
+    return (f"{of_whole}; GPU busy and the activities of a share are those that the graph tells.",)
+
+
 def _sources(known: Known) -> list[str]:
     figures = {"step time": known.step_time_s, "GPU utilization": known.gpu_utilization, "memory": known.memory_bytes}
     return [f"The {name} is known from {figure.source}." for name, figure in figures.items() if figure]

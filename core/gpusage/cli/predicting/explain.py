@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpusage.cli import documents, figures, tables
+from gpusage.cli.predicting import known_words
 from gpusage.predictors.explanations.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, Seconds
 from gpusage.predictors.explanations.memory_parts import MemoryPart
 
@@ -38,13 +39,15 @@ MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"),
 
 def show(explanation: Explanation) -> None:
     """Print where the time and the memory go."""
-    title = f"On {explanation.gpu} a step takes {figures.seconds(explanation.step_time_s)}."
+    verb = "is predicted to take" if explanation.known.step_time_s else "takes"
+    title = f"On {explanation.gpu} a step {verb} {figures.seconds(explanation.step_time_s)}."
     tables.show(f"{title} {account(explanation)}\n")
     _show_filled(class_columns(explanation), list(class_rows(explanation)))
     layers = merged(explanation.layers)
     tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
     _show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
-    tables.show(f"\nAt its peak the memory holds {figures.size(memory_bytes(explanation))}:\n")
+    peak = f"{figures.size(memory_bytes(explanation))}{known_words.of_memory(explanation.known)}"
+    tables.show(f"\nAt its peak the memory holds {peak}:\n")
     tables.show_rows(MEMORY_COLUMNS, list(memory_rows(explanation)))
     tables.show("")
 
@@ -69,6 +72,8 @@ def _account_of_one(explanation: Explanation) -> str:
     parts_s = (explanation.busy_s, explanation.sm_s, explanation.dram_s)
     kernels, sms, memory = (f"{100 * part_s / step_s:.0f} %" for part_s in parts_s)
     text = f"Kernels run for {kernels} of it; SMs have work for {sms}; the memory is at its peak for {memory}."
+    if known := known_words.sentences(explanation):
+        return f"{text} {known}"
     together_s = step_s + explanation.gaps_s
     if explanation.busy_s / step_s - explanation.busy_s / together_s < SAME_SHARE:
         return text
@@ -87,6 +92,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "sm_s": documents.rounded(explanation.sm_s),
         "dram_s": documents.rounded(explanation.dram_s),
         "exchange_s": documents.rounded(explanation.exchange_s),
+        **known_words.document(explanation),
         "classes": [
             {
                 "operator_class": part.name,

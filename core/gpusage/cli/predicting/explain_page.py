@@ -101,7 +101,8 @@ def section(explanation: Explanation, anchor: str = "explanation") -> str:
     ]
     rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merged(explanation.layers)]
     memory = figures.size(explain.memory_bytes(explanation))
-    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}"
+    predicted = " as predicted" if explanation.known.step_time_s or explanation.known.memory_bytes else ""
+    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}{predicted}"
     columns = [column.title for column in explain.LAYER_COLUMNS]
     sequence = html.wide(bars.sequence(layers, COLOURS))
     parts = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from gpusage.api import advisor
 from gpusage.cli import documents, figures, tables
 from gpusage.cli.origin import origin
 from gpusage.cli.output_file import write_output
-from gpusage.cli.predicting import batches, explain, explain_page, money, need_cells, shares
+from gpusage.cli.predicting import batches, explain, explain_page, known_words, money, need_cells, shares
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.devices.shares import share_of
 from gpusage.pages import curves
@@ -98,7 +99,11 @@ def _explanations(
 ) -> Sequence[Explanation]:
     """Explain each GPU of *needs* once, with what the shares *asked* for cost each class of operators."""
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-    return [explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}) for gpu in gpus]
+    told = asked.known(run, advisor().catalogue)
+    return [
+        replace(explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}), known=known)
+        for gpu, known in zip(gpus, known_words.known_of(graph, told, gpus), strict=True)
+    ]
 
 
 def _page(answers: Sequence[Answer], asked: shares.Shares) -> str:

@@ -42,7 +42,7 @@ class Shares(NamedTuple):
 
     def needs(self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return what *run* needs on each share of each of *gpus*, or on the whole ones where no share is asked for."""
-        known = self._known(run, advisor.catalogue)
+        known = self.known(run, advisor.catalogue)
         if not self.percents:
             return advisor.predict(graph, known, gpus)
         return advisor.predict_shares(graph, known, gpus, self.percents)
@@ -51,7 +51,7 @@ class Shares(NamedTuple):
         self, advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
     ) -> tuple[tuple[Price, ...], ...]:
         """Return what *percents* of each of *gpus* cost, in their order."""
-        return advisor.price(graph, self._known(run, advisor.catalogue), gpus, percents)
+        return advisor.price(graph, self.known(run, advisor.catalogue), gpus, percents)
 
     def check(self, gpus: Sequence[Gpu], catalogue: Catalogue) -> None:
         """See that what is known is of a GPU that is predicted for.
@@ -67,7 +67,7 @@ class Shares(NamedTuple):
             )
             raise RequestError(message)
 
-    def _known(self, run: Workload, catalogue: Catalogue) -> Workload:
+    def known(self, run: Workload, catalogue: Catalogue) -> Workload:
         """Return *run* with what is known of the job."""
         alone = self._alone(catalogue)
         return run if alone == Alone() else replace(run, alone=alone)

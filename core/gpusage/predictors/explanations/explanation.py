@@ -18,6 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from gpusage.predictors.explanations.memory_parts import MemoryPart, memory_parts
+from gpusage.predictors.known import NOTHING_KNOWN
 from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.memory.liveness import walk
 from gpusage.predictors.question import question_of
@@ -26,7 +27,7 @@ from gpusage.predictors.work.kernels import Kernels
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.structure import Role
-from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
+from gpusage_hooks.types import Gpu, Known, ModelGraph, Shape, Workload
 
 Bound = Literal["compute", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
@@ -145,6 +146,7 @@ class Explanation:
         memory: What the device's memory holds at its peak, context included.
         share_percents: The shares of the GPU that the classes have slowdowns for.
         exchange_s: Of several GPUs, what each waits for the others beside the step.
+        known: What is known of the workload there; all else is as predicted.
     """
 
     gpu: str
@@ -159,6 +161,7 @@ class Explanation:
     memory: tuple[MemoryPart, ...]
     share_percents: tuple[int, ...] = ()
     exchange_s: float = 0.0
+    known: Known = NOTHING_KNOWN
 
 
 def explanation_of(
