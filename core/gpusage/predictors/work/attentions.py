@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NoReturn
 
 from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, element_count, operator_number
@@ -19,6 +20,8 @@ _MOST_STEPS = 40
 """Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
 _PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
 SEQUENCE_RANK = 2
+MOST_ATTENTIONS = 4096
+"""Of a model that writes, which has one a layer or two; a forged card may have tens of thousands, each looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,15 @@ class Attention:
 
 
 def attentions_in(graph: ModelGraph) -> list[Attention]:
-    """Return the attentions of a model."""
-    return [*_fused(graph), *_products(graph)]
+    """Return the attentions of a model.
+
+    Raises:
+        GraphError: They are more than those of any model.
+    """
+    attentions = [*islice(chain(_fused(graph), _products(graph)), MOST_ATTENTIONS + 1)]
+    if len(attentions) > MOST_ATTENTIONS:
+        refuse(graph, f"have at most {MOST_ATTENTIONS} attentions; got more")
+    return attentions
 
 
 def refuse(graph: ModelGraph, rule: str) -> NoReturn:

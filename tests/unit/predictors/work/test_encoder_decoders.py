@@ -16,6 +16,7 @@ from gpusage.predictors.explanations.explanation import explanation_of
 from gpusage.predictors.familiarity import workload_notes
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.question import Question, question_of
+from gpusage.predictors.work.attentions import MOST_ATTENTIONS
 from gpusage.predictors.work.generation import Answer
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
@@ -220,6 +221,24 @@ def test_a_forged_card_s_thousands_of_inputs_are_not_followed() -> None:
     with pytest.raises(GraphError, match="must read one sequence of tokens or of sound and write tokens on it"):
         sequences_of(forged)
     assert sequences_of(replace(forged, inputs=forged.inputs[:32])).prompt == 128
+
+
+def test_a_forged_card_s_thousands_of_attentions_are_not_looked_at() -> None:
+    tokens, count = (-1, 16, 8), MOST_ATTENTIONS
+    words = Node(op_type="Gather", inputs=((-1, 16),), outputs=(tokens,), parameters=((100, 8),))
+    attention = Node(op_type="Attention", inputs=(tokens,) * 3, outputs=(tokens,))
+    graph = ModelGraph(
+        name="forged",
+        source="",
+        inputs=(("tokens", (-1, 16)),),
+        nodes=(words, *[attention] * (count + 1)),
+        producers=((-1,), *[(node,) * 3 for node in range(count + 1)]),
+        parameter_count=800,
+    )
+    with pytest.raises(GraphError, match=r"must have at most 4096 attentions; got more\. Leave 'generate' out"):
+        sequences_of(graph)
+    fewer = replace(graph, nodes=graph.nodes[:-1], producers=graph.producers[:-1])
+    assert len(sequences_of(fewer).attentions) == count
 
 
 def decoder(keys: int | None, columns: int) -> ModelGraph:
