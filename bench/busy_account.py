@@ -29,6 +29,7 @@ from gpusage_lab.learning.seal import count_look, is_sealed
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
+USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 GAPS_US = (0, 10, 20, 25, 30, 40, 50)
 RANDOM_ROWS = 1200
 BATCH_SIZES = (1, 2, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 256, 512)
@@ -94,12 +95,15 @@ def falls() -> Iterator[float]:
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
+@click.option("--data", type=click.Path(path_type=Path), default=USUAL)
 @click.option(
     "--sealed", type=click.Path(path_type=Path, dir_okay=False), help="Show all families; count the look here."
 )
 def main(data: Path, sealed: Path | None) -> None:
     """Print the tables."""
+    if not data.is_dir():
+        click.echo(f"Folder '{data}' must have the public measurements; got none. Name it with --data.", err=True)
+        return
     runs = list(runs_of(DataFolder(data)))
     show_gaps("Open families", [run for run in runs if not run.is_sealed])
     if sealed:

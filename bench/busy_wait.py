@@ -6,10 +6,8 @@ and rank correlation, for the figure taken as it is and for each `MOST_GAPS`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-import click
 import numpy as np
 
 from busy_account import FAMILIES
@@ -19,8 +17,12 @@ from gpusage_lab.learning.activity_known import other_batch, seen
 from gpusage_lab.learning.activity_tests import Test, real_tests
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.seal import is_sealed
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
 
+SOURCES = ("Lucid, training", "MISO, training")
+"""Those that have several batches of a model."""
 MOST_GAPS = (0.0, 1.0, 2.0, 4.0, 8.0, np.inf)
 
 
@@ -32,24 +34,35 @@ def told(test: Test, other: Test) -> list[float]:
     return [100 * share, *(100 * float(carried(share, there, here, growth, most)[0]) for most in MOST_GAPS)]
 
 
-def show(source: str, tests: Sequence[Test]) -> None:
-    """Print the lines of *source*."""
+def rows_of(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ...]]:
+    """Yield the rows of *source*."""
     pairs = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
     truth = np.array([test.utilization for test, _ in pairs], dtype=float)
     columns = np.array([told(*pair) for pair in pairs]).T
     for name, column in zip(("as it is", *(f"at most {most:g} gaps" for most in MOST_GAPS)), columns, strict=True):
-        print(f"{source}, {name}: {rmsle(truth, column):.3f}, rank {rank_correlation(truth, column) or 0.0:.3f}")
+        yield source, name, float(rmsle(truth, column)), rank_correlation(truth, column)
 
 
-@click.command()
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-def main(data: Path) -> None:
-    """Print the figures of each source that has several batches."""
-    tests = [test for test in real_tests(DataFolder(data)) if test.utilization is not None]
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the figures of each source."""
+    tests = [test for test in real_tests(data) if test.utilization is not None]
     tests = [test for test in tests if not is_sealed(FAMILIES.get(test.model, test.model))]
-    for source in ("Lucid, training", "MISO, training"):
-        show(source, [test for test in tests if test.source == source])
+    rows = (row for source in SOURCES for row in rows_of(source, [test for test in tests if test.source == source]))
+    return [
+        ScoreTable(
+            title="GPU busy from the figure of another batch, open families",
+            columns=("source", "what of the wait each step has", "RMSLE", "rank correlation"),
+            rows=tuple(rows),
+        )
+    ]
 
+
+main = command_of(
+    "busy wait",
+    tables,
+    ("lucid_solo.csv", "glet_util.csv", "miso_a100_mig.csv", "lambda_monitor_util_memory.csv"),
+    __file__,
+)
 
 if __name__ == "__main__":
     main()

@@ -7,17 +7,18 @@ Example: python bench/streaming.py --data ../shared/data
 
 from __future__ import annotations
 
-from pathlib import Path
+from math import isnan
 from typing import Any
-
-import click
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.times.streaming import FILLING_S, LEAST_SHARE
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.step_operators import DEVICES, FP32
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds.command import command_of
 
+FILE = "neusight_ops.csv.gz"
 INPUTS_AND_OUTPUT = {"add": 3, "mul": 3, "div": 3, "relu": 2, "gelu": 2, "tanh": 2, "addu": 2, "mulu": 2}
 MANY_BYTES = 300e6
 """Of an operator on single numbers: no cache helps."""
@@ -46,17 +47,27 @@ def products(table: Any, gpu: Gpu) -> tuple[int, float, float]:  # noqa: ANN401 
     return int(much.sum()), float((ideal_s / measured_s)[much].median()), float(over[least].quantile(0.9))
 
 
-@click.command()
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-def main(data: Path) -> None:
-    """Print one line for each GPU that has such operators."""
-    table = DataFolder(data).read("neusight_ops.csv.gz")
-    for device, group in table[table.device.isin(list(DEVICES)) & (table.latency_ms > 0)].groupby("device"):
-        gpu = builtin_catalogue().find(DEVICES[device])
-        count, share, over = products(group, gpu)
-        print(f"{gpu.name}: single numbers at most {most_share(group, gpu):.2f} of the peak", end="; ")
-        print(f"{count} products of few columns, median {share:.2f}, 9 of 10 within {over:.2f} times the limit")
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return one row for each GPU that has such operators."""
+    table = data.read(FILE)
+    measured = table[table.device.isin(list(DEVICES)) & (table.latency_ms > 0)]
+    find = builtin_catalogue().find
+    rows = (_row(group, find(DEVICES[device])) for device, group in measured.groupby("device"))
+    return [
+        ScoreTable(
+            title="NeuSight's operators in fp32, over the memory's peak",
+            columns=("gpu", "single numbers, most", "products of few columns", "median", "9 of 10 within x the limit"),
+            rows=tuple(row for row in rows if row[1] is not None),
+        )
+    ]
 
+
+def _row(table: Any, gpu: Gpu) -> tuple[Cell, ...]:  # noqa: ANN401 - as above
+    figures = (most_share(table, gpu), *products(table, gpu))
+    return (gpu.name, *(None if isnan(figure) else figure for figure in figures))
+
+
+main = command_of("streaming", tables, (FILE,), __file__)
 
 if __name__ == "__main__":
     main()
