@@ -77,7 +77,6 @@ _PLAIN = {
     "Mod": "remainder fmod",
     "Mul": "mul multiply square addcmul addcdiv glu lerp linalg_cross copysign complex polar",
     "Neg": "neg negative",
-    "NonZero": "nonzero",
     "Not": "logical_not bitwise_not",
     "OneHot": "one_hot",
     "Or": "logical_or bitwise_or __or__",
@@ -122,7 +121,7 @@ _PLAIN = {
     "Tile": "repeat tile repeat_interleave flip fliplr rot90",
     "TopK": "topk sort argsort kthvalue median nanmedian mode",
     "Trilu": "tril triu",
-    "Where": "where masked_fill nan_to_num threshold hardshrink softshrink",
+    "Where": "masked_fill nan_to_num threshold hardshrink softshrink",
     "Xor": "logical_xor bitwise_xor __xor__",
 }
 

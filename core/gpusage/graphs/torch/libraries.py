@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpusage.graphs.guard import printable, shown
 from gpusage_hooks.errors import GraphError
@@ -69,37 +69,43 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+class _Known(NamedTuple):
+    """What libraries say, the rule that is broken, and what to do about it."""
+
+    pattern: re.Pattern[str]
+    rule: str
+    advice: str
+
+
+_LOOKS_AT_VALUES = _Known(
+    re.compile(r"item\(\)|to numpy|Boolean value of|_local_scalar_dense|values? of a meta|aten::equal"),
+    "take the same way whatever the values of its inputs are",
+    "Hand over the part that does not look at values, or export it to ONNX.",
+)
+_IS_LAZY = _Known(
+    re.compile("uninitialized parameter"),
+    "know the shapes of all its parameters",
+    "Call it once on real inputs, so that its lazy layers learn theirs.",
+)
+_HAS_NO_FAKE = _Known(
+    re.compile("no fake impl registered"),
+    "have operators that run on shapes",
+    "Register a fake implementation of that one with torch.library.register_fake.",
+)
+_KNOWN = (_LOOKS_AT_VALUES, _IS_LAZY, _HAS_NO_FAKE)
+
+
 def cannot_run(label: str, rule: str, error: Exception) -> GraphError:
     """Return the error that says which *rule* the model *label* breaks, with the library's own *error* in one line."""
+    advice = "Check its inputs, or export it to ONNX."
     while isinstance(error, ImportError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what really failed, in a package that the library imports
-        rule = "be one whose packages can be imported"
+        rule, advice = "be one whose packages can be imported", "Install or update that package."
     line = str(error).split("\n")[0] or type(error).__name__
-    own = next(((rule, advice) for pattern, rule, advice in _RULES if pattern.search(line)), None)
-    rule, advice = own or (rule, "Check its inputs, or export it to ONNX.")
-    if rule.endswith("imported"):
-        advice = "Install or update that package."
+    for known in _KNOWN:
+        if known.pattern.search(line):
+            _, rule, advice = known
     return GraphError(f"Model {shown(label)} must {rule}; got: {printable(line).rstrip('. ')}. {advice}")
-
-
-_RULES = (
-    (
-        re.compile(r"item\(\)|to numpy|Boolean value of|_local_scalar_dense|values? of a meta|aten::equal"),
-        "take the same way whatever the values of its inputs are",
-        "Hand over the part that does not look at values, or export it to ONNX.",
-    ),
-    (
-        re.compile("uninitialized parameter"),
-        "know the shapes of all its parameters",
-        "Call it once on real inputs, so that its lazy layers learn theirs.",
-    ),
-    (
-        re.compile("no fake impl registered"),
-        "have operators that run on shapes",
-        "Register a fake implementation of that one with torch.library.register_fake.",
-    ),
-)
-"""What libraries say, the rule that is broken, and what to do about it."""
 
 
 @contextmanager

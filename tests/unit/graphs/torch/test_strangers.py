@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpusage.graphs.torch.libraries import cannot_run
 from gpusage.graphs.torch.module import graph_from_module
 from gpusage.predictors.question import Question
 from gpusage_hooks.errors import GraphError
@@ -176,3 +177,11 @@ def test_a_module_that_looks_at_values_is_told_what_to_do() -> None:
 def test_a_lazy_layer_is_to_be_called_first() -> None:
     with pytest.raises(GraphError, match=r"must know the shapes of all its parameters; .*Call it once"):
         graph_from_module(nn.LazyLinear(4), (torch.zeros(2, 8),))
+
+
+def test_a_package_that_cannot_be_imported_is_told_by_what_really_failed() -> None:
+    error = ImportError("Failed to import transformers.models.llama")
+    error.__cause__ = OSError("libcudart.so.12: cannot open shared object file")
+    told = str(cannot_run("hf:llama", "be one that its library can build", error))
+    assert "must be one whose packages can be imported; got: libcudart.so.12" in told
+    assert told.endswith("Install or update that package.")
