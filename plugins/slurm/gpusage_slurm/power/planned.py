@@ -33,7 +33,7 @@ class _Node(Struct, frozen=True, kw_only=True):
 class _Document(Struct, frozen=True, kw_only=True):
     """What is read of a plan; all else is passed over."""
 
-    schema: Annotated[str, Meta(pattern=f"^{re.escape(SCHEMA)}$", description=repr(SCHEMA))]
+    schema: Annotated[str, Meta(pattern=f"^{re.escape(SCHEMA)}\\Z", description=repr(SCHEMA))]
     planned_at_s: _Time
     nodes: tuple[_Node, ...]
     unused_nodes: tuple[str, ...]

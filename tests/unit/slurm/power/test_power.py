@@ -139,6 +139,7 @@ def test_no_node_is_touched_that_is_kept_and_nothing_is_done_twice(
     ("change", "sentence"),
     [
         ({"schema": "gpusage.simulation/1"}, "Key 'schema' of plan 'p' must be 'gpusage.plan/1'; got 'gpusage.simul"),
+        ({"schema": "gpusage.plan/1\n"}, "Key 'schema' of plan 'p' must be 'gpusage.plan/1'; got "),
         ({"unused_nodes": "b"}, "Key 'unused_nodes' of plan 'p' must be a list; got 'b'. Write it with"),
         ({"nodes": [{"node": "a", "start_s": -1, "end_s": 2}]}, "Key 'start_s' of plan 'p' must be a time of at least"),
     ],
