@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_WHOEVER_ASKS)}
     conf = kept.get("SLURM_CONF", "")
-    beside = [str(Path(conf).parents[1] / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
+    beside = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
     path = ":".join(dict.fromkeys([*kept.get("PATH", os.defpath).split(":"), *beside, *_FOLDERS]))
     return {**kept, "PATH": path, "SLURM_BITSTR_LEN": "0"}
 

@@ -47,3 +47,10 @@ def test_a_slurm_conf_that_has_no_such_folder_adds_none(conf: str, monkeypatch: 
     monkeypatch.setenv("SLURM_CONF", conf)
     monkeypatch.setenv("PATH", "/site/bin")
     assert scontrol.environment()["PATH"] == "/site/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
+
+
+@pytest.mark.parametrize("conf", ["//", "/slurm/", "/etc//", "/", "slurm.conf"])
+def test_an_odd_path_of_slurm_conf_is_no_fault(conf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", conf)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert scontrol.environment()["PATH"].startswith("/usr/bin:")
