@@ -207,11 +207,11 @@ def _nested(rows: Table) -> ScoreTable:
         for (app, best), (_, one) in zip(chosen.items(), nested.groupby(rows["app"]), strict=True)
     ]
     of_one_size = nested[~rows["app"].isin(VARIED)]
-    means = (("inputs of one size", of_one_size), ("all", nested))
+    totals = (("inputs of one size", of_one_size), ("all", nested))
     return ScoreTable(
         title="Sia, one host: chosen on the other applications",
         columns=("app", "hidden share", "last bucket, MiB", "by board, MAPE %"),
-        rows=(*cells, *((name, None, None, round(float(one.mean()), 1)) for name, one in means)),
+        rows=(*cells, *((name, None, None, round(float(one.mean()), 1)) for name, one in totals)),
         notes=(),
     )
 
