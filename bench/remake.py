@@ -1,9 +1,10 @@
 """Remake the numbers in README and docs: what stands between two marks of a page is what a command prints.
 
 ``<!-- made by: COMMAND -->`` begins a block and ``<!-- end -->`` ends it. With ``, from: WORDS`` a block is the part of
-the output that begins with the line of these words, up to the part of another block, a heading or a title in bold. A
-block in a code fence stays in one. FOLDER in a command is what ``--data`` names. A block ``measured by`` a command
-tells of the machine that it ran on, or takes a cluster and half an hour, so it is remade with ``--measured`` alone.
+the output that begins with the line of these words, up to the part of another block, a heading or a title in bold; from
+a heading, it is the whole section. A block in a code fence stays in one. FOLDER in a command is what ``--data`` names.
+A block ``measured by`` a command tells of the machine that it ran on, or takes a cluster and half an hour, so it is
+remade with ``--measured`` alone.
 
 Example: python bench/remake.py --data ../shared/data docs/experiments.md
 """
@@ -32,7 +33,7 @@ PRINTED = ROOT / "build" / "numbers"
 BLOCK = re.compile(
     r"^<!-- (made|measured) by: ([^\n]+?)(?:, from: ([^\n]+?))? -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE
 )
-FENCE = "```"
+FENCE, HEADING = "```", "## "
 FIGURE = re.compile(r"\d+(?:,\d{3})*\.\d+")
 """A number with decimals: others are too common to be looked for."""
 PROGRAMS = {"python": [sys.executable], "gpusage": [sys.executable, "-m", "gpusage.cli"]}
@@ -58,7 +59,10 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def part(output: str, start: str, starts: Sequence[str]) -> str:
-    """Return *output*, or its lines from the one that begins with *start* to the next of *starts*, heading or title."""
+    """Return *output*, or its lines from the one that begins with *start* to the next of *starts*, heading or title.
+
+    A part that begins with a heading ends at the next heading alone.
+    """
     if not start:
         return output.strip("\n")
     lines = output.splitlines()
@@ -66,8 +70,9 @@ def part(output: str, start: str, starts: Sequence[str]) -> str:
     if first is None:
         message = f"Output must have a line that begins with '{start}'; got none. Change the mark in the page."
         raise click.ClickException(message)
-    others = ("## ", "**", "<details>", *(other for other in starts if other and other != start))
-    ends = (place for place, line in enumerate(lines) if place > first and line.startswith(others))
+    others = ("**", "<details>", *(other for other in starts if other and other != start))
+    ends_at = (HEADING,) if start.startswith(HEADING) else (HEADING, *others)
+    ends = (place for place, line in enumerate(lines) if place > first and line.startswith(ends_at))
     return "\n".join(lines[first : next(ends, len(lines))]).strip("\n")
 
 

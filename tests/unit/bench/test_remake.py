@@ -51,6 +51,12 @@ def test_a_part_ends_at_a_heading_and_without_words_it_is_the_whole_output(bench
         bench.part(output, "none", [])
 
 
+def test_a_part_that_begins_with_a_heading_is_its_whole_section(bench: ModuleType) -> None:
+    output = "## One\n\nFirst\n\n**Bold**\n\n| a |\n\n## Two\n"
+    assert bench.part(output, "## One", ["## One", "First", "| a"]) == output.partition("\n\n## Two")[0]
+    assert bench.part(output, "First", ["## One", "First", "| a"]) == "First"
+
+
 def test_every_mark_names_a_command_that_exists_with_its_options(bench: ModuleType) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in bench.PAGES)
     blocks = bench.blocks_of(text)
