@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 from gpusage_hooks.errors import RequestError
 
 DEADLINE_S = 20.0
+_MOST_JOBS = 500
+"""That one question names: a command line has its limit."""
 _OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 """Variables of a login shell by which these commands leave jobs out, ask another cluster, or write other times."""
 _FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
@@ -128,6 +130,12 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     with suppress(RequestError):
         return run("scontrol", "show", "assoc_mgr", "flags=qos")
     return ""
+
+
+def jobs_options(job_ids: Sequence[str]) -> Iterator[str]:
+    """Yield the option by which `squeue` and `sacct` are asked for some hundreds of *job_ids*, till all are named."""
+    for begin in range(0, len(job_ids), _MOST_JOBS):
+        yield f"--jobs={','.join(job_ids[begin : begin + _MOST_JOBS])}"
 
 
 def job(job_id: str) -> Line:

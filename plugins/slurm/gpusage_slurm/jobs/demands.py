@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.exclusion import NOTHING
-from gpusage_slurm.jobs.rows import MOST_AT_ONCE, Row, asked, base_id, parse_rows
+from gpusage_slurm.jobs.rows import Row, asked, base_id, parse_rows
 
 _COLUMNS = (("JobArrayID", 64), ("NumCPUs", 12), ("MinMemory", 16), ("ReqNodes", 1100), ("ExcNodes", 1100))
+"""A longer list is cut. In part it is then its user's, for no mark holds as much, and such a job is left as it is."""
 _LETTERS = "iCmnx"
 """The same for `squeue --format`; its long names know no excluded nodes before 24.11."""
 _UNKNOWN: scontrol.Line = {"ReqNodeList": "unknown"}
@@ -46,8 +47,7 @@ class Demands:
 
 def _seen(job_ids: Sequence[str]) -> Iterable[Row]:
     form = "".join(f"%{width}{letter}" for (_, width), letter in zip(_COLUMNS, _LETTERS, strict=True))
-    for begin in range(0, len(job_ids), MOST_AT_ONCE):
-        which = f"--jobs={','.join(job_ids[begin : begin + MOST_AT_ONCE])}"
+    for which in scontrol.jobs_options(job_ids):
         text = scontrol.run_bytes("squeue", "--noheader", "--all", "--states=PENDING", which, f"--format={form}")
         yield from parse_rows(text, _COLUMNS)
 

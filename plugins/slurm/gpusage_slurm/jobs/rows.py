@@ -18,8 +18,6 @@ JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 _UNKNOWN = "Invalid job id"
-MOST_AT_ONCE = 500
-"""Jobs that one question names: a command line has its limit."""
 STATES: Mapping[JobState, tuple[str, ...]] = {
     "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
     "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
@@ -59,9 +57,9 @@ def rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
 
 
 def rows_of(job_ids: Sequence[str], *options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
-    """Yield the jobs with *job_ids* as `rows` does, asked for some hundreds at a time: a command line has its limit."""
-    for begin in range(0, len(job_ids), MOST_AT_ONCE):
-        yield from rows(*options, f"--jobs={','.join(job_ids[begin : begin + MOST_AT_ONCE])}", columns=columns)
+    """Yield the jobs with *job_ids* as `rows` does."""
+    for which in scontrol.jobs_options(job_ids):
+        yield from rows(*options, which, columns=columns)
 
 
 def parse_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:

@@ -125,6 +125,7 @@ def test_a_free_gpu_is_a_reason_for_one_job(monkeypatch: pytest.MonkeyPatch, rea
         ("0", "", True),  # tres-alloc then has a whole node's
         ("16G", "", False),
         ("0", "a100-[1-2]", False),
+        ("0", f"a100-[{','.join(map(str, range(3, 999, 2)))}]"[:1100], False),  # squeue cuts a long list
     ],
 )
 def test_what_hundreds_of_waiting_jobs_ask_for_is_one_question(
