@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from gpusage_slurm.tres import parse_list
 
-_BRACKETS = re.compile(r"\([^)]*\)")
-_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^)]*)\))?")
+_BRACKETS = re.compile(r"\([^()]*\)")
+_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^()]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PARTS = re.compile(r"(\d+)/(\d+)")
 

@@ -26,7 +26,7 @@ from gpusage_slurm.tres import SHARES, parse_list
 _log = logging.getLogger(__name__)
 _KEPT_AWAY = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _OUT_OF_USE = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
-_SHARED = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^)]*\))?")
+_SHARED = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
 """A word that tells of slices and not of which: ``a100_mig``, ``3g``."""
