@@ -49,8 +49,8 @@ def contents(sandbox: Sandbox) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sandbox.layout.etc.iterdir() if path.name != "gpusage.toml"}
 
 
-def doctor(sandbox: Sandbox) -> dict[str, str]:
-    document = json.loads(sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
+def doctor(sandbox: Sandbox, *variables: str) -> dict[str, str]:
+    document = json.loads(sandbox.run("env", *variables, "gpusage", "slurm", "doctor", "--json", check=False).stdout)
     return {each["check"]: each["verdict"] for each in document["checks"]}
 
 
@@ -77,6 +77,7 @@ def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> 
     found = doctor(bare)
     assert {check for check, verdict in found.items() if verdict == "fail"} == set()
     assert found["dry run"] == "pass"
+    assert doctor(bare, "SBATCH_CLUSTERS=elsewhere") == found
 
 
 def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:

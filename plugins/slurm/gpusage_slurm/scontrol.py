@@ -16,8 +16,8 @@ from gpusage_hooks.errors import RequestError
 DEADLINE_S = 20.0
 _MOST_JOBS = 500
 """That one question names: a command line has its limit."""
-_OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-"""Variables of a login shell by which these commands leave jobs out, ask another cluster, or write other times."""
+_OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SBATCH_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+"""Variables of a login shell by which commands leave jobs out, ask another cluster, write other times, ask for more."""
 _FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
 """Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
 

@@ -17,7 +17,8 @@ def test_what_a_login_shell_says_to_slurms_commands_changes_no_answer(
     squeue.write_text("#!/bin/sh\nenv\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name in ("SQUEUE_USERS", "SQUEUE_PARTITION", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SACCT_FORMAT"):
+    names = ("SQUEUE_USERS", "SQUEUE_PARTITION", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SACCT_FORMAT", "SBATCH_GPUS")
+    for name in names:
         monkeypatch.setenv(name, "other")
     monkeypatch.setenv("SLURM_CONF", "/etc/site/slurm.conf")
     monkeypatch.setenv("SLURM_BITSTR_LEN", "8")

@@ -158,7 +158,7 @@ def sampler_of(prolog: str) -> str:
 def _dry_run(socket: str) -> bool:
     """Submit nothing, and tell whether the daemon at *socket* was asked about it, if need be after the Lua's rest."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
-    environment = os.environ | {"SLURM_GPUSAGE_DRY_RUN": "1"}
+    environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
     for rest_s in (0, LONGEST_REST_S):
         time.sleep(rest_s)
         before = _asks(socket)
