@@ -62,15 +62,25 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's variables without those that change what Slurm's commands answer; lists come whole.
+    """Return this process's variables, but for those that change what Slurm's commands answer; lists come whole.
 
-    The commands are looked for on the PATH, then beside slurm.conf, then where sites put their own.
+    The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_WHOEVER_ASKS)}
     conf = kept.get("SLURM_CONF", "")
     beside = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
     path = ":".join(dict.fromkeys([*kept.get("PATH", os.defpath).split(":"), *beside, *_FOLDERS]))
+    if shutil.which("scontrol", path=path) is None:
+        path = ":".join(dict.fromkeys([path, *_beside_daemons()]))
     return {**kept, "PATH": path, "SLURM_BITSTR_LEN": "0"}
+
+
+def _beside_daemons() -> Iterator[str]:
+    """Yield where commands lie beside the Slurm daemons of this host; any user may call a program ``slurmd``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid in (0, os.geteuid()) and (process / "comm").read_text().startswith("slurm"):
+                yield str((process / "exe").readlink().parent.parent / "bin")
 
 
 def has_commands() -> bool:

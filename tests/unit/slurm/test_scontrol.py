@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import copy, which
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpusage_slurm import scontrol
+
+IS_ROOT = os.geteuid() == 0
+UID = 54321 if IS_ROOT else os.geteuid()
 
 
 def test_what_a_login_shell_says_to_slurms_commands_changes_no_answer(
@@ -43,11 +51,34 @@ def test_a_slurm_that_a_site_built_is_found_beside_its_slurm_conf(
     assert scontrol.environment()["PATH"].startswith("/bin:/usr/bin:")
 
 
+@pytest.fixture
+def bin_of_a_daemon() -> Iterator[Path]:
+    """Return where commands lie beside a program called slurmd that `UID` runs."""
+    with TemporaryDirectory() as name:  # unlike tmp_path, of which not everybody sees the folders above
+        program = Path(name) / "sbin/slurmd"
+        program.parent.mkdir()
+        copy(which("sleep") or "", program)
+        Path(name).chmod(0o755)
+        with subprocess.Popen([program, "60"], user=UID if IS_ROOT else None) as daemon:
+            yield program.parent.parent / "bin"
+            daemon.kill()
+
+
+@pytest.mark.parametrize(("uid", "is_found"), [(UID, True), (UID + 1, False)])
+def test_commands_lie_beside_a_daemon_that_is_roots_or_ours(
+    bin_of_a_daemon: Path, uid: int, monkeypatch: pytest.MonkeyPatch, *, is_found: bool
+) -> None:
+    """Beside any program that a user had called slurmd, the node's sampler took that user's `scontrol`, as root."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert (str(bin_of_a_daemon) in scontrol.environment()["PATH"].split(":")) == is_found
+
+
 @pytest.mark.parametrize("conf", ["", "/slurm.conf", "slurm.conf"])
 def test_a_slurm_conf_that_has_no_such_folder_adds_none(conf: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", conf)
     monkeypatch.setenv("PATH", "/site/bin")
-    assert scontrol.environment()["PATH"] == "/site/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
+    assert scontrol.environment()["PATH"].startswith("/site/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin")
 
 
 @pytest.mark.parametrize("conf", ["//", "/slurm/", "/etc//", "/", "slurm.conf"])

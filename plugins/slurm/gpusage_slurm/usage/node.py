@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import time
@@ -48,7 +47,6 @@ def main() -> None:
     os.nice(5)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # they are waited for
     folder = Folder(_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
-    _put_slurm_on_path()
     if _sampled(folder, job):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # noqa: S311 - no secret
@@ -125,18 +123,6 @@ def _is_over(job_id: str) -> bool:
     except RequestError as error:
         return "Invalid job id" in str(error)
     return state not in _GOING_ON
-
-
-def _put_slurm_on_path() -> None:
-    """Let this process find `scontrol`: slurmd gives a prolog no PATH; the command lies beside slurmd's own folder."""
-    if shutil.which("scontrol"):
-        return
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        with suppress(OSError):
-            if comm.read_text().startswith("slurmd"):
-                program = comm.with_name("exe").readlink()
-                os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{program.parent.parent / 'bin'}"
-                return
 
 
 def _folder() -> Path:
