@@ -18,6 +18,11 @@ _MOST_JOBS = 500
 """That one question names: a command line has its limit."""
 _OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SBATCH_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 """Variables of a login shell by which commands leave jobs out, ask another cluster, write other times, ask for more."""
+_ANSWERS = {
+    "SLURM_BITSTR_LEN": "0",  # lists come whole
+    # In a federation a site may have them show the jobs and nodes of all clusters (FederationParameters=fed_display).
+    **dict.fromkeys(("SQUEUE_LOCAL", "SINFO_LOCAL", "SACCT_LOCAL", "SCONTROL_LOCAL"), "1"),
+}
 _FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
 """Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
 
@@ -62,7 +67,7 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's variables, but for those that change what Slurm's commands answer; lists come whole.
+    """Return this process's variables, but for those that change what Slurm's commands answer.
 
     The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
@@ -72,7 +77,7 @@ def environment() -> dict[str, str]:
     path = ":".join(dict.fromkeys([*kept.get("PATH", os.defpath).split(":"), *beside, *_FOLDERS]))
     if shutil.which("scontrol", path=path) is None:
         path = ":".join(dict.fromkeys([path, *_beside_daemons()]))
-    return {**kept, "PATH": path, "SLURM_BITSTR_LEN": "0"}
+    return {**kept, "PATH": path, **_ANSWERS}
 
 
 def _beside_daemons() -> Iterator[str]:

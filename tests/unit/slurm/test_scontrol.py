@@ -33,6 +33,7 @@ def test_what_a_login_shell_says_to_slurms_commands_changes_no_answer(
     variables = scontrol.run("squeue").splitlines()
     assert not [each for each in variables if each.endswith("=other")]
     assert {"SLURM_CONF=/etc/site/slurm.conf", "SLURM_BITSTR_LEN=0"} <= {*variables}
+    assert {f"{name}_LOCAL=1" for name in ("SQUEUE", "SINFO", "SACCT", "SCONTROL")} <= {*variables}
 
 
 def test_a_slurm_that_a_site_built_is_found_beside_its_slurm_conf(
