@@ -70,7 +70,7 @@ def part(output: str, start: str, starts: Sequence[str]) -> str:
     if first is None:
         message = f"Output must have a line that begins with '{start}'; got none. Change the mark in the page."
         raise click.ClickException(message)
-    others = ("**", "<details>", *(other for other in starts if other and other != start))
+    others = ("**", "<details", *(other for other in starts if other and other != start))
     ends_at = (HEADING,) if start.startswith(HEADING) else (HEADING, *others)
     ends = (place for place, line in enumerate(lines) if place > first and line.startswith(ends_at))
     return "\n".join(lines[first : next(ends, len(lines))]).strip("\n")

@@ -34,7 +34,7 @@ def cell(value: str | float | None) -> str:
 def table_lines(table: ScoreTable) -> Iterator[str]:
     """Yield the lines of *table* in Markdown: its title, its rows, its notes."""
     is_long = len(table.rows) > LONG
-    yield from (f"<details><summary>{table.title}</summary>" if is_long else f"**{table.title}**", "")
+    yield from (f'<details markdown="1"><summary>{table.title}</summary>' if is_long else f"**{table.title}**", "")
     yield f"| {' | '.join(table.columns)} |"
     yield f"|---|{'--:|' * (len(table.columns) - 1)}"
     yield from (f"| {' | '.join(cell(value) for value in row)} |" for row in table.rows)

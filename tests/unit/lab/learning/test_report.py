@@ -55,4 +55,4 @@ def test_a_table_in_markdown_has_its_title_its_cells_and_its_notes_and_a_long_on
     rows = ["| of | error % |", "|---|--:|", "| ours | 4.2 |", "| none |  |"]
     assert list(report.table_lines(table)) == ["**t**", "", *rows, "", "One.  "]
     long = list(report.table_lines(replace(table, rows=table.rows * 7)))
-    assert (long[0], long[-1]) == ("<details><summary>t</summary>", "</details>")
+    assert (long[0], long[-1]) == ('<details markdown="1"><summary>t</summary>', "</details>")
