@@ -117,6 +117,7 @@ def beside_host(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) ->
 
     It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
     decides, beside any GPU. An end is that of an explanation whose odds are a tenth or more.
+    So a slower GPU's time may fall as the known step grows: that speaks for a host, which such a GPU awaits less.
 
     Args:
         known_s: The step time on another GPU, longer than predicted.

@@ -128,6 +128,19 @@ def test_a_step_that_takes_a_little_longer_on_one_gpu_takes_a_little_longer_on_a
     assert one <= more <= 1.1 * one
 
 
+@given(times=st.floats(1.0, 30.0), batch_size=st.sampled_from([1, 8, 64]))
+@settings(max_examples=40, deadline=None)
+def test_a_slower_gpu_takes_at_least_what_is_predicted_and_at_most_in_proportion(times: float, batch_size: int) -> None:
+    """In between it may fall, the longer the known step is: this speaks for a host, which such a GPU need not await."""
+    plain = Workload(batch_size=batch_size)
+    there, predicted = PLAIN.predict(GRAPH, plain, [H100, V100])
+    run = replace(plain, alone=Alone(step_time_s=times * there.step_time_s.value, gpu=H100.name))
+    step_time_s = PLAIN.predict(GRAPH, run, [V100])[0].step_time_s
+    assert step_time_s.low <= step_time_s.value <= step_time_s.high
+    assert predicted.step_time_s.value <= step_time_s.value * 1.000001
+    assert step_time_s.value <= times * predicted.step_time_s.value * 1.000001
+
+
 def test_kernels_that_take_longer_than_predicted_do_so_on_every_gpu() -> None:
     """A step half as long again is explained by its GPU: 1.2 to 1.5 times as much on a newer one, and not all of it."""
     run = replace(RUN, batch_size=256)
