@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpusage.graphs.onnx.file import Attribute as FileAttribute
-from gpusage.graphs.onnx.shape_inference import Step, Trace
+from gpusage.graphs.onnx.shape_inference import Step, Trace, packed_weight
 from gpusage.graphs.onnx.shapes import Value
 from gpusage.graphs.two_runs import Merged, ModelRun, merge
 from gpusage_hooks.types import Attribute, Node, Shape
@@ -30,7 +30,6 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         ("is_causal", "kv_num_heads", "num_heads", "q_num_heads", "unidirectional"),
     ),
     **dict.fromkeys(("Softmax", "LogSoftmax", "LayerNormalization", "Concat", "Gather", "Split"), ("axis",)),
-    "MatMulNBits": ("K", "N", "bits", "block_size"),
     "Transpose": ("perm",),
     "Resize": ("mode",),
     "Einsum": ("equation",),
@@ -38,6 +37,24 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 """What of a node's attributes changes its cost."""
 
 _FREE = frozenset({"Identity", "StopGradient"})
+_SAME_WORK: Mapping[str, str] = {
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "GemmFastGelu"), "MatMul"),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), "MatMul"),
+    **dict.fromkeys(("FusedGemm", "QGemm"), "Gemm"),
+    **{f"QLinear{name}": name for name in ("Add", "Mul", "Sigmoid", "LeakyRelu", "Softmax", "Concat", "AveragePool")},
+    **dict.fromkeys(("BlockedConv", "FusedConv"), "Conv"),
+    **dict.fromkeys(("ReorderInput", "ReorderOutput"), "Identity"),
+    **dict.fromkeys(("BiasAdd", "TensorScatter"), "Add"),
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "DynamicQuantizeLSTM": "LSTM",
+    "BiasSoftmax": "Softmax",
+    "GroupNorm": "GroupNormalization",
+    "RotaryEmbedding": "Mul",
+    "CumProd": "CumSum",
+    "Erfc": "Erf",
+}
+"""Operators whose work is that of another one; most are ONNX Runtime's."""
+_ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 
 
 def nodes_at_any_batch(first: Trace, second: Trace) -> Merged | None:
@@ -91,13 +108,16 @@ class _Nodes:
             for value in step.inputs
             if value is not None and value.shape is not None and (maker := self._maker(value)) is not None
         ]
+        if step.op_type in _ATTENTIONS and read:
+            read = _attended(step, read)
+        op_type = _SAME_WORK.get(step.op_type, step.op_type)
         self._nodes.append(
             Node(
-                op_type=step.op_type,
+                op_type=op_type,
                 inputs=tuple(shape for shape, _ in read),
                 outputs=tuple(value.shape for value in step.outputs if value.shape is not None),
                 parameters=tuple(_parameters(step)),
-                attributes=tuple(_attributes(step.op_type, step.attributes)),
+                attributes=tuple(_attributes(op_type, step.attributes)),
                 element_type=step.outputs[0].element_type if step.outputs else "float",
             )
         )
@@ -138,10 +158,39 @@ def _is_free(one: Step, other: Step) -> bool:
     return all(value.constant and value.shape == twin.shape for value, twin in pairs)
 
 
+def _attended(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tuple[Shape, int]]:
+    """Return what an attention reads as query, keys and values, which may come packed, or after those of earlier steps.
+
+    The length of keys and values is that of the caches that it writes, where it does.
+    """
+    (query, maker), *others = read
+    packed = len(step.inputs) < 2 or step.inputs[1] is None  # noqa: PLR2004 - query and key
+    together = not packed and (len(step.inputs) < 3 or step.inputs[2] is None)  # noqa: PLR2004 - key and value
+    if packed:
+        query = step.outputs[0].shape or query
+        others = [(query, maker), (query, maker), *others]
+    elif together:
+        others = [*others[:1], *others]
+    caches = [value.shape for value in step.outputs[1:] if value.shape is not None]
+    caches = [caches[0][1:]] * 2 if packed and len(caches) == 1 else caches
+    past = sum(value is not None for value in step.inputs[3:])
+    if len(caches) == 2 and past and len(others) > 1:  # noqa: PLR2004 - keys and values
+        others = [(cache, one) for cache, (_, one) in zip(caches, others, strict=False)]
+    return [(query, maker), *others]
+
+
 def _parameters(step: Step) -> Iterator[Shape]:
-    for value in step.inputs:
-        if value is not None and value.constant and value.weighty and value.shape is not None:
-            yield value.shape
+    """Yield the weights that *step* reads: of a product on quantised numbers the weight first, its scales after it."""
+    packed = packed_weight(step.op_type, step.attributes)
+    if packed:
+        yield packed
+        return
+    shapes = [
+        value.shape
+        for value in step.inputs
+        if value is not None and value.constant and value.weighty and value.shape is not None
+    ]
+    yield from sorted(shapes, key=len, reverse=True) if step.op_type.startswith("Q") else shapes
 
 
 def _attributes(op_type: str, attributes: Mapping[str, FileAttribute]) -> Iterator[tuple[str, Attribute]]:

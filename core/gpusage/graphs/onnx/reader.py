@@ -20,11 +20,12 @@ from gpusage.graphs.onnx.fusing import fuse
 from gpusage.graphs.onnx.inputs import Binding, bind
 from gpusage.graphs.onnx.nodes import BATCHES, nodes_at_any_batch, nodes_of
 from gpusage.graphs.onnx.shape_inference import InferenceError, Trace, infer
+from gpusage.graphs.onnx.unfused import unfused
 from gpusage.graphs.quantisation import quantised_note
 from gpusage.graphs.two_runs import Merged, graph_of, live
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Node
+from gpusage_hooks.types import ModelGraph, Node, Precision
 
 SUFFIX = ".onnx"
 
@@ -34,8 +35,11 @@ _QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attent
 """Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
 _MOST_FLOATS = 0.1
 """Of a quantised file's weights; with more, a share would be too small for it."""
-_PACKED = re.compile(r"NBits$|Bnb4$|^QMoE$")
-"""Those whose weights are packed."""
+_UNTOLD = "QMoE"
+"""Its weights are packed, and nothing says how many they are."""
+_PACKED = re.compile(r"NBits$|Bnb4$")
+"""Those whose weights are packed, and say how many they are."""
+_NARROW_BITS = 4
 
 
 @hookimpl(trylast=True)
@@ -45,7 +49,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         return None
     with regular_file(source) as descriptor:
         model = read_file(source, descriptor)
-        graph, folded = unfold(model.graph)
+        graph, folded = unfold(unfused(model.graph))
         model = replace(model, graph=graph)
         binding = bind(model.graph.inputs, shape, source)
         trace, merged, fixed = _played(model, binding, source)
@@ -59,7 +63,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         fixed_batch_size=fixed,
         notes=_notes(merged, fixed, followed, folded, binding.edges),
     )
-    return _with_quantised_weights(read, quantised, _float_share(trace))
+    return _with_quantised_weights(read, quantised, _float_share(trace), _packed_bits(trace))
 
 
 def _float_share(trace: Trace) -> float:
@@ -137,11 +141,13 @@ def _notes(merged: Merged, fixed: int | None, followed: int | None, folded: int,
         yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
 
 
-def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str], float_share: float) -> ModelGraph:
+def _with_quantised_weights(
+    graph: ModelGraph, quantised: Counter[str], float_share: float, packed_bits: int
+) -> ModelGraph:
     """Return *graph* with the precision of its weights, and a note, where it has operators on quantised numbers."""
     if not quantised:
         return graph
-    if any(_PACKED.search(name) for name in quantised):
+    if _UNTOLD in quantised:
         note = (
             f"The file is quantised ({_listed(quantised)}), several weights to a byte, and each counts as a weight "
             "at the workload's precision."
@@ -150,7 +156,14 @@ def _with_quantised_weights(graph: ModelGraph, quantised: Counter[str], float_sh
     if float_share > _MOST_FLOATS:
         note = f"A part of the file is quantised ({_listed(quantised)}); all of its weights count as floats."
         return replace(graph, notes=(*graph.notes, note))
-    return replace(graph, precision="int8", notes=(*graph.notes, quantised_note(_listed(quantised), "int8")))
+    precision: Precision = "int4" if packed_bits and packed_bits <= _NARROW_BITS else "int8"
+    return replace(graph, precision=precision, notes=(*graph.notes, quantised_note(_listed(quantised), precision)))
+
+
+def _packed_bits(trace: Trace) -> int:
+    """Return how many bits the widest weight has that shares its bytes with others; 0 where none does."""
+    packed = (step.attributes.get("bits", _NARROW_BITS) for step in trace.steps if _PACKED.search(step.op_type))
+    return max((bits for bits in packed if isinstance(bits, int)), default=0)
 
 
 def _listed(counts: Counter[str]) -> str:

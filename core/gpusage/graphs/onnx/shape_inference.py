@@ -17,18 +17,23 @@ from gpusage.graphs.onnx.file import (
     Reference,
     subgraph,
 )
-from gpusage.graphs.onnx.protobuf import Span
+from gpusage.graphs.onnx.loops import Turns, loop_turns, scan_turns
+from gpusage.graphs.onnx.protobuf import Message, Span
 from gpusage.graphs.onnx.shapes import RULES, Call, MismatchError, Result, UnresolvedError, Value
 from gpusage.graphs.onnx.tensors import Declared, OnnxTensor
+from gpusage.graphs.onnx.unfused import unfused
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
+MAXIMUM_STEPS_OF_LOOPS = 12_000
+"""In all turns of all loops together; a longer loop would take a job's submission too long to read."""
 DOMAINS = ("", "com.microsoft")
 """Whose operators the rules describe: ONNX's own, and ONNX Runtime's."""
 
 _WEIGHTS = ("float", "int8")
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 """Operators on floats whose weights are most of what models have."""
+_PACKED = ("MatMulNBits", "MatMulBnb4")
 _NORMALIZED_FIGURES = {"BatchNormalization": slice(3, 5)}
 """Inputs that a layer keeps but does not train."""
 
@@ -103,6 +108,8 @@ class _Run:
         self._model = model
         self._symbols = symbols
         self._trace = Trace()
+        self._bodies: dict[Message, OnnxGraph] = {}
+        self._looped = 0
 
     def run(self, inputs: Mapping[str, Shape]) -> Trace:
         graph = self._model.graph
@@ -135,6 +142,8 @@ class _Run:
             return self._function(function, node, inputs, scope)
         if node.op_type == "If" and not node.domain:
             return self._branch(node, inputs, scope)
+        if node.op_type in {"Loop", "Scan"} and not node.domain:
+            return self._repeated(node, inputs, scope)
         self._weigh(node, inputs)
         return self._operator(node, inputs, scope)
 
@@ -149,16 +158,87 @@ class _Run:
 
     def _branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run the branch that is taken; where that depends on what a user feeds in, the longer one."""
-        branches = [
-            subgraph(self._model.reader, branch) if isinstance(branch, (bytes, Span)) else None
-            for branch in (node.attributes.get("then_branch"), node.attributes.get("else_branch"))
-        ]
+        branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
         known = inputs[0].numbers if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
             raise _misfit(node, inputs)
         chosen = graphs[0 if known[0] else 1] if known else max(graphs, key=lambda graph: len(graph.nodes))
         return list(self._graph(chosen, _Scope({}, chosen.declared, scope, scope.depth + 1)))
+
+    def _repeated(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+        """Run a loop as often as it turns; where that is not known, or very often, count it as one unknown operator."""
+        body = self._body(node, "body")
+        if body is None:
+            raise _misfit(node, inputs)
+        start = len(self._trace.steps)
+        turns = loop_turns(node, inputs) if node.op_type == "Loop" else scan_turns(node, inputs, body)
+        results = None if turns is None else self._turned(body, turns, scope)
+        if results is None:
+            del self._trace.steps[start:]
+            outer = (scope.find(name) for name in self._names_from_outside(body))
+            read = (*inputs, *(value for value in outer if value is not None))
+            return self._record(node, read, self._declared(node, inputs, scope), known=False)
+        state, rows = results
+        if node.op_type == "Loop":
+            state = state[1:]  # whether it goes on
+        stacked = [self._stacked(name, row) for name, row in zip(node.outputs[len(state) :], rows, strict=False)]
+        return [*state, *stacked]
+
+    def _turned(self, body: OnnxGraph, turns: Turns, scope: _Scope) -> tuple[list[Value], list[list[Value]]] | None:
+        """Return the last state and every turn's rows; ``None`` where the loop has no known end or is too long."""
+        state = list(turns.state)
+        rows: list[list[Value]] = [[] for _ in range(len(body.outputs) - len(state))]
+        for number in range(MAXIMUM_STEPS_OF_LOOPS):
+            goes_on = turns.goes_on(number, state)
+            if goes_on is None or self._looped > MAXIMUM_STEPS_OF_LOOPS:
+                return None
+            if not goes_on:
+                return state, rows
+            given = turns.given(number, state)
+            if len(given) != len(body.inputs):
+                return None
+            values = dict(zip((one.name for one in body.inputs), given, strict=True))
+            before = len(self._trace.steps)
+            made = list(self._graph(body, _Scope(values, body.declared, scope, scope.depth + 1)))
+            self._looped += 1 + max(0, len(self._trace.steps) - before)
+            state = made[: len(state)]
+            for row, value in zip(rows, made[len(state) :], strict=True):
+                row.append(value)
+        return None
+
+    def _stacked(self, name: str, row: list[Value]) -> Value:
+        """Return the rows of every turn, one after the other."""
+        shape = row[0].shape if row else None
+        if shape is None or any(value.shape != shape for value in row):
+            return Value(None, guessed=True)
+        node = OnnxNode(name, "Concat", "", (), (name,), {"axis": 0})
+        result = Result((len(row), *shape), row[0].element_type)
+        known = not any(value.guessed for value in row)
+        return self._record(node, tuple(row), [result], known=known)[0]
+
+    def _names_from_outside(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
+        """Return the names that *graph*, or a graph in it, reads and does not make."""
+        own = {*graph.initializers, *(one.name for one in graph.inputs)}
+        read: dict[str, None] = {}
+        for node in graph.nodes:
+            read.update(dict.fromkeys(name for name in node.inputs if name and name not in own))
+            for name in ("body", "then_branch", "else_branch"):
+                inner = self._body(node, name) if depth < MAXIMUM_DEPTH else None
+                if inner is not None:
+                    deeper = self._names_from_outside(inner, depth + 1)
+                    read.update(dict.fromkeys(one for one in deeper if one not in own))
+            own.update(node.outputs)
+        return list(read)
+
+    def _body(self, node: OnnxNode, name: str) -> OnnxGraph | None:
+        """Return the graph that *node* holds; a loop in a loop asks for it at every turn."""
+        message = node.attributes.get(name)
+        if not isinstance(message, (bytes, Span)):
+            return None
+        if message not in self._bodies:
+            self._bodies[message] = unfused(subgraph(self._model.reader, message))
+        return self._bodies[message]
 
     def _operator(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         rule = RULES.get(node.op_type) if node.domain in DOMAINS else None
@@ -218,6 +298,10 @@ class _Run:
 
     def _weigh(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
         figure_places = range(*_NORMALIZED_FIGURES.get(node.op_type, slice(0)).indices(len(inputs)))
+        packed = packed_weight(node.op_type, node.attributes)
+        if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
+            self._trace.weight_counts[node.inputs[1]] = prod(packed)
+            return
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and value.weighty and value.origin is None and place not in figure_places:
                 self._trace.weight_counts[name] = prod(value.shape or ())
@@ -233,6 +317,14 @@ class _Run:
             )
             raise GraphError(message)
         return value
+
+
+def packed_weight(op_type: str, attributes: Mapping[str, Attribute]) -> Shape:
+    """Return the shape that a product's weight has unpacked, where several of its elements share a byte; else none."""
+    sizes = tuple(attributes.get(name) for name in ("K", "N"))
+    if op_type not in _PACKED or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return ()
+    return check_shape([size for size in sizes if isinstance(size, int)], f"Weight of {op_type}")
 
 
 def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:

@@ -373,7 +373,28 @@ def write_large_power(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
+def write_loops(path: Path) -> None:
+    """Write loops in loops, each of which turns a thousand million times."""
+    turn: list[onnx.NodeProto] = [helper.make_node("Relu", ["s0"], ["n0"])]
+    for level in range(6):
+        inputs = [("turn", TensorProto.INT64, []), ("go", TensorProto.BOOL, []), (f"s{level}", TensorProto.FLOAT, None)]
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["go"], ["still"]), *turn],
+            "body",
+            [helper.make_tensor_value_info(*one) for one in inputs],
+            [helper.make_empty_tensor_value_info(name) for name in ("still", f"n{level}")],
+        )
+        state = "x" if level == 5 else f"s{level + 1}"
+        turn = [helper.make_node("Loop", ["most", "", state], ["y" if level == 5 else f"n{level + 1}"], body=body)]
+    model = relu()
+    del model.graph.node[:]
+    model.graph.node.extend(turn)
+    model.graph.initializer.append(helper.make_tensor("most", TensorProto.INT64, [], [10**9]))
+    path.write_bytes(model.SerializeToString())
+
+
 BOMBS = [
+    write_loops,
     write_deep,
     write_branches,
     write_functions,

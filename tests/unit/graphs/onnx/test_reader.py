@@ -284,23 +284,6 @@ def test_of_a_branch_that_depends_on_the_input_the_longer_one_counts(read: Maker
     assert op_types(read({"x": ["batch", 4]}, nodes)) == ["Tanh", "Exp"]
 
 
-def test_a_loop_is_counted_as_unknown_and_said(read: Maker) -> None:
-    body = helper.make_graph(
-        [node("Identity", "go", "still"), node("Relu", "state", "next")],
-        "body",
-        [
-            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
-        ],
-        [helper.make_empty_tensor_value_info("still"), helper.make_empty_tensor_value_info("next")],
-    )
-    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)
-    graph = read({"x": ["batch", 4]}, [loop], [helper.make_tensor("count", TensorProto.INT64, [], [3])])
-    assert graph.unknown_op_types == (("Loop", 1),)
-    assert "1 Loop" in graph.notes[0]
-
-
 def test_operators_after_an_unknown_one_are_unknown_too_unless_the_file_says_its_shape(read: Maker) -> None:
     nodes = [node("Mystery", "x", "m", domain="com.acme"), node("Relu", "m", "y")]
     assert read({"x": ["batch", 4]}, nodes).unknown_op_types == (("Relu", 1), ("com.acme.Mystery", 1))

@@ -51,11 +51,11 @@ _REDUCE: Mapping[str, Callable[[tuple[Number, ...]], Number]] = {
 @rule(
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh", "Exp", "Log"),
     *("Elu", "Celu", "Selu", "Gelu", "FastGelu", "QuickGelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish"),
-    *("PRelu", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu", "Erf", "Shrink", "BitwiseNot"),
+    *("PRelu", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu", "Erf", "Erfc", "Shrink", "BitwiseNot"),
     *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "CumSum", "CumProd"),
     *("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Clip", "Trilu", "ReverseSequence"),
     *("RandomNormalLike", "RandomUniformLike", "Bernoulli", "RotaryEmbedding", "Scatter"),
-    *("ScatterElements", "ScatterND", "TensorScatter"),
+    *("ScatterElements", "ScatterND", "TensorScatter", "BiasAdd", "BiasSoftmax", "GroupNorm"),
 )
 def same_as_first(call: Call) -> list[Result]:
     """Return the first input's shape and type."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import ceil, floor
 
 from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, axis_of, broadcast, rule
-from gpusage_hooks.types import Shape
+from gpusage_hooks.types import ElementType, Shape
 
 _MATRIX = 2
+_PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
+"""The place of the keys of earlier steps."""
 
 
 @rule("Conv", "ConvInteger", "FusedConv")
@@ -83,10 +85,11 @@ def region_pooling(call: Call) -> list[Result]:
     return [Result((call.shape(1)[0], call.shape()[1], height, width), call.type())]
 
 
-@rule("MatMul", "MatMulInteger", "FusedMatMul")
+@rule("MatMul", "MatMulInteger", "FusedMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "GemmFastGelu")
 def product(call: Call) -> list[Result]:
     """Return the product of stacks of matrices."""
-    element_type = "int32" if call.op_type == "MatMulInteger" else call.type()
+    element_type: ElementType = "int32" if call.op_type == "MatMulInteger" else call.type()
+    element_type = "float" if call.op_type == "MatMulIntegerToFloat" else element_type
     first = _swapped(call.shape(0), swap=call.whole("transA", 0))
     second = _swapped(call.shape(1), swap=call.whole("transB", 0))
     return [Result(_product(first, second), element_type)]
@@ -98,7 +101,7 @@ def quantized_product(call: Call) -> list[Result]:
     return [Result(_product(call.shape(0), call.shape(3)), "int8")]
 
 
-@rule("Gemm")
+@rule("Gemm", "FusedGemm")
 def gemm(call: Call) -> list[Result]:
     """Return the product of two matrices, to which a third may be added."""
     first = _swapped(call.shape(0), swap=call.whole("transA", 0))
@@ -190,25 +193,33 @@ def recurrence(call: Call) -> list[Result]:
 
 @rule("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def attention(call: Call) -> list[Result]:
-    """Return one row per query, as wide as all heads' values together; in four dimensions heads stand apart."""
-    query = call.shape()
-    if (
-        not call.has(2) or call.value(2).constant
-    ):  # one packed input with its weight: query, key and value of equal width
-        if len(query) != 3 or not call.has(1):  # noqa: PLR2004 - batch, sequence, features
-            raise MismatchError
-        return [Result((*query[:2], call.shape(1)[-1] // 3), call.type())]
-    key, value = call.shape(1), call.shape(2)
-    past = call.shape(4)[-2] if len(call.inputs) > 4 and call.has(4) else 0  # noqa: PLR2004 - the past key's place
+    """Return one row per query, as wide as all heads' values together; in four dimensions heads stand apart.
+
+    ONNX Runtime's three have a packed form: query, key and value are one input, or key and value are.
+    """
+    query, heads = call.shape(), call.whole("q_num_heads", call.whole("num_heads", 1))
+    kv_heads = call.whole("kv_num_heads", heads)
+    batch, steps = query[:2]
+    past = call.shape(_PAST[call.op_type])[-2] if call.has(_PAST[call.op_type]) else 0
     if len(query) == 4:  # noqa: PLR2004 - batch, heads, sequence, features
+        key, value = call.shape(1), call.shape(2)
         out: Shape = (*query[:3], value[3])
         present = [(*key[:2], key[2] + past, key[3]), (*value[:2], value[2] + past, value[3])]
+        return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
+    if not call.has(1):
+        widths = call.list("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
+        size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # noqa: PLR2004 - ..., heads, 3, size
+        length, key_size = steps, size
     else:
-        heads = call.whole("kv_num_heads", call.whole("num_heads", 1))
-        width = value[-1] // heads
-        out = (*query[:2], width * call.whole("q_num_heads", call.whole("num_heads", 1)))
-        present = [(key[0], heads, key[1] + past, key[-1] // heads), (value[0], heads, value[1] + past, width)]
-    return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
+        key = call.shape(1)
+        length = key[2] if len(key) == 4 else key[1]  # noqa: PLR2004 - batch, heads, sequence, features
+        key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # noqa: PLR2004 - heads stand apart
+        value = call.shape(2) if call.has(2) else key
+        size = value[-1] if len(value) > 3 else value[-1] // max(1, kv_heads)  # noqa: PLR2004 - as above
+    caches: list[Shape] = [(batch, kv_heads, length + past, one) for one in (key_size, size)]
+    if call.op_type == "Attention" and not call.has(1):
+        caches = [(2, *caches[0])]  # one tensor holds both
+    return [Result((batch, steps, heads * size), call.type()), *(Result(shape, call.type()) for shape in caches)]
 
 
 def windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
