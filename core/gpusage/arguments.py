@@ -36,7 +36,7 @@ class Run(TypedDict, total=False):
         batch_size: Samples in one step on one GPU; 1 where it is left out.
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
-            ``bf16-pure``: everything has two bytes. ``int8``, ``int4``: quantised weights, in inference.
+            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``int8``, ``int4``: quantised weights, in inference.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
         accumulate: Training: steps whose gradients are added up for one update.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from gpusage_hooks.types import Gpu, Precision
 
-ARITHMETIC: dict[Precision, Precision] = {"bf16-pure": "bf16", "int8": "fp16", "int4": "fp16"}
+ARITHMETIC: dict[Precision, Precision] = {
+    "fp16-pure": "fp16",
+    "bf16-pure": "bf16",
+    "int8": "fp16",
+    "int4": "fp16",
+}
 """Of products, where it is not the job's own precision; quantised weights are widened first."""
 
 

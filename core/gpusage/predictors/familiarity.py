@@ -26,7 +26,7 @@ MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
 LEAST_SHARE = 0.1
 """An operator that was never measured makes a model strange where it does this share of the work."""
-ALIKE = {"bf16": "fp16", "bf16-pure": "fp16"}
+ALIKE = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16"}
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
 FUSED = (

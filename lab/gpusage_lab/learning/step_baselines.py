@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.times.timing import timing_with
+from gpusage.predictors.work.kernels import HALF
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import initial
@@ -50,7 +51,7 @@ def throughput_forest(measurements: Measurements, folds: Sequence[Fold]) -> Arra
     gpus = [row.gpu for row in measurements.rows]
     ideal = np.array([_ideal_s(measurements, index) for index in range(len(measurements.rows))])
     figures = np.log([[g.peak_flop_per_s["fp32"], g.bandwidth_bytes_per_s, g.sm_count, g.l2_bytes] for g in gpus])
-    modes = np.array([[row.workload.mode == "train", row.workload.precision == "fp16"] for row in measurements.rows])
+    modes = np.array([[row.workload.mode == "train", row.workload.precision in HALF] for row in measurements.rows])
     features = np.hstack(
         [graph_features(measurements, np.arange(len(measurements.rows))), figures, modes, np.log(ideal)[:, None]]
     )

@@ -40,8 +40,9 @@ def step_of(built: Built, settings: Settings) -> Step:
     torch = import_library("torch")
     workload = settings.workload
     _allow_tf32(torch, is_allowed=workload.precision == "tf32")
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(workload.precision)
-    dtype = half if half is not None and workload.mode == "infer" else torch.float32
+    name, _, pure = workload.precision.partition("-")
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(name)
+    dtype = half if half is not None and (pure or workload.mode == "infer") else torch.float32
     module = built.module.to(dtype)
     module.zero_grad(set_to_none=True)
     arguments, words = built.batch(workload.batch_size, settings.device, dtype)
@@ -49,7 +50,7 @@ def step_of(built: Built, settings: Settings) -> Step:
         return _inference(torch, module.eval(), arguments, words)
     kind = settings.device.partition(":")[0]
     casting: Callable[[], AbstractContextManager[Any]] = (
-        nullcontext if half is None else lambda: torch.autocast(kind, dtype=half)
+        nullcontext if half is None or pure else lambda: torch.autocast(kind, dtype=half)
     )
     scaler = torch.amp.GradScaler(kind, enabled=workload.precision == "fp16" and kind == "cuda")
     optimizer = _optimizer(torch, module, workload.optimizer)

@@ -21,7 +21,7 @@ from gpusage.predictors.work.lowering import FLOAT_BYTES, WIDE_BYTES
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
-from gpusage_lab.learning.step_rows import COPY_BYTES_PER_S
+from gpusage_lab.learning.step_rows import COPY_BYTES_PER_S, TORCHVISION_PRECISIONS
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -166,16 +166,17 @@ def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield the campaign of 2021: training, 12 images a GPU, which the host copies in every step."""
     rows = data.read("torchvision_gpu_bench.csv")
     chosen = (rows["num_iterations"] == TORCHVISION_ITERATIONS) & (rows["mode"] == "train")
-    chosen &= rows["precision"].isin(["fp32", "fp16"]) & rows["gpu"].isin(list(TORCHVISION_GPUS))
+    chosen &= rows["precision"].isin(list(TORCHVISION_PRECISIONS)) & rows["gpu"].isin(list(TORCHVISION_GPUS))
     efficiency = untaught(data)
     for row in rows[chosen].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
-        graph, precision, count = load_zoo().graph(f"torchvision:{row['model']}@224"), row["precision"], row["num_gpus"]
-        work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="sgd")
+        graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), row["num_gpus"]
+        precision = TORCHVISION_PRECISIONS[row["precision"]]
+        work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="none")
         alone_s = float(timing_with(efficiency, Question(graph, work).kernels, [gpu], precision).step_s[0])
         copy_s = count * TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[precision] / COPY_BYTES_PER_S
         yield MeasuredRun(
-            source=f"torchvision {precision}",
+            source=f"torchvision {row['precision']}",
             network=row["model"],
             gpu=gpu.name,
             gpu_count=int(count),

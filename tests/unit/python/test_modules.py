@@ -90,4 +90,6 @@ def test_what_a_module_was_told_of_its_run_is_said() -> None:
     assert "The module is compiled" in gpusage.read_model(torch.compile(module), example).notes[0]
     module[0].gradient_checkpointing = True  # as transformers marks its layers
     assert "checkpointing=True" in gpusage.read_model(module, example).notes[0]
-    assert "weights are torch.float16" in gpusage.read_model(module.half(), example.half()).notes[-1]
+    note = gpusage.read_model(module.half(), example.half()).notes[-1]
+    assert "weights of torch.float16" in note
+    assert "precision='fp16-pure'" in note

@@ -24,7 +24,7 @@ from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
-_HALF = frozenset({"torch.float16", "torch.bfloat16"})
+_PURE = {"torch.float16": "fp16-pure", "torch.bfloat16": "bf16-pure"}
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCANNED = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -124,11 +124,11 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
         yield "The module is compiled, which counts only where you say compile=True, in inference in half precision."
     if any(getattr(part, "gradient_checkpointing", False) is True for part in parts):
         yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
-    kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)} & _HALF
-    if kinds:
+    kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
+    for kind in sorted(kinds & _PURE.keys()):
         yield (
-            f"The module's weights are {' and '.join(sorted(kinds))}, but count in the precision that you name: "
-            "precision='bf16-pure' has two bytes for each."
+            f"The module has weights of {kind}, which count in the precision that you name: precision='{_PURE[kind]}' "
+            "has two bytes for each."
         )
 
 

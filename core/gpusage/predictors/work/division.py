@@ -34,7 +34,7 @@ class Division:
     """What one GPU holds: shares of what a GPU alone holds, and buffers.
 
     Attributes:
-        weights: Of the weights in 4 bytes (2 in ``bf16-pure``).
+        weights: Of the weights in 4 bytes (2 in ``fp16-pure`` and ``bf16-pure``).
         copies: Of the weights' copies in half precision.
         lasting_copies: The part of *copies* that stays from step to step: ZeRO's; autocast makes them anew.
         gradients: Of the bytes of gradients.

@@ -18,7 +18,7 @@ from gpusage_hooks.types import Workload
 _C = OperatorClass
 _FUSED = (_C.ELEMENTWISE, _C.BATCH_NORMALIZATION, _C.NORMALIZATION, _C.REDUCTION, _C.COPY)
 _FUSES = np.array([one in _FUSED for one in OperatorClass])
-MEASURED = ("fp16", "bf16", "bf16-pure")
+MEASURED = ("fp16", "bf16", "fp16-pure", "bf16-pure")
 """In inference; no compiled run in fp32, and none that trains, is in public data that we may use."""
 
 

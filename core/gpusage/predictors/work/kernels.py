@@ -14,9 +14,9 @@ from gpusage_hooks.types import Workload
 
 AUTOCAST = ("fp16", "bf16")
 """In training, and in inference as it was measured: weights have 4 bytes and are cast to 2."""
-HALF = (*AUTOCAST, "bf16-pure", "int8", "int4")
+HALF = (*AUTOCAST, "fp16-pure", "bf16-pure", "int8", "int4")
 """Whose products are of numbers of 2 bytes."""
-PARAMETER_SHARE = {"bf16-pure": 0.5}
+PARAMETER_SHARE = {"fp16-pure": 0.5, "bf16-pure": 0.5}
 """What a weight, its gradient and its state take, of 4 bytes each; 1 elsewhere."""
 _C = OperatorClass
 _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {

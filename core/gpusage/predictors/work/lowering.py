@@ -16,20 +16,23 @@ import numpy as np
 
 from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.work.kinds import kinds_of
-from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.operators import OperatorClass, element_count, weight_of
 from gpusage.predictors.work.structure import Role, Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 
-FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
+FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp16-pure": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
 """Of an activation."""
 WIDE_BYTES = 4
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
 _NORMALIZATION = int(OperatorClass.NORMALIZATION)
-_CONVOLUTION = int(OperatorClass.CONVOLUTION)
+_CONVOLUTION, _GROUPED_CONVOLUTION = int(OperatorClass.CONVOLUTION), int(OperatorClass.GROUPED_CONVOLUTION)
 _TURNING = 3.0
 """In half precision cuDNN turns what a convolution reads and writes to channels last and back: each is read and
 written once more."""
+_SHORT_FILTER = 7
+"""Rows of the largest filter for which cuDNN has a kernel of depthwise convolutions with channels last. A larger one
+reads its input once for each row, about: focalnet's take 7 to 11 times as long, on five GPUs."""
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
 
@@ -107,7 +110,6 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     cast = np.where(is_widened, kinds.inputs - kinds.wide_inputs, kinds.wide_inputs * kinds.sums)
     wide = np.where(is_widened, kinds.inputs, kinds.wide_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
-    is_turned = (kinds.operator_class == _CONVOLUTION) & (structure.roles != Role.CHANNELS_LAST)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -126,13 +128,23 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         width=kinds.width,
         cast_elements=cast,
         across_bytes=2.0 * kinds.across * np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes),
-        turns=np.where(is_turned & (float_bytes < WIDE_BYTES), _TURNING, 1.0),
+        turns=_turns(kinds.operator_class, structure) if float_bytes < WIDE_BYTES else np.ones(len(flop)),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=workload.mode == "train",
     )
+
+
+def _turns(operator_class: IntArray, structure: Structure) -> FloatArray:
+    """Return how often a kernel of each kind moves in half precision what it reads and writes."""
+    is_last = structure.roles == Role.CHANNELS_LAST
+    turns = np.where((operator_class == _CONVOLUTION) & ~is_last, _TURNING, 1.0)
+    for kind in (is_last & (operator_class == _GROUPED_CONVOLUTION)).nonzero()[0].tolist():
+        rows = max(weight_of(structure.kinds[kind])[2:3], default=1)
+        turns[kind] = rows if rows > _SHORT_FILTER else 1.0
+    return turns
 
 
 def divided(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArray]:

@@ -115,10 +115,10 @@ def _first(shapes: tuple[Shape, ...], sizes: Sizes) -> int:
 
 def _kernel(node: Node) -> int:
     """Return the elements of a convolution's weight behind the first of its sizes."""
-    return abs(prod(_weight(node)[1:]))
+    return abs(prod(weight_of(node)[1:]))
 
 
-def _weight(node: Node) -> Shape:
+def weight_of(node: Node) -> Shape:
     """Return a convolution's weight; one that is made at every step (weight_norm) is read beside the true inputs."""
     weights = (*node.parameters[:1], *node.inputs[1:2])
     return max(weights, key=len, default=(1,))
@@ -142,7 +142,7 @@ def group_count(node: Node) -> int:
 
 def is_narrow(node: Node) -> bool:
     """Return whether a convolution's groups are too narrow for a matrix unit (depthwise and its kin)."""
-    return _weight(node)[1:2] < (_NARROW_CHANNELS,)
+    return weight_of(node)[1:2] < (_NARROW_CHANNELS,)
 
 
 _NARROW_CHANNELS = 16

@@ -23,7 +23,7 @@ from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, op
 from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
-"""PyTorch's fused attentions take batch, heads, length and width; tensors of more sizes go another way."""
+"""PyTorch's fused attentions take batch, heads, length and width; tensors of more or fewer sizes go another way."""
 _SEQUENCES_RANK = 3
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
@@ -251,7 +251,7 @@ def _attention_roles(
         alone = all(read_count[index] == 1 for index in (*path, scores))
         if not alone or graph.nodes[scores].parameters or _is_scaled_query(graph, scores):
             continue
-        if len(graph.nodes[softmax].outputs[0]) > _FUSED_RANK:
+        if len(graph.nodes[softmax].outputs[0]) != _FUSED_RANK:
             roles.update(dict.fromkeys((*path, scores, readers[softmax]), Role.UNFUSED))
         else:
             roles.update(dict.fromkeys(path, Role.INSIDE))

@@ -115,6 +115,19 @@ def test_other_convolutions_turn_what_they_read_and_write_in_half_precision_alon
     assert half.read_bytes[0] == half.written_bytes[0] == 8 * 64 * 14 * 14 * 2
 
 
+@pytest.mark.parametrize(("rows", "turns"), [(3, 1), (7, 1), (9, 9)])
+def test_a_large_depthwise_filter_with_channels_last_reads_its_input_for_each_of_its_rows(
+    rows: int, turns: float
+) -> None:
+    depthwise = node("Conv", [IMAGE], IMAGE, (64, 1, rows, rows), group=64)
+    graph = image(depthwise)
+    lowering = Question(graph, HALF).lowering
+    assert lowering.turns[lowering.structure.kind_of_node[len(graph.nodes) - 1]] == turns
+    # in plain order, and in fp32, there is a kernel for it
+    assert Question(chain("plain", [depthwise], IMAGE), HALF).lowering.turns.tolist() == [1]
+    assert set(Question(graph, replace(HALF, precision="fp32")).lowering.turns.tolist()) == {1}
+
+
 def test_a_transpose_to_and_fro_leaves_nothing_behind() -> None:
     nodes = [
         node("Transpose", [ROWS], TOKENS),

@@ -35,6 +35,7 @@ def part_bytes(name: str, optimizer: Optimizer, precision: Precision) -> float:
         ("adamw", "bf16", 4, 8),
         ("adamw", "bf16-pure", 2, 4),
         ("momentum", "bf16-pure", 2, 2),
+        ("adam", "fp16-pure", 2, 4),
         # two moments of a byte, of which 256 share 4 bytes
         ("adamw8bit", "fp32", 4, 2 + 2 * 4 / 256),
         ("adam8bit", "bf16", 4, 2 + 2 * 4 / 256),

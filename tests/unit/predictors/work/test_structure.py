@@ -16,8 +16,6 @@ from gpusage_hooks.types import ModelGraph, Workload
 from graphs import attention_graph, chain, node
 
 HALF = Workload(batch_size=8, mode="infer", precision="fp16")
-WINDOWS = (-1, 4, 9, 64, 32)
-SCORES = (-1, 4, 9, 64, 64)
 
 
 def of_node(graph: ModelGraph, index: int, workload: Workload = HALF) -> tuple[Lowering, int]:
@@ -25,15 +23,22 @@ def of_node(graph: ModelGraph, index: int, workload: Workload = HALF) -> tuple[L
     return lowering, int(lowering.structure.kind_of_node[index])
 
 
-def windowed_attention() -> ModelGraph:
-    """One attention inside windows: batch, heads, windows, tokens and width are five sizes."""
+def attention(*before: int) -> ModelGraph:
+    """One attention whose tensors have the sizes *before* their tokens and width."""
+    values, scores = (*before, 64, 32), (*before, 64, 64)
     nodes = (
-        node("MatMul", [WINDOWS], WINDOWS, (32, 32)),
-        node("MatMul", [WINDOWS, (-1, 4, 9, 32, 64)], SCORES),
-        node("Softmax", [SCORES], SCORES),
-        node("MatMul", [SCORES, WINDOWS], WINDOWS),
+        node("MatMul", [values], values, (32, 32)),
+        node("MatMul", [values, (*before, 32, 64)], scores),
+        node("Softmax", [scores], scores),
+        node("MatMul", [scores, values], values),
     )
     return replace(attention_graph(), nodes=nodes, producers=((-1,), (0, 0), (1,), (2, 0)))
+
+
+WINDOWED = attention(-1, 4, 9)
+"""Batch, heads, windows, tokens and width are five sizes."""
+MERGED = attention(-36)
+"""Heads are a part of the batch: three sizes, as the image encoder of SAM has them."""
 
 
 def interpolation(mode: str, before: str = "Relu") -> ModelGraph:
@@ -89,8 +94,9 @@ def test_a_bias_that_is_put_together_is_added_as_its_product_is_written() -> Non
     assert not lowering.written_bytes[kind]
 
 
-def test_an_attention_of_five_sizes_is_computed_in_fp32() -> None:
-    lowering, scores = of_node(windowed_attention(), 1)
+@pytest.mark.parametrize("graph", [WINDOWED, MERGED])
+def test_an_attention_of_more_or_fewer_sizes_than_four_is_computed_in_fp32(graph: ModelGraph) -> None:
+    lowering, scores = of_node(graph, 1)
     assert lowering.operator_class[scores] == OperatorClass.BATCHED_PRODUCT
     assert not lowering.matrix_units[scores]
     assert lowering.written_bytes[scores] == 8 * 4 * 9 * 64 * 64 * 4
@@ -100,8 +106,14 @@ def test_an_attention_of_five_sizes_is_computed_in_fp32() -> None:
     assert lowering.read_bytes[values] == 4 * (8 * 4 * 9 * 64 * (64 + 32))
 
 
+def test_an_attention_of_four_sizes_is_fused() -> None:
+    lowering, scores = of_node(attention(-1, 36), 1)
+    assert lowering.operator_class[scores] == OperatorClass.ATTENTION
+    assert not lowering.written_bytes[scores]
+
+
 def test_of_fp32_nothing_is_cast_in_an_attention_of_five_sizes() -> None:
-    lowering, scores = of_node(windowed_attention(), 1, replace(HALF, precision="fp32"))
+    lowering, scores = of_node(WINDOWED, 1, replace(HALF, precision="fp32"))
     assert not lowering.cast_elements.any()
     assert lowering.read_bytes[scores] == 2 * 8 * 4 * 9 * 64 * 32 * 4
 
