@@ -140,6 +140,7 @@ def test_rows_are_read_where_the_zoo_has_the_model(tmp_path: Path) -> None:
     (tmp_path / "torchvision_gpu_bench.csv").write_text(
         "source_path,precision,mode,model,step_time_median_ms\n"
         "results/TITANXP/TITAN Xp_1_gpus__float_model_train_benchmark.csv,fp32,train,resnet50,75\n"
+        "results/TITANXP/TITAN Xp_1_gpus__half_model_inference_benchmark.csv,fp16,infer,resnet50,25\n"
         "results/TITANXP/TITAN Xp_2_gpus__float_model_train_benchmark.csv,fp32,train,resnet50,40\n"
     )
     (tmp_path / "neusight_models.csv").write_text(
@@ -152,8 +153,15 @@ def test_rows_are_read_where_the_zoo_has_the_model(tmp_path: Path) -> None:
     assert [(row.gpu.name, row.family, row.measured_s) for row in rows] == [
         ("rtx-4090", "resnet", 256 / 5120),
         ("titan-xp", "resnet", 0.075),
+        ("titan-xp", "resnet", 0.025),
         ("t4", "bert_large", 0.694),
     ]
+    # torchvision's script: no update of the weights, no autocast
+    assert [(row.workload.precision, row.workload.optimizer) for row in rows[1:3]] == [
+        ("fp32", "none"),
+        ("fp16-pure", "none"),
+    ]
+    assert [row.workload.accumulate > 1 for row in rows[1:3]] == [True, False]
 
 
 def test_products_in_half_precision_are_those_of_gpus_with_tensor_cores_and_of_the_catalogue(tmp_path: Path) -> None:
