@@ -46,7 +46,7 @@ EXAMPLES = (
     Example(why="the user insists on a type", model="resnet50.onnx,batch=128", options=("--gpu", "a100")),
     Example(why="a small inference job", model="resnet18.onnx,batch=8,mode=infer"),
     Example(why="a service that promised 100 ms", model="efficientnet_b0.onnx,batch=8,mode=infer,slo=100ms,rate=5"),
-    Example(why="training that leaves room", model="swin_t.onnx,batch=8,precision=fp16"),
+    Example(why="training that leaves room", model="swin_t.onnx,batch=4,precision=fp16"),
     Example(why="training that waits for its loader", model="resnet50.onnx,batch=32,precision=fp16,utilization=50"),
     Example(why="training that fills a GPU", model="vgg16.onnx,batch=64,precision=fp16"),
     Example(why="a language model", model="bert_base.onnx,batch=32,precision=bf16"),
