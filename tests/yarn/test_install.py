@@ -17,6 +17,12 @@ from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes
 
 pytestmark = pytest.mark.yarn
 
+MEMORY_LIMITS = {
+    "yarn.nodemanager.vmem-check-enabled": "true",
+    "yarn.nodemanager.resource.memory.enforced": "false",  # else only cgroups would limit it
+    "yarn.nodemanager.container-monitor.interval-ms": "300",
+}
+"""YARN's own limit of address space, 2.1 bytes for each that is asked for: our master keeps to it."""
 HOSTS = {"rm": "rm", "v100-1": "node", "client": "client"}
 
 
@@ -46,7 +52,7 @@ def on_each_host(sandbox: Sandbox, command: str) -> list[int]:
 
 
 def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) -> None:  # noqa: ANN401 - NewCluster
-    sandbox = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1"), jar=jar))
+    sandbox = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1"), jar=jar, node_settings=MEMORY_LIMITS))
     original = files(sandbox)
     toml = (sandbox.layout.etc / "gpusage.toml").read_bytes()
     before = checks(sandbox)
@@ -63,7 +69,7 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     assert (after.pop("gpusaged"), after.pop("store")) == ("warn", "warn")  # it does not run here
     assert after.pop("sampler") == "skip"  # the ResourceManager's host is no node
     assert set(after.values()) == {"pass"}
-    submit = ("--memory-mib", "128", "--gpu", "v100", "--", "env")
+    submit = ("--memory-mib", "128", "--gpu", "v100", "--", "sleep 2; env")
     identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=180).stdout.strip()
     (output,) = masters.outputs(sandbox, identity).values()
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"

@@ -58,7 +58,7 @@ def sockets(configuration: Configuration | None, asked: str | None) -> tuple[str
 def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses that yarn-site.xml's *settings* name, each ResourceManager of a pair where there is one."""
     kind = ".https" if settings.get("yarn.http.policy", "").strip() == "HTTPS_ONLY" else ""
-    paired = settings.get(f"{_RM}.ha.enabled", "").strip() == "true"
+    paired = settings.get(f"{_RM}.ha.enabled", "").strip().lower() == "true"
     identities = [word.strip() for word in settings.get(f"{_RM}.ha.rm-ids", "").split(",") if word.strip()]
     suffixes = [f".{identity}" for identity in identities] if paired and identities else [""]
     addresses = (_address(settings, kind, suffix) for suffix in suffixes)
@@ -70,4 +70,5 @@ def _address(settings: Mapping[str, str], kind: str, suffix: str) -> str:
     whole = settings.get(f"{_RM}.webapp{kind}.address{suffix}", "").strip()
     host = settings.get(f"{_RM}.hostname{suffix}", "").strip()
     place = whole or (f"{host}:{port}" if host else "")
+    place = place.replace("0.0.0.0:", f"{host}:") if host else place  # where it listens is no place to ask
     return f"{scheme}://{place}" if place else ""

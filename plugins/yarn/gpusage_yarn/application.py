@@ -38,9 +38,11 @@ DEFAULT_CLASSPATH = ",".join(
 )
 """Hadoop's own, where a site has set none; our jar lies in share/hadoop/yarn/lib."""
 
-# Quiet, small and quick to start; the last two let one command line serve Java 8 and 17.
+# Quiet, quick to start, and small, in address space too, which a NodeManager may limit (vmem-check-enabled); the last
+# two let one command line serve Java 8 and 17.
 _JAVA = (
-    "{{JAVA_HOME}}/bin/java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
+    "MALLOC_ARENA_MAX=1 {{JAVA_HOME}}/bin/java -Xmx256m -XX:CompressedClassSpaceSize=64m "
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
     "-XX:+IgnoreUnrecognizedVMOptions --add-opens=java.base/java.lang=ALL-UNNAMED"
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

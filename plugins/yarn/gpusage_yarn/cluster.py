@@ -161,7 +161,8 @@ def cluster_of(view: View, catalogue: GpuCatalogue) -> Cluster:
 
 def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
     """Return a node from the ResourceManager's JSON."""
-    total, free = amounts(node.get("totalResource")), amounts(node.get("availableResource"))
+    used, free = amounts(node.get("usedResource")), amounts(node.get("availableResource"))
+    total = amounts(node.get("totalResource")) or {name: used.get(name, 0) + amount for name, amount in free.items()}
     usable = node.get("state") == "RUNNING"
     free = free if usable else {}
     labels = node.get("nodeLabels") or [""]

@@ -87,8 +87,10 @@ def _of_manager(name: str, key: str, evidence: Evidence) -> Finding:
     named = evidence.settings.get(key)
     if named is not None and wanted not in named:
         return failed(name, f"{key}={named or '(none)'}", todo)
-    trouble = f" ({running.trouble})" if running and running.trouble else ""
-    return failed(name, f"it does not run in the ResourceManager{trouble}", todo)
+    if running and running.trouble:
+        observation = f"whether it runs is not known: {running.trouble}"
+        return warned(name, observation, "see whether this host may read the ResourceManager's /jmx")
+    return failed(name, "it does not run in the ResourceManager", todo)
 
 
 def _labels(evidence: Evidence) -> Finding:

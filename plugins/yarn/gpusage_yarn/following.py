@@ -14,6 +14,7 @@ import requests
 from gpusage.exit_status import is_interrupted
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.rest import ResourceManager, SilentError
+from gpusage_yarn.web import prepared
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 KILLED_STATUS = 143  # as the shell has it for SIGTERM
@@ -166,10 +167,9 @@ def log_tails(outcome: Outcome) -> Iterator[tuple[str, str]]:
 def container_log(address: str, container: str, stream: str, size: int = TAIL_BYTES) -> str:
     """Return the last *size* bytes of what a container wrote, empty where its node no longer has it."""
     url = f"{address}/ws/v1/node/containers/{container}/logs/{stream}"
-    session = requests.Session()
-    session.trust_env = False
+    asked = {"size": str(-size), "format": "text"}
     try:
-        answer = session.get(url, params={"size": str(-size), "format": "text"}, timeout=_TIMEOUT_S)
+        answer = prepared(requests.Session()).get(url, params=asked, timeout=_TIMEOUT_S)
     except requests.RequestException:
         return ""
     return contents_of(answer.text) if answer.ok else ""

@@ -20,6 +20,7 @@ import requests
 
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.hadoop_xml import read_settings
+from gpusage_yarn.web import prepared
 
 FOLDER = ".gpusage"
 _TIMEOUT_S = (3.05, 60.0)
@@ -38,8 +39,7 @@ class Hdfs:
 
     def __init__(self, url: str, addresses: tuple[str, ...], user: str) -> None:
         self.url, self.addresses, self._user = url, addresses, user
-        self._session = requests.Session()
-        self._session.trust_env = False
+        self._session = prepared(requests.Session())
 
     def keep(self, path: Path) -> str:
         """Put a file there unless it is there already, and return ``URL bytes milliseconds`` as YARN wants it.

@@ -99,6 +99,8 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     for name in FILES:
         path = site.folder / name
         theirs = _own_settings(path)
+        if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
+            theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
         ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
@@ -167,9 +169,8 @@ def _if_other(name: str, value: str, default: str) -> Iterator[tuple[str, str]]:
 
 
 def _own_settings(path: Path) -> dict[str, str]:
-    """Return what the site has set in a file, our block left out."""
-    text = without_block(read_text(path))
-    return read_settings(path, text) if text else {}
+    """Return what the site has set in a file and in those that it includes, our blocks left out."""
+    return read_settings(path, lambda each: without_block(read_text(each)))
 
 
 def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:

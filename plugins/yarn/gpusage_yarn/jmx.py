@@ -21,7 +21,7 @@ import requests
 from gpusage.plain_text import visible
 from gpusage_yarn.install import CLASSES, LISTENERS
 from gpusage_yarn.neighbours import parse_neighbours
-from gpusage_yarn.rest import kerberos
+from gpusage_yarn.web import prepared, reason
 
 if TYPE_CHECKING:
     from gpusage_hooks.types import Neighbour
@@ -102,7 +102,7 @@ def ask_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
         beans = json.loads(_answer(url + _BEAN, limit_s))["beans"]
         return parse_bean(name, beans[0]) if beans else JmxReport(name=name)
     except Exception as error:  # noqa: BLE001 - anyone may answer there, with anything
-        return JmxReport(name=name, trouble=type(error).__name__)
+        return JmxReport(name=name, trouble=reason(error))
 
 
 class _Staying(requests.Session):
@@ -120,15 +120,18 @@ def _answer(url: str, limit_s: float) -> bytes:
     """
     until_s = time.monotonic() + limit_s
     content = b""
-    with _Staying() as session:
-        session.trust_env = False
-        session.auth = kerberos()
-        with session.get(url, timeout=limit_s, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
-            for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
-                content += chunk
-                if len(content) > _ANSWER_LIMIT_BYTES or time.monotonic() > until_s:
-                    message = f"more than {_ANSWER_LIMIT_BYTES} bytes, or later than {limit_s:g} s"
-                    raise requests.RequestException(message)
+    with (
+        prepared(_Staying()) as session,
+        session.get(url, timeout=limit_s, headers={"Accept-Encoding": "identity"}, stream=True) as answer,
+    ):
+        if answer.status_code != requests.codes.ok:
+            message = f"/jmx answers with status {answer.status_code}"
+            raise requests.RequestException(message)
+        for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
+            content += chunk
+            if len(content) > _ANSWER_LIMIT_BYTES or time.monotonic() > until_s:
+                message = f"more than {_ANSWER_LIMIT_BYTES} bytes, or later than {limit_s:g} s"
+                raise requests.RequestException(message)
     return content
 
 

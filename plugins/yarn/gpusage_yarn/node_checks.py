@@ -22,7 +22,7 @@ def listener(evidence: Evidence) -> Finding:
         return failed(
             name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
         )
-    silent = [node.name for node in evidence.nodes if node.trouble]
+    silent = [node for node in evidence.nodes if node.trouble]
     lacking = [node for node in evidence.nodes if not node.binds and not node.trouble]
     if lacking:
         observation = (
@@ -33,7 +33,8 @@ def listener(evidence: Evidence) -> Finding:
             return failed(name, f"{observation}; {trouble}", "mend what it says, then restart the NodeManager")
         return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
     if silent:
-        return warned(name, f"{_some(silent)} did not tell", "see whether this host reaches their web addresses")
+        observation = f"{_some(node.name for node in silent)} did not tell: {silent[0].trouble}"
+        return warned(name, observation, "see whether this host reaches their web addresses, and may read /jmx there")
     versions = sorted(
         {node.version for node in evidence.nodes} | ({evidence.manager.version} if evidence.manager else set())
     )

@@ -77,13 +77,13 @@ def require_listeners(
     Raises:
         RequestError: That is so on each of *labels*.
     """
-    notes, lacking = [], []
+    notes, lacking, silent = [], [], []
     for label in labels:
         names = {node.name for node in view.of_label(label)}
         asked = {name: daemon for name, daemon in reports.items() if name in names and not daemon.trouble}
         bare = unbound(asked)
         if not asked:
-            notes.append(f"no node with the label {label} has told whether it binds containers to GPUs")
+            silent.append(label)
         elif len(bare) == len(asked):
             lacking.append(label)
         elif bare:
@@ -91,6 +91,9 @@ def require_listeners(
     if lacking and set(lacking) == set(labels):
         rule = "run gpusage's listener, which binds containers to GPUs"
         _refuse(f"Nodes with the label {' or '.join(lacking)}", rule, "those that were asked do not", _DOCTOR)
+    if silent:
+        why = next((f" ({daemon.trouble})" for daemon in reports.values() if daemon.trouble), "")
+        notes.append(f"no node with the label {' or '.join(silent)} has told whether it binds containers to GPUs{why}")
     notes += [f"{label} is left out, for nothing binds containers to GPUs there" for label in lacking]
     return replace(view, nodes=tuple(node for node in view.nodes if node.label not in lacking)), notes
 

@@ -10,12 +10,12 @@ Invariants:
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -23,6 +23,7 @@ from urllib3.util import Retry
 
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_yarn.documents import Document
+from gpusage_yarn.web import how_to_get_in, prepared, reason
 
 T = TypeVar("T")
 PATIENCE_S = 90.0
@@ -40,6 +41,7 @@ _ROOT = "/ws/v1/cluster/"
 _ONCE_MORE = Retry(total=None, connect=0, read=1, redirect=0, status=0, other=0, allowed_methods={"GET"})
 """A kept connection may be closed by the server in the moment that we ask over it; a question harms nothing twice."""
 
+_CLASSES = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+")
 _CONNECTION_ERRORS = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
 
@@ -77,11 +79,8 @@ class ResourceManager:
         self._active = self.addresses[0]
         self._patience_s = patience_s
         self._has_answered = False
-        self._session = requests.Session()
+        self._session = prepared(requests.Session())
         self._session.headers["Accept"] = "application/json"
-        self._session.trust_env = False  # a proxy is for the world outside
-        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-        self._session.auth = kerberos()
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=_ONCE_MORE))
 
@@ -171,7 +170,7 @@ class ResourceManager:
             answer = self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
         except _CONNECTION_ERRORS as error:
             self.look("GET", "info")  # another may be active by now
-            raise SilentError(_reason(error)) from error
+            raise SilentError(reason(error)) from error
         try:
             return str(answer.json()["property"]["value"])
         except (ValueError, KeyError, TypeError):
@@ -223,7 +222,7 @@ class ResourceManager:
         try:
             return self._exchange(address, method, path, document), ""
         except _CONNECTION_ERRORS as error:
-            return {}, _reason(error)
+            return {}, reason(error)
         except SilentError as error:
             return {}, str(error)
 
@@ -257,7 +256,7 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
     if status < _FIRST_ERROR and document is not None:
         return document
     if status == _UNAUTHORISED:
-        _refuse(answer, method, path, "Install requests-kerberos and run kinit")
+        _refuse(answer, method, path, how_to_get_in())
     if status == _NOT_KNOWN and document is not None:
         _refuse(answer, method, path, "Check the name")
     starting = status >= _SERVER_ERROR and path != "apps"
@@ -267,7 +266,7 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
     if starting:
         message = f"status {status}: {_said(answer)}"
         raise SilentError(message)
-    return _refuse(answer, method, path, "Look into the ResourceManager's log")
+    return _refuse(answer, method, path, "Mend what it names, or ask your admin")
 
 
 def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoReturn:
@@ -276,23 +275,10 @@ def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoR
 
 
 def _said(answer: requests.Response) -> str:
-    """Return an error's own words."""
+    """Return an error's own words: YARN's, or those of the servlet that guards it."""
     try:
-        text = str(answer.json()["RemoteException"]["message"])
-    except (ValueError, KeyError, TypeError):
+        document = answer.json()
+        text = str((document.get("RemoteException") or document)["message"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         text = answer.text
-    return " ".join(text.split())[:300].rstrip(".")
-
-
-def _reason(error: Exception) -> str:
-    text = str(error)
-    words = ("Connection refused", "timed out", "Name or service not known", "Connection reset", "Connection aborted")
-    return next((word for word in words if word in text), type(error).__name__)
-
-
-def kerberos() -> Any:  # noqa: ANN401 - an optional package's
-    """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
-    if importlib.util.find_spec("requests_kerberos") is None:
-        return None
-    kerberos = importlib.import_module("requests_kerberos")
-    return kerberos.HTTPKerberosAuth(mutual_authentication=kerberos.OPTIONAL)
+    return _CLASSES.sub("", " ".join(text.split()))[:300].rstrip(".")

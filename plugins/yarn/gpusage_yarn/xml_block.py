@@ -9,11 +9,13 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from gpusage_hooks.errors import RequestError
+from gpusage_yarn.hadoop_xml import final_names
 
 _BEGIN = "<!-- >>> gpusage: `gpusage yarn uninstall` takes this block out -->\n"
 _END = "<!-- <<< gpusage -->\n"
@@ -35,8 +37,7 @@ def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str 
         return bare
     if bare is None:
         return f"{_HEAD}{_block(settings)}{_TAIL}"
-    for name in settings:
-        _require_open(bare, name, path)
+    _require_open(bare, settings, path)
     ends = [match.start() for match in _CLOSED.finditer(_blanked(bare))]
     if not ends:
         message = f"File {path!r} must end with </configuration>; it does not. Mend it, then install again."
@@ -71,14 +72,12 @@ def _blanked(text: str) -> str:
     return _COMMENT.sub(lambda match: " " * len(match[0]), text)
 
 
-def _require_open(text: str, name: str, path: str) -> None:
+def _require_open(text: str, names: Iterable[str], path: str) -> None:
     try:
-        root = ET.fromstring(text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
+        ET.fromstring(text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
     except (ET.ParseError, ValueError) as error:
         message = f"File {path!r} must be XML; got: {error}. Mend it, then install again."
         raise RequestError(message) from error
-    for element in root.iter("property"):
-        final = (element.findtext("final") or "").strip() == "true"
-        if final and (element.findtext("name") or "").strip() == name:
-            message = f"Property {name!r} of {path!r} must not be final, for gpusage adds to it; it is. Set it by hand."
-            raise RequestError(message)
+    for name in final_names(Path(path)) & frozenset(names):
+        message = f"Property {name!r} of {path!r} must not be final, for gpusage adds to it; it is. Set it by hand."
+        raise RequestError(message)

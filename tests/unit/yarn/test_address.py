@@ -21,6 +21,8 @@ PAIR = {f"{RM}.ha.enabled": "true", f"{RM}.ha.rm-ids": "a, b", f"{RM}.hostname.a
         ({f"{RM}.hostname": "rm"}, ("http://rm:8088",)),
         ({f"{RM}.hostname": "rm", "yarn.http.policy": "HTTPS_ONLY"}, ("https://rm:8090",)),
         (PAIR, ("http://one:8088", "http://two:8088")),
+        ({f"{RM}.hostname": "rm", f"{RM}.webapp.address": "0.0.0.0:80"}, ("http://rm:80",)),
+        ({**PAIR, f"{RM}.ha.enabled": "TRUE"}, ("http://one:8088", "http://two:8088")),
         ({**PAIR, f"{RM}.webapp.address.b": "two:9"}, ("http://one:8088", "http://two:9")),
         ({}, ()),
     ],
@@ -41,6 +43,30 @@ def entry(name: str, value: str, more: str = "") -> str:
 def test_variables_are_filled_in(tmp_path: Path) -> None:
     settings = site(tmp_path, entry(f"{RM}.hostname", "rm"), entry(f"{RM}.webapp.address", f"${{{RM}.hostname}}:1"))
     assert find_addresses(settings) == ("http://rm:1",)
+
+
+def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RM_HOST", "rm")
+    settings = site(tmp_path, entry(f"{RM}.webapp.address", "${env.RM_HOST}:${env.NO_PORT:-8}"))
+    assert find_addresses(settings) == ("http://rm:8",)
+
+
+def test_included_files_and_attributes_are_read_as_hadoop_reads_them(tmp_path: Path) -> None:
+    """Relative to the file that includes them, in their place: what follows wins."""
+    xi = 'xmlns:xi="http://www.w3.org/2001/XInclude"'
+    (tmp_path / "hosts.xml").write_text(
+        f'<configuration><property name="{RM}.hostname" value="rm"/>'
+        f'<property name="{RM}.webapp.address" value="old:1"/></configuration>'
+    )
+    lacking = f"<xi:include {xi} href='none.xml'><xi:fallback>{entry('a', 'b')}</xi:fallback></xi:include>"
+    here = (f"<xi:include {xi} href='hosts.xml'/>", lacking, entry(f"{RM}.webapp.address", f"${{{RM}.hostname}}:2"))
+    assert find_addresses(site(tmp_path, *here)) == ("http://rm:2",)
+
+    (tmp_path / "hosts.xml").unlink()
+    with pytest.raises(RequestError, match=r"yarn-site.xml' must include files that are there; .*hosts.xml' is not"):
+        find_addresses(site(tmp_path, *here))
+    with pytest.raises(RequestError, match="must not include itself"):
+        find_addresses(site(tmp_path, f"<xi:include {xi} href='yarn-site.xml'/>"))
 
 
 def test_the_last_value_is_in_force_unless_an_earlier_one_is_final(tmp_path: Path) -> None:

@@ -84,6 +84,13 @@ def test_a_node_that_is_lost_has_no_room(documents: Documents) -> None:
     assert cluster(documents).pools[2].free_gpu_count == 0
 
 
+def test_nodes_of_hadoop_3_2_which_tell_no_total_are_read_by_what_is_used_and_free(documents: Documents) -> None:
+    whole = read_view(documents.get)
+    for each in documents["nodes"]["nodes"]["node"]:
+        del each["totalResource"]
+    assert read_view(documents.get).nodes == whole.nodes
+
+
 def test_whole_gpus_make_a_pool_that_cannot_be_shared(documents: Documents) -> None:
     v100 = node(documents, "v100")
     for resource in (v100["totalResource"], v100["availableResource"]):

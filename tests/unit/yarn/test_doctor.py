@@ -81,6 +81,14 @@ def test_a_class_that_does_not_run_is_told_with_the_command(healthy: Evidence, c
     assert found.todo.startswith("gpusage yarn install --yes")
 
 
+@pytest.mark.parametrize("check", ["placement rule", "processor", "node listener"])
+def test_where_jmx_may_not_be_read_nothing_is_said_to_be_missing(healthy: Evidence, check: str) -> None:
+    """With hadoop.security.instrumentation.requires.admin, for example."""
+    silent = JmxReport(name="x", trouble="/jmx answers with status 403")
+    found = finding(replace(healthy, manager=silent, nodes=(silent,)), check)
+    assert (found.verdict, found.found.endswith(": /jmx answers with status 403")) == ("warn", True)
+
+
 def test_a_class_that_would_not_load_is_told_before_a_daemon_finds_out(healthy: Evidence) -> None:
     found = finding(replace(healthy, loaded={CLASSES[RULES]: "ClassNotFoundException"}), "classes")
     assert found.verdict == "fail"

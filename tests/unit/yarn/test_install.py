@@ -125,6 +125,30 @@ def test_each_host_gets_what_its_daemons_read(site: Site) -> None:
     assert not site.gpusage_toml.exists()
 
 
+def test_lists_that_stand_in_an_included_file_keep_their_items(site: Site) -> None:
+    """Our block wins over the included file: what it forgot would be gone, mapreduce_shuffle for example."""
+    included = site.folder / "shuffle.xml"
+    included.write_text(YARN_SITE)
+    include = '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="shuffle.xml"/>'
+    (site.folder / "yarn-site.xml").write_text(f"<configuration>{include}</configuration>")
+    make_edits(plan_installation(site))
+    assert settings(site, "yarn-site.xml")[SERVICES] == "mapreduce_shuffle,gpusage_mps"
+    assert settings(site, "yarn-site.xml")[RULES] == f"{CLASSES[RULES]},app-name,user-group"
+    assert included.read_text() == YARN_SITE
+
+    included.write_text(YARN_SITE.replace("shuffle</value>", "shuffle</value><final>true</final>"))
+    with pytest.raises(RequestError, match=r"aux-services' of .* must not be final"):
+        plan_installation(site)
+
+
+def test_resource_types_that_stand_in_yarn_site_stay(site: Site) -> None:
+    own = f"<property><name>{TYPES}</name><value>yarn.io/gpu</value></property>\n</configuration>\n<!-- end"
+    text = YARN_SITE.replace("</configuration>\n<!-- end", own)
+    (site.folder / "yarn-site.xml").write_text(text)
+    make_edits(plan_installation(site))
+    assert settings(site, "resource-types.xml")[TYPES] == "yarn.io/gpu,gpusage.io/share"
+
+
 def test_the_site_s_own_calculator_is_left_alone(site: Site) -> None:
     own = f"<configuration><property><name>{CALCULATOR}</name><value>org.site.Own</value></property></configuration>"
     (site.folder / "capacity-scheduler.xml").write_text(own)

@@ -136,3 +136,12 @@ def test_of_each_label_some_nodes_are_asked_the_freest_first() -> None:
 def test_only_who_has_answered_is_said_to_bind_nothing() -> None:
     told = {"a": JmxReport(name="a"), "b": JmxReport(name="b", trouble="ConnectTimeout"), "c": parse_bean("c", BEAN)}
     assert unbound(told) == ("a",)
+
+
+def test_a_daemon_whose_jmx_may_not_be_read_says_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rogue, "answer", (403, {}, [b"<html>User dr.who is unauthorized</html>"]))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Rogue) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        told = ask_nodes([node("shy", f"127.0.0.1:{server.server_port}")], limit_s=5.0)
+        server.shutdown()
+    assert told["shy"].trouble == "/jmx answers with status 403"
