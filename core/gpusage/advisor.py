@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import Catalogue
+from gpusage.graphs.folders import folder_refusal
 from gpusage.history.deciding import BY_HISTORY, NO_GRAPH, case_of, told_of
 from gpusage.history.deciding import said as said_of
 from gpusage.learning.words import said
@@ -78,7 +79,7 @@ class Advisor(Predictor):
         """
         graph = self.hooks.read_model(source, shape or {})
         if graph is None:
-            message = (
+            message = folder_refusal(source) or (
                 f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
                 "or a name such as 'timm:resnet50'; got none of these. Check the path."
             )

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gpusage
-from gpusage.graphs.edges import is_edge_list
+from gpusage.graphs.edges import edge_inputs, is_edge_list
 from gpusage.graphs.onnx.reader import read_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -87,3 +87,32 @@ def test_edges_are_known_by_their_names(name: str) -> None:
 def test_a_batch_of_two_is_no_list_of_edges(name: str) -> None:
     """Taken for one, it would be predicted at batch 1 whatever its user's batch."""
     assert not is_edge_list(name, [2, 500], is_whole=True)
+
+
+def test_two_inputs_may_list_where_edges_start_and_where_they_end() -> None:
+    """Nodes were taken for the batch, and edges, which cost most, did not grow with it."""
+    ends = [("x", (100, 16), False), ("src", (500,), True), ("dst", (500,), True)]
+    assert edge_inputs(ends) == "src and dst"
+    assert edge_inputs(ends[:2]) == ""
+    assert edge_inputs([("src", (8, 500), True), ("dst", (8, 500), True)]) == ""  # sentences in two languages
+
+
+@pytest.mark.torch
+def test_a_program_that_reads_a_graph_does_so_once(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Layer(torch.nn.Module):  # type: ignore[misc, name-defined] - torch may not be installed
+        """Gathers the features of where each edge starts."""
+
+        def forward(self, x: object, src: object, dst: object) -> object:
+            """Return a row for each node."""
+            return torch.zeros_like(x).index_add(0, dst, x[src])  # type: ignore[index]
+
+    edges = torch.zeros(500, dtype=torch.int64)
+    free = {name: {0: torch.export.Dim.DYNAMIC} for name in ("x", "src", "dst")}
+    program = torch.export.export(Layer(), (torch.zeros(100, 16), edges, edges + 1), dynamic_shapes=free)
+    torch.export.save(program, str(tmp_path / "gat.pt2"))
+    graph = gpusage.read_model(str(tmp_path / "gat.pt2"))
+    assert graph.fixed_batch_size == 1
+    assert graph.inputs == (("x", (100, 16)), ("src", (500,)), ("dst", (500,)))
+    assert "a step is of one such graph" in graph.notes[0]

@@ -104,10 +104,9 @@ def _read(path: str, source: str) -> dict[str, Any]:
         message = f"Configuration of model {shown(source)} must be JSON; got something else. Check the file."
         raise GraphError(message) from error
     if not isinstance(configuration, dict) or not isinstance(configuration.get("model_type"), str):
-        message = (
-            f"Configuration of model {shown(source)} must name its model_type; got none. "
-            "Give the config.json of a transformers model."
-        )
+        timm = configuration.get("architecture") if isinstance(configuration, dict) else None
+        instead = f"Write timm:{printable(timm)}." if isinstance(timm, str) else "Give that of a transformers model."
+        message = f"Configuration of model {shown(source)} must name its model_type; got none. {instead}"
         raise GraphError(message)
     return configuration
 

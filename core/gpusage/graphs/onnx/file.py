@@ -139,7 +139,7 @@ def _default_opset(reader: Reader, message: Message) -> int:
 
 
 def _function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGraph]:
-    name = domain = ""
+    name = domain = overload = ""
     nodes: list[OnnxNode] = []
     inputs: list[Declared] = []
     outputs: list[Declared] = []
@@ -155,7 +155,9 @@ def _function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGr
                 nodes.append(_node(reader, message_of(value)))
             case 10:
                 domain = text_of(value)
-    return (domain, name), OnnxGraph(name, tuple(nodes), {}, tuple(inputs), tuple(outputs), {})
+            case 13:
+                overload = text_of(value)
+    return (domain, _overloaded(name, overload)), OnnxGraph(name, tuple(nodes), {}, tuple(inputs), tuple(outputs), {})
 
 
 def _graph(reader: Reader, message: Message) -> OnnxGraph:
@@ -191,7 +193,7 @@ def _graph(reader: Reader, message: Message) -> OnnxGraph:
 
 
 def _node(reader: Reader, message: Message) -> OnnxNode:
-    name = op_type = domain = ""
+    name = op_type = domain = overload = ""
     inputs: list[str] = []
     outputs: list[str] = []
     attributes: dict[str, Attribute] = {}
@@ -211,8 +213,15 @@ def _node(reader: Reader, message: Message) -> OnnxNode:
                     attributes[key] = attribute
             case 7:
                 domain = text_of(value)
+            case 8:
+                overload = text_of(value)
     domain = "" if domain == "ai.onnx" else domain
-    return OnnxNode(name, op_type, domain, tuple(inputs), tuple(outputs), attributes)
+    return OnnxNode(name, _overloaded(op_type, overload), domain, tuple(inputs), tuple(outputs), attributes)
+
+
+def _overloaded(name: str, overload: str) -> str:
+    """Return the name of one of several functions that differ in this word alone."""
+    return f"{name}:{overload}" if overload else name
 
 
 def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:  # noqa: C901 - a case a field

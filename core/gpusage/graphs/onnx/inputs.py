@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusage.graphs.edges import is_edge_list
+from gpusage.graphs.edges import edge_inputs
 from gpusage.graphs.guard import MAXIMUM_ELEMENTS, check_shape, shown
 from gpusage.graphs.onnx.dimensions import evaluate, names
 from gpusage.graphs.onnx.tensors import Declared
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
-_BATCH_NAME = re.compile(r"(?i)(.*batch.*|bs|b|n|unk__0)")
+_BATCH_NAME = re.compile(r"(?i)(.*batch.*|bs|b|n)")
+_NUMBERED = re.compile(r"unk__\d+")
+"""How tf2onnx names each free dimension of each input."""
 _FREE = "{}.{}"
 """The name that a free dimension without one goes by: its input's, and its place."""
 
@@ -27,7 +29,7 @@ class Binding:
         batch_names: The names that stand for the batch.
         values: What every other name stands for.
         fixed_batch_size: The first dimension of the inputs, where none of them is free; 1 beside an edge list.
-        edges: The input that lists the edges of a graph, by its name; ``""`` where there is none.
+        edges: The inputs that list the edges of a graph, by name; ``""`` where there is none.
     """
 
     inputs: tuple[Declared, ...]
@@ -71,7 +73,7 @@ def bind(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]], model: 
         GraphError: A free dimension has no value, or *shape* names or contradicts something that the file has not.
     """
     named = [_named(one, shape, model) for one in inputs]
-    edges = next((one.name for one in named if _lists_edges(one)), "")
+    edges = edge_inputs((one.name, one.sizes or (), one.element_type in ("int64", "int32")) for one in named)
     batch_names = _batch_names(named, shape) if not edges else _batches_of_graphs(named)
     values: dict[str, int] = {}
     _check_words(named, shape, model)
@@ -104,12 +106,9 @@ def _batch_names(inputs: Sequence[Declared], shape: Mapping[str, Sequence[int]])
     spoken = {name for name in symbols if _BATCH_NAME.fullmatch(name) and name not in shape}
     first = {one.sizes[0] for one in inputs if one.sizes and isinstance(one.sizes[0], str)}
     alone = {name for name in first if names(name) == (name,) and name not in shape}
-    anonymous = {name for name in alone if any(name == _FREE.format(one.name, 0) for one in inputs)}
+    unnamed = {_FREE.format(one.name, 0) for one in inputs}
+    anonymous = {name for name in alone if name in unnamed or _NUMBERED.fullmatch(name)}
     return spoken | anonymous if spoken else alone
-
-
-def _lists_edges(one: Declared) -> bool:
-    return is_edge_list(one.name, one.sizes or (), is_whole=one.element_type in ("int64", "int32"))
 
 
 def _batches_of_graphs(inputs: Sequence[Declared]) -> set[str]:

@@ -25,11 +25,12 @@ from gpusage.graphs.quantisation import quantised_note
 from gpusage.graphs.two_runs import Merged, graph_of, live
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Node, Precision
+from gpusage_hooks.types import ModelGraph, Node, Precision, Shape
 
 SUFFIX = ".onnx"
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
+_PICTURE_RANK = 4
 _LISTED = 6
 _QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
 """Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
@@ -101,6 +102,8 @@ def _played_once(model: OnnxModel, binding: Binding, source: str, cause: Excepti
     recurrent = next((node for node in run.nodes if node.op_type in _RECURRENT and node.inputs), None)
     if recurrent is not None and binding.fixed_batch_size is not None:
         batch = recurrent.inputs[0][_batch_place(recurrent)]  # the inputs' first size may be the time steps
+    elif _first_picture(run.nodes)[:1] == (1,) and binding.fixed_batch_size is not None:
+        batch = 1  # the inputs' first size may be a picture's channels or height
     return trace, Merged(run=run, uneven=Counter(), squared=Counter()), batch
 
 
@@ -108,7 +111,8 @@ def _all_follow(merged: Merged) -> bool:
     """Tell whether a file without a free batch dimension works at other batch sizes all the same.
 
     A size that was written down at export either breaks the run, or leaves a tensor that does not grow with the batch,
-    or one that grows with its square, or a recurrent layer that takes the time steps for the batch.
+    or one that grows with its square, or a recurrent layer that takes the time steps for the batch, or a convolution
+    that reads one picture whatever the batch.
     """
     nodes = merged.run.nodes
     outputs = (shape for index in merged.run.results for shape in nodes[index].outputs)
@@ -118,7 +122,14 @@ def _all_follow(merged: Merged) -> bool:
         and not merged.squared
         and all(min(shape, default=0) < 0 for shape in outputs)
         and all(node.inputs[0][_batch_place(node)] < 0 for node in recurrent)
+        and min(_first_picture(nodes)[:1], default=-1) < 0
     )
+
+
+def _first_picture(nodes: Sequence[Node]) -> Shape:
+    """Return the shape of the pictures that the first convolution reads."""
+    read = (node.inputs[0] for node in nodes if node.op_type == "Conv" and node.inputs)
+    return next((shape for shape in read if len(shape) == _PICTURE_RANK), ())
 
 
 def _batch_place(recurrent: Node) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
-from gpusage.graphs.edges import edges_note, is_edge_list
+from gpusage.graphs.edges import edge_inputs, edges_note
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
 from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
@@ -228,12 +228,11 @@ def _edges(
     arguments: tuple[Any, ...],
     words: dict[str, Any],
 ) -> str:
-    """Return the name of the argument that lists the edges of a graph, ``""`` where none does."""
+    """Return the names of the arguments that list the edges of a graph, ``""`` where none does."""
     names = list(signature(module.forward).parameters) if hasattr(module, "forward") else []
     given = [*zip(names, arguments, strict=False), *words.items()]
     tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
-    lists = (name for name, each in tensors if is_edge_list(name, each.shape, is_whole=not each.is_floating_point()))
-    return next(lists, "")
+    return edge_inputs((name, each.shape, not each.is_floating_point()) for name, each in tensors)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from gpusage.graphs.edges import edge_inputs, edges_note
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
 from gpusage.graphs.torch.aten import record
 from gpusage.graphs.torch.aten_call import AtenCall
@@ -63,22 +64,30 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
         message = f"Model {shown(name)} must have an input tensor; got none. Export it again."
         raise GraphError(message)
     free, notes = _free_symbols(program, shape)
-    batch = _batch_symbol(program)
+    edges = _edges(program)
+    batch = None if edges else _batch_symbol(program)
     count = sum(prod(_shape(program.graph, parameter, free)) for parameter in program.parameters.values())
     run = None if batch is None else at_any_batch(lambda size: _play(program, {**free, batch: size}))
     fixed = None
     if run is None:
         run = _play(program, free)
         size = run.inputs[0][1][:1]
-        fixed = size[0] if size else 1
+        fixed = size[0] if size and not edges else 1
     return graph_of(
         run,
         name=name,
         source=source,
         parameter_count=count,
         fixed_batch_size=fixed,
-        notes=(*fixed_notes(fixed), *notes),
+        notes=(*([edges_note(edges)] if edges else fixed_notes(fixed)), *notes),
     )
+
+
+def _edges(program: Program) -> str:
+    """Return the names of the inputs that list the edges of a graph, ``""`` where none does."""
+    whole = {name: _tensor_type(program.graph, name) in {"int32", "int64"} for name in program.user_inputs}
+    sizes = {name: [size.get("as_int") for size in program.sizes(name)] for name in program.user_inputs}
+    return edge_inputs((name, sizes[name], whole[name]) for name in program.user_inputs)
 
 
 def _play(program: Program, symbols: Mapping[str, int]) -> ModelRun:
@@ -188,8 +197,11 @@ _TENSOR_KINDS = frozenset(
 
 
 def _tensor(graph: Json, name: str, symbols: Mapping[str, int]) -> Tensor:
-    dtype = graph["tensor_values"][name]["dtype"]
-    return Tensor(key=name, shape=_shape(graph, name, symbols), element_type=_ELEMENT_TYPES.get(dtype, "float"))
+    return Tensor(key=name, shape=_shape(graph, name, symbols), element_type=_tensor_type(graph, name))
+
+
+def _tensor_type(graph: Json, name: str) -> ElementType:
+    return _ELEMENT_TYPES.get(graph["tensor_values"][name]["dtype"], "float")
 
 
 def _shape(graph: Json, name: str, symbols: Mapping[str, int]) -> tuple[int, ...]:
@@ -224,7 +236,7 @@ def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple
     given: set[str] = set()
     for name, sizes in shape.items():
         _set_from(program, name, sizes, symbols, given)
-    batch = _batch_symbol(program)
+    batch = None if _edges(program) else _batch_symbol(program)
     notes = [
         f"Free size {printable(symbol)} is {value}, as in the example that the program was exported with."
         for symbol, value in sorted(symbols.items())

@@ -137,6 +137,35 @@ def test_a_shape_that_does_not_fit_is_refused(read: Maker, shape: Mapping[str, S
         read({"x": ["batch", 3, "height", 48]}, [node("Relu", "x", "y")], shape=shape)
 
 
+@pytest.mark.parametrize("places", [("unk__0", "unk__1"), ("unk__7", "unk__9")])
+def test_each_input_of_a_file_of_tf2onnx_has_the_batch_under_a_name_of_its_own(
+    read: Maker, places: tuple[str, str]
+) -> None:
+    graph = read({"x": [places[0], 5], "z": [places[1], 5]}, [node("Add", "x z", "y")])
+    assert graph.inputs == (("x", (-1, 5)), ("z", (-1, 5)))
+
+
+def test_the_number_in_a_name_of_tf2onnx_says_nothing(read: Maker) -> None:
+    """The first number there is was taken for the batch wherever it stood."""
+    graph = read({"x": ["unk__6", "unk__0"]}, [node("Relu", "x", "y")], shape={"unk__0": (10,)})
+    assert graph.inputs == (("x", (-1, 10)),)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "before"),
+    [
+        ((3, 9, 9), [node("Unsqueeze", "x zero", "u")]),
+        ((9, 9, 3), [node("Transpose", "x", "t", perm=[2, 0, 1]), node("Unsqueeze", "t zero", "u")]),
+    ],
+    ids=["channels first", "channels last"],
+)
+def test_a_picture_without_a_batch_is_a_batch_of_one(read: Maker, sizes: tuple[int, ...], before: Nodes) -> None:
+    """Its channels, or its height, were taken for the batch."""
+    graph = read({"x": sizes}, [*before, node("Conv", "u w", "y")], [*weights(w=[8, 3, 3, 3]), numbers("zero", 0)])
+    assert graph.fixed_batch_size == 1
+    assert graph.notes == (FIXED_NOTE.format(1),)
+
+
 def test_a_static_file_that_follows_the_batch_is_read_for_any(read: Maker) -> None:
     nodes = [node("Conv", "x w", "c", kernel_shape=[3, 3]), node("Flatten", "c", "f"), node("Gemm", "f v", "y")]
     graph = read({"x": [1, 3, 5, 5]}, nodes, weights(w=[4, 3, 3, 3], v=[36, 10]))
@@ -274,6 +303,18 @@ def choice(condition: str) -> onnx.NodeProto:
     return node("If", condition, "y", then_branch=short, else_branch=long)
 
 
+def test_functions_of_one_name_are_told_by_their_overload(read: Maker) -> None:
+    opsets = [helper.make_opsetid("", 18)]
+    functions = [
+        helper.make_function("local", "F", ["a"], ["b"], [node(op_type, "a", "b")], opsets)
+        for op_type in ("Relu", "Tanh")
+    ]
+    calls = [node("F", "x", "m", domain="local"), node("F", "m", "y", domain="local")]
+    for one, function, call in zip(("first", "second"), functions, calls, strict=True):
+        function.overload = call.overload = one
+    assert op_types(read({"x": ["batch", 4]}, calls, functions=functions)) == ["Relu", "Tanh"]
+
+
 def test_a_branch_that_is_known_beforehand_is_taken(read: Maker) -> None:
     yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
     assert op_types(read({"x": ["batch", 4]}, [choice("yes")], [yes])) == ["Relu"]
@@ -359,6 +400,7 @@ def test_a_layer_normalization_taken_apart_is_put_back_together(read: Maker, squ
         pytest.param("onnx::Conv_7", "onnx::Conv_8", "/conv/Conv_output_0", id="traced"),
         pytest.param("conv1.weight", "conv1.weight_bias", "getitem_3", id="exported"),
         pytest.param("conv1.weight", "", "getitem", id="exported-without-bias"),
+        pytest.param("a/conv/merged_input:0", "a/bn/batchnorm/sub:0", "Conv__9:0", id="tf2onnx"),
     ],
 )
 def test_a_folded_normalization_is_put_back(read: Maker, weight: str, bias: str, output: str) -> None:
