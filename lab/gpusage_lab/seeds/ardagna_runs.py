@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.question import Question
 from gpusage.predictors.times.efficiency import Efficiency
+from gpusage.predictors.times.replicas import gradients_of, waiting_s
 from gpusage.predictors.times.timing import timing_with
-from gpusage.predictors.work.lowering import FLOAT_BYTES, WIDE_BYTES
-from gpusage_hooks.types import ModelGraph, Workload
+from gpusage.predictors.work.lowering import FLOAT_BYTES
+from gpusage_hooks.types import Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.step_rows import COPY_BYTES_PER_S, TORCHVISION_PRECISIONS
@@ -26,8 +28,6 @@ from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
-EXCHANGE_BYTES_PER_S = 10e9
-"""Of gradients between GPUs of a host: about PCIe 3.0 with 16 lanes."""
 SIA_APPS = {
     "bert": LUCID["BERT"],
     "cifar10": GAVEL["ResNet-18"],
@@ -136,14 +136,9 @@ def _run(source: str, network: tuple[str, NamedJob], gpu: str, asked: tuple[int,
 
 def ours(job: NamedJob, gpu: str, gpu_count: int, batch_size: int) -> float:
     """Return the seconds that our predictor says, with the exchange of gradients."""
-    graph = load_zoo().graph(job.key)
-    alone_s = float(Question(graph, workload(job, batch_size)).timing([builtin_catalogue().find(gpu)]).step_s[0])
-    return alone_s + exchange_s(graph, gpu_count)
-
-
-def exchange_s(graph: ModelGraph, gpu_count: int) -> float:
-    """Return how long a ring of GPUs takes to add up the gradients."""
-    return 2.0 * (gpu_count - 1) / gpu_count * graph.parameter_count * WIDE_BYTES / EXCHANGE_BYTES_PER_S
+    work = replace(workload(job, batch_size), gpus=gpu_count)
+    there = Question(load_zoo().graph(job.key), work).on([builtin_catalogue().find(gpu)])
+    return float(there.timing.step_s[0]) + there.waiting_s[0]
 
 
 def untaught(data: DataFolder) -> Efficiency:
@@ -170,19 +165,21 @@ def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
     efficiency = untaught(data)
     for row in rows[chosen].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
-        graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), row["num_gpus"]
+        graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), int(row["num_gpus"])
         precision = TORCHVISION_PRECISIONS[row["precision"]]
-        work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="none")
-        alone_s = float(timing_with(efficiency, Question(graph, work).kernels, [gpu], precision).step_s[0])
+        work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="none", gpus=count)
+        question = Question(graph, work)
+        alone_s = float(timing_with(efficiency, question.kernels, [gpu], precision).step_s[0])
         copy_s = count * TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[precision] / COPY_BYTES_PER_S
+        waits_s = waiting_s(gradients_of(question.lowering, work), alone_s, work, gpu)
         yield MeasuredRun(
             source=f"torchvision {row['precision']}",
             network=row["model"],
             gpu=gpu.name,
-            gpu_count=int(count),
+            gpu_count=count,
             batch_size=TORCHVISION_BATCH,
             peak_tflop_per_s=gpu.peak_flop_per_s["fp32"] / TERA,
             step_s=row["step_time_median_ms"] / 1e3,
-            ours_s=alone_s + copy_s + exchange_s(graph, int(count)),
+            ours_s=alone_s + copy_s + waits_s,
             modules=INNER_MODULES.get(row["model"]),
         )

@@ -9,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpusage.advisor import Advisor
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.plugins.loading import make_hooks
+from gpusage_hooks.types import Workload
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import ardagna_layers, kace, yeung
-from gpusage_lab.seeds.ardagna_runs import exchange_s, ours, runs
+from gpusage_lab.seeds.ardagna_runs import ours, runs
 from gpusage_lab.zoo.cards import load_zoo
 
 pytest.importorskip("pandas")
@@ -56,14 +60,16 @@ def test_zeus_counts_at_the_full_power_limit(tmp_path: Path) -> None:
     assert run.step_s == pytest.approx(3000 * 128 / 1_281_167)
 
 
-def test_gradients_go_twice_round_the_ring_but_not_on_one_gpu() -> None:
+def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
+    """They exchanged at 10 GB/s, whatever links they have, and hid nothing of it."""
     from gpusage_lab.learning.named_jobs import GAVEL  # noqa: PLC0415 - beside its one use
 
-    graph = load_zoo().graph("gavel:resnet50@224")
-    assert exchange_s(graph, 1) == 0.0
-    assert exchange_s(graph, 4) == pytest.approx(2 * 3 / 4 * 4 * graph.parameter_count / 10e9)
-    one, four = (ours(GAVEL["ResNet-50"], "v100", count, 32) for count in (1, 4))
-    assert four - one == pytest.approx(exchange_s(graph, 4))
+    catalogue, job = builtin_catalogue(), GAVEL["ResNet-50"]
+    asked = Workload(batch_size=32, optimizer=job.optimizer, gpus=4)
+    for name in ("v100-sxm2-16gb", "v100-pcie-16gb"):
+        advisor = Advisor(hooks=make_hooks(), catalogue=catalogue)
+        (need,) = advisor.predict(load_zoo().graph(job.key), asked, [catalogue.find(name)])
+        assert ours(job, name, 4, 32) == pytest.approx(need.step_time_s.value)
 
 
 def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp_path: Path) -> None:
