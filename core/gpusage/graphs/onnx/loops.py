@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from gpusage.graphs.onnx.file import OnnxGraph, OnnxNode
 from gpusage.graphs.onnx.shapes import Value
@@ -32,7 +33,9 @@ def loop_turns(node: OnnxNode, inputs: Sequence[Value | None]) -> Turns | None:
     limit, condition, *carried = (*inputs, None, None)[: max(2, len(node.inputs))]
     if any(value is None for value in carried) or (limit is not None and limit.numbers is None):
         return None
-    most = int(limit.numbers[0]) if limit is not None and limit.numbers else None
+    most = limit.numbers[0] if limit is not None and limit.numbers else None
+    if most is not None and not isfinite(most):
+        return None
     first = condition if condition is not None else Value((), "bool", (True,), constant=True)
 
     def goes_on(number: int, state: Sequence[Value]) -> bool | None:

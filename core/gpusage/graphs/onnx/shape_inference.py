@@ -173,6 +173,8 @@ class _Run:
             raise _misfit(node, inputs)
         start = len(self._trace.steps)
         turns = loop_turns(node, inputs) if node.op_type == "Loop" else scan_turns(node, inputs, body)
+        if turns is not None and len(body.outputs) < len(turns.state):
+            raise _misfit(node, inputs)
         results = None if turns is None else self._turned(body, turns, scope)
         if results is None:
             del self._trace.steps[start:]

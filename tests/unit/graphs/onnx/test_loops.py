@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpusage.graphs.onnx.reader import read_model
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 WEIGHT = TensorProto(name="w", dims=(16, 16), data_type=TensorProto.FLOAT)
@@ -104,6 +105,23 @@ def test_a_loop_without_a_known_end_is_one_unknown_operator_and_what_it_reads_is
     assert dict(graph.unknown_op_types) == {"Loop": 1}
     assert [node.op_type for node in graph.nodes] == ["MatMul", "Loop"]
     assert "1 Loop" in graph.notes[0]
+
+
+def test_a_loop_whose_turns_hand_on_too_little_is_refused(tmp_path: Path) -> None:
+    """It ended in an IndexError."""
+    inputs = [value("turn", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("state")]
+    turn = helper.make_graph([], "body", inputs, [])
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], body=turn)
+    with pytest.raises(GraphError, match="Loop"):
+        read(tmp_path, [loop], [whole("count", 3)], {"x": ["batch", 16]})
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf")])
+def test_a_loop_that_turns_as_often_as_no_number_is_one_unknown_operator(tmp_path: Path, count: float) -> None:
+    turn = body([helper.make_node("Identity", ["go"], ["still"])])
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=turn)
+    times = helper.make_tensor("count", TensorProto.FLOAT, [], [count])
+    assert dict(read(tmp_path, [loop], [WEIGHT, times], {"x": ["batch", 16]}).unknown_op_types) == {"Loop": 1}
 
 
 def _asked(name: str) -> list[onnx.NodeProto]:
