@@ -163,6 +163,7 @@ def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idl
     assert (answer["code"], answer["overdue"]) == ("KEEP", "1")
     assert set(answer) == {"v", "code", "message", "overdue", "mark"}
     assert "longer than the limit allows" in answer["message"]
+    idle.wait(idle.records)
     (record,) = idle.records()
     assert (record.model, record.rendered.before, record.rendered.after) == ("tiny.onnx", "gres/gpu:1", "gres/gpu:1")
     assert record.decision.reasons[0] == answer["message"]

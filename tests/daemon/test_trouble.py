@@ -170,6 +170,7 @@ def test_sigterm_lets_a_question_in_work_be_answered(daemon: Daemon) -> None:
 def test_after_kill_nine_the_stale_socket_is_taken_over(daemon: Daemon) -> None:
     """And the store goes on where it was."""
     daemon.ask()
+    assert len(daemon.records()) == 1
     daemon.stop(signal.SIGKILL)
     assert daemon.socket.is_socket()
     daemon.start()
