@@ -7,12 +7,13 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from gpusage.sandboxes.host import user_name
+from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.accounting import ACCOUNT
 from gpusage_slurm.sandbox.trial import install_plugin
@@ -29,10 +30,14 @@ BILLED = "PartitionName=billed Nodes=ALL TRESBillingWeights=CPU=0,GRES/gpu=100"
 @pytest.fixture(scope="module")
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with books, where GPUs are billed and gpusage was installed a moment ago."""
-    if slurm_release == "forky":
-        pytest.skip("forky's MariaDB library refuses slurmdbd's first query")
     plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED,))
-    with start_sandbox(plan, release=slurm_release) as sandbox:
+    with ExitStack() as stack:
+        try:
+            sandbox = stack.enter_context(start_sandbox(plan, release=slurm_release))
+        except RequestError as error:
+            if "_check_mysql_concat_is_sane" not in str(error):
+                raise
+            pytest.skip("this release's MariaDB library refuses slurmdbd's first query")
         install_plugin(sandbox, "enforce", GENEROUS)
         yield sandbox
 

@@ -121,8 +121,8 @@ INNER = """
 show='echo $0 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'
 touch started
 until [ -e go ]; do sleep 0.1; done
-srun sh -c "$show" plain
-srun --gres=gpu:1 sh -c "$show" gres
+srun --quiet sh -c "$show" plain
+srun --quiet --gres=gpu:1 sh -c "$show" gres
 """
 
 
