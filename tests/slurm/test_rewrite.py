@@ -370,7 +370,7 @@ def test_a_card_travels_whatever_export_says(sandbox: Sandbox, export: str) -> N
 
 
 def test_a_model_by_name_gets_its_card_as_fast_as_one_of_a_file(sandbox: Sandbox) -> None:
-    said, _ = submit(sandbox, "--gres=gpu:1", "--comment=model=torchvision:resnet18,batch=8,mode=infer")
+    said, _ = submit(sandbox, "--gres=gpu:1", "--comment=model=torchvision:resnet18,batch=8,mode=infer,utilization=10")
     assert re.search(r"assumed precision=fp32 \| \w.* costs ", said), said
 
 
