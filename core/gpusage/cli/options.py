@@ -63,8 +63,7 @@ _MANNER_OPTIONS = (
         "--precision",
         type=Words(get_args(Precision)),
         help="fp16 and bf16 mean automatic mixed precision in training; fp16-pure and bf16-pure: everything has two "
-        "bytes; "
-        f"int8 and int4: quantised weights, in inference.  [default: {_DEFAULT.precision}]",
+        f"bytes; int8 and int4: quantised weights, in inference.  [default: {_DEFAULT.precision}]",
     ),
     click.option(
         "--optimizer",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from gpusage.predictors.work.kernels import HALF
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 FEWER_MULTIPLICATIONS = 4.0
@@ -16,7 +17,7 @@ Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVP
 """
 READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that read all of their parameters in each step; a lookup reads a few rows."""
-WIDE, HALF = ("fp32", "tf32"), ("fp16", "bf16", "fp16-pure", "bf16-pure", "int8", "int4")
+WIDE = ("fp32", "tf32")
 
 _WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
 
