@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.arithmetic import missing_units
 from gpusage.policies import rivals
 from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
+from gpusage.precisions import missing_units
 from gpusage.predictors.times import speedups
 from gpusage_hooks.types import Case, Decision, Interval, Place, Precision
 

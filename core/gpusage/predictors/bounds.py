@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpusage.predictors.work.kernels import HALF
+from gpusage.precisions import HALF
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 FEWER_MULTIPLICATIONS = 4.0

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gpusage.arithmetic import missing_units
+from gpusage.precisions import QUANTISED_BYTES, missing_units
 from gpusage.predictors.learned.artifacts import Card
 from gpusage.predictors.work.attentions import writes_text
 from gpusage.predictors.work.fusion import is_fused
-from gpusage.predictors.work.lowering import QUANTISED_BYTES, Lowering, step_flop
+from gpusage.predictors.work.lowering import Lowering, step_flop
 from gpusage.predictors.work.sequences import FRAMES_RANK, reads_sound
 from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpusage.precisions import AUTOCAST, FLOAT_BYTES
 from gpusage.predictors.activity.activities import Activity, activities, gaps_of, while_waiting
 from gpusage.predictors.activity.features import Work, work_of
 from gpusage.predictors.familiarity import gpu_doubts, workload_doubts
@@ -34,8 +35,8 @@ from gpusage.predictors.work.autocast import widened
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.work.fusion import fused, is_fused
 from gpusage.predictors.work.generation import Answer, answer_of
-from gpusage.predictors.work.kernels import AUTOCAST, Kernels, kernels_of
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, lower
+from gpusage.predictors.work.kernels import Kernels, kernels_of
+from gpusage.predictors.work.lowering import Lowering, lower
 from gpusage.predictors.work.structure import Structure, structure_of
 from gpusage_hooks.types import Alone, Gpu, Interval, MemoryInterval, ModelGraph, Workload
 

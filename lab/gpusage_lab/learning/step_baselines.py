@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
+from gpusage.precisions import HALF
 from gpusage.predictors.times.timing import timing_with
-from gpusage.predictors.work.kernels import HALF
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import initial

@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.work.lowering import FLOAT_BYTES
+from gpusage.precisions import FLOAT_BYTES
 from gpusage_hooks.types import Gpu, Precision, Workload
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.precisions import FLOAT_BYTES
 from gpusage.predictors.question import Question
 from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.times.replicas import gradients_of, waiting_s
 from gpusage.predictors.times.timing import timing_with
-from gpusage.predictors.work.lowering import FLOAT_BYTES
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpusage.precisions import FLOAT_BYTES
 from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.memory.liveness import Walk, step_walk
 from gpusage.predictors.memory.peak import (
@@ -24,7 +25,7 @@ from gpusage.predictors.memory.peak import (
 )
 from gpusage.predictors.question import Question
 from gpusage.predictors.work.division import division_of
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, resident_bytes
+from gpusage.predictors.work.lowering import Lowering, resident_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Workload
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpusage.precisions import FLOAT_BYTES, PARAMETER_SHARE
 from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.division import division_of
-from gpusage.predictors.work.kernels import PARAMETER_SHARE
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.work.structure import Structure
 from gpusage_hooks.types import ModelGraph, Workload

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpusage.precisions import AUTOCAST, FLOAT_BYTES, PARAMETER_SHARE
 from gpusage.predictors.learned.arrays import FloatArray, shaped
 from gpusage.predictors.learned.artifacts import MemoryParameters
 from gpusage.predictors.learned.intervals import spread
@@ -20,8 +21,7 @@ from gpusage.predictors.memory.liveness import GRADIENT_BYTES, TRAINING_TERMS, T
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.division import Division, division_of
 from gpusage.predictors.work.generation import Answer, Pass
-from gpusage.predictors.work.kernels import AUTOCAST, PARAMETER_SHARE
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering, resident_bytes
+from gpusage.predictors.work.lowering import Lowering, resident_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB

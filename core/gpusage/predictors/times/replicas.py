@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpusage.precisions import FLOAT_BYTES, PARAMETER_SHARE
 from gpusage.predictors.times.links import GPUS_OF_HOST, seconds_per_byte, way_of
 from gpusage.predictors.work.division import GATHERING
-from gpusage.predictors.work.kernels import PARAMETER_SHARE
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import Gpu, Interval, Workload
 from gpusage_hooks.units import seconds
 

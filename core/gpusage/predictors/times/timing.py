@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.arithmetic import ARITHMETIC
+from gpusage.precisions import ARITHMETIC, HALF
 from gpusage.predictors.identity import Identity
 from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.times.efficiency import FEATURES, OVERLAP, Efficiency, KernelFeatures
 from gpusage.predictors.times.power import sustained_share
 from gpusage.predictors.times.residual import KernelSeconds, features_of
 from gpusage.predictors.times.streaming import least_s, most_s
-from gpusage.predictors.work.kernels import HALF, Kernels
+from gpusage.predictors.work.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpusage.precisions import AUTOCAST, FLOAT_BYTES, PARAMETER_SHARE
 from gpusage.predictors.work.checkpoints import checkpoints_of
-from gpusage.predictors.work.kernels import AUTOCAST, PARAMETER_SHARE
-from gpusage.predictors.work.lowering import FLOAT_BYTES, Lowering
+from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import Workload
 
 GATHERING = ("zero3", "fsdp")

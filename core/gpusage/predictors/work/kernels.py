@@ -6,18 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpusage.precisions import AUTOCAST, PARAMETER_SHARE
 from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
-AUTOCAST = ("fp16", "bf16")
-"""In training, and in inference as it was measured: weights have 4 bytes and are cast to 2."""
-HALF = (*AUTOCAST, "fp16-pure", "bf16-pure", "int8", "int4")
-"""Whose products are of numbers of 2 bytes."""
-PARAMETER_SHARE = {"fp16-pure": 0.5, "bf16-pure": 0.5}
-"""What a weight, its gradient and its state take, of 4 bytes each; 1 elsewhere."""
 _C = OperatorClass
 _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
     _C.CONVOLUTION: 4096,

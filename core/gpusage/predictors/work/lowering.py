@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from gpusage.precisions import FLOAT_BYTES, QUANTISED_BYTES
 from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.work.kinds import kinds_of
 from gpusage.predictors.work.operators import OperatorClass, element_count, weight_of
 from gpusage.predictors.work.structure import Role, Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 
-FLOAT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp16-pure": 2, "bf16-pure": 2, "int8": 2, "int4": 2}
-"""Of an activation."""
 WIDE_BYTES = 4
-QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
-"""Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
 _NORMALIZATION = int(OperatorClass.NORMALIZATION)
 _CONVOLUTION, _GROUPED_CONVOLUTION = int(OperatorClass.CONVOLUTION), int(OperatorClass.GROUPED_CONVOLUTION)
 _TURNING = 3.0
