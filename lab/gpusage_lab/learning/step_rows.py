@@ -22,7 +22,7 @@ from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.precisions import FLOAT_BYTES
-from gpusage_hooks.types import Gpu, Precision, Workload
+from gpusage_hooks.types import Gpu, Mode, Precision, Workload
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.splits import family_of
@@ -171,17 +171,27 @@ def _torchvision(data: DataFolder) -> Iterator[StepRow]:
                 family=family_of(row.model),
                 source=f"torchvision {row.mode}",
                 campaign=f"torchvision {gpu}",
-                workload=Workload(
-                    batch_size=TORCHVISION_BATCH,
-                    mode=row.mode,
-                    precision=TORCHVISION_PRECISIONS[row.precision],
-                    optimizer="none",
-                    accumulate=TORCHVISION_ACCUMULATE if row.mode == "train" else 1,
-                ),
+                workload=torchvision_workload(row.mode, row.precision),
                 gpu=builtin_catalogue().find(gpu),
                 measured_s=row.step_time_median_ms / 1e3,
-                copy_s=TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[row.precision] / COPY_BYTES_PER_S,
+                copy_s=torchvision_copy_s(row.precision),
             )
+
+
+def torchvision_workload(mode: Mode, precision: str) -> Workload:
+    """Return what one GPU computes in a step of the campaign in *mode* and its own word for a *precision*."""
+    return Workload(
+        batch_size=TORCHVISION_BATCH,
+        mode=mode,
+        precision=TORCHVISION_PRECISIONS[precision],
+        optimizer="none",
+        accumulate=TORCHVISION_ACCUMULATE if mode == "train" else 1,
+    )
+
+
+def torchvision_copy_s(precision: str) -> float:
+    """Return the seconds in which the host copies one GPU's pictures."""
+    return TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[TORCHVISION_PRECISIONS[precision]] / COPY_BYTES_PER_S
 
 
 def _neusight(data: DataFolder) -> Iterator[StepRow]:

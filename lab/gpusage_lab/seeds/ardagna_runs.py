@@ -15,15 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.precisions import FLOAT_BYTES
 from gpusage.predictors.question import Question
 from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.times.replicas import gradients_of, waiting_s
 from gpusage.predictors.times.timing import timing_with
-from gpusage_hooks.types import Workload
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
-from gpusage_lab.learning.step_rows import COPY_BYTES_PER_S, TORCHVISION_PRECISIONS
+from gpusage_lab.learning.step_rows import TORCHVISION_PRECISIONS, torchvision_copy_s, torchvision_workload
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -55,7 +53,7 @@ TORCHVISION_GPUS = {
     "TITAN RTX": "titan-rtx",
     "A100-SXM4-40GB": "a100-sxm4-40gb",
 }
-TORCHVISION_BATCH, TORCHVISION_ITERATIONS = 12, 50
+TORCHVISION_ITERATIONS = 50
 TIMM_SHARE = 6
 DEEPEST = ("torchvision:resnet152@", "torchvision:densenet201@")
 INNER_MODULES = {
@@ -166,20 +164,19 @@ def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
     for row in rows[chosen].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
         graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), int(row["num_gpus"])
-        precision = TORCHVISION_PRECISIONS[row["precision"]]
-        work = Workload(batch_size=TORCHVISION_BATCH, precision=precision, optimizer="none", gpus=count)
+        work = torchvision_workload("train", row["precision"])
         question = Question(graph, work)
-        alone_s = float(timing_with(efficiency, question.kernels, [gpu], precision).step_s[0])
-        copy_s = count * TORCHVISION_BATCH * 3 * 224 * 224 * FLOAT_BYTES[precision] / COPY_BYTES_PER_S
-        waits_s = waiting_s(gradients_of(question.lowering, work), alone_s, work, gpu)
+        alone_s = float(timing_with(efficiency, question.kernels, [gpu], work.precision).step_s[0])
+        of_all = replace(work, gpus=count, accumulate=1)  # DataParallel gathers the gradients of every pass
+        waits_s = waiting_s(gradients_of(question.lowering, of_all), alone_s, of_all, gpu)
         yield MeasuredRun(
             source=f"torchvision {row['precision']}",
             network=row["model"],
             gpu=gpu.name,
             gpu_count=count,
-            batch_size=TORCHVISION_BATCH,
+            batch_size=work.batch_size,
             peak_tflop_per_s=gpu.peak_flop_per_s["fp32"] / TERA,
             step_s=row["step_time_median_ms"] / 1e3,
-            ours_s=alone_s + copy_s + waits_s,
+            ours_s=alone_s + count * torchvision_copy_s(row["precision"]) + waits_s,
             modules=INNER_MODULES.get(row["model"]),
         )
