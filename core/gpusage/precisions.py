@@ -6,7 +6,9 @@ from gpusage_hooks.types import Gpu, Precision
 
 AUTOCAST = ("fp16", "bf16")
 """In training, and in inference as it was measured: weights have 4 bytes and are cast to 2."""
-HALF = (*AUTOCAST, "fp16-pure", "bf16-pure", "int8", "int4")
+PURE: dict[str, Precision] = {"torch.float16": "fp16-pure", "torch.bfloat16": "bf16-pure"}
+"""By PyTorch's name of what all weights are, where nothing casts them."""
+HALF = (*AUTOCAST, *PURE.values(), "int8", "int4")
 """Whose products are of numbers of 2 bytes."""
 FLOAT_BYTES: dict[Precision, int] = {
     "fp32": 4,
@@ -19,7 +21,7 @@ FLOAT_BYTES: dict[Precision, int] = {
     "int4": 2,
 }
 """Of an activation."""
-PARAMETER_SHARE = {"fp16-pure": 0.5, "bf16-pure": 0.5}
+PARAMETER_SHARE = dict.fromkeys(PURE.values(), 0.5)
 """What a weight, its gradient and its state take, of 4 bytes each; 1 elsewhere."""
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""

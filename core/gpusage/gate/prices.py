@@ -9,6 +9,7 @@ import torch
 import gpusage
 from gpusage.gate import cuda
 from gpusage.gate.parts import HALF_PERCENT
+from gpusage.precisions import PURE
 from gpusage_hooks.errors import DeviceError, GraphError, RequestError
 from gpusage_hooks.types import Precision
 
@@ -41,7 +42,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
             step_time_s=seconds,
             batch_size=int(sizes[0][0]),
             mode="train",
-            precision=_precision(),
+            precision=_precision(module),
             optimizer="none",
         )
     except (DeviceError, GraphError, RequestError):
@@ -49,7 +50,8 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
     return need.slowdown.value
 
 
-def _precision() -> Precision:
+def _precision(module: torch.nn.Module) -> Precision:
     if not torch.is_autocast_enabled("cuda"):
-        return "fp32"
+        weight = next(module.parameters(), None)
+        return "fp32" if weight is None else PURE.get(str(weight.dtype), "fp32")
     return "bf16" if torch.get_autocast_dtype("cuda") is torch.bfloat16 else "fp16"

@@ -165,8 +165,8 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
     alone = workload.alone
     if alone.utilization is None or is_of(workload):
         return [_figure(alone.utilization)] * len(gpus)
-    from gpusage.predictors.question import question_of  # noqa: PLC0415 - as above
-    from gpusage.predictors.waits import utilizations  # noqa: PLC0415 - numpy, for whoever knows nothing
+    from gpusage.predictors.question import question_of  # noqa: PLC0415 - numpy, and few users know it
+    from gpusage.predictors.waits import utilizations  # noqa: PLC0415 - as above
 
     there = replace(workload, batch_size=alone.batch_size or workload.batch_size)
     told = utilizations(alone.utilization, question_of(graph, there), question_of(graph, workload), list(gpus))

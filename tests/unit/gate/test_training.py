@@ -215,6 +215,17 @@ def test_what_fills_the_gpu_is_heavy_and_what_does_not_is_light() -> None:
     assert not Part(seconds=0.0002, half_price=light).is_heavy
 
 
+def test_weights_of_two_bytes_are_judged_by_what_half_precision_takes() -> None:
+    """What a V100's cores compute in 3 ms leaves its matrix units waiting, which half of them do as well."""
+    module, inputs = torch.nn.Conv2d(256, 256, 3, padding=1), torch.empty(8, 256, 28, 28, device="meta")
+    whole = half_price(module, (inputs,), 0.003, "v100")
+    half = half_price(module.half(), (inputs.half(),), 0.003, "v100")
+    assert whole is not None
+    assert half is not None
+    assert half == pytest.approx(1.0, abs=0.01)
+    assert whole > 1.5
+
+
 def test_what_nothing_predicts_is_judged_by_its_time() -> None:
     class Own(torch.nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:

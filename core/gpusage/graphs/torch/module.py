@@ -19,12 +19,12 @@ from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
 from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
 from gpusage.graphs.two_runs import ModelRun, graph_of
+from gpusage.precisions import PURE
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
-_PURE = {"torch.float16": "fp16-pure", "torch.bfloat16": "bf16-pure"}
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCANNED = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -125,9 +125,9 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
     if any(getattr(part, "gradient_checkpointing", False) is True for part in parts):
         yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
-    for kind in sorted(kinds & _PURE.keys()):
+    for kind in sorted(kinds & PURE.keys()):
         yield (
-            f"The module has weights of {kind}, which count in the precision that you name: precision='{_PURE[kind]}' "
+            f"The module has weights of {kind}, which count in the precision that you name: precision='{PURE[kind]}' "
             "has two bytes for each."
         )
 
