@@ -17,7 +17,7 @@ from typing import Any
 from gpusage.graphs.edges import edge_inputs, edges_note
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
-from gpusage.graphs.torch.recording import at_any_batch, fixed_notes
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST, at_any_batch, fixed_notes
 from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage.precisions import PURE
 from gpusage_hooks.errors import GraphError
@@ -33,9 +33,6 @@ SCANNED = (
 CHOSEN = (
     "How much it chooses depends on values (boolean masks, nonzero, boxes that overlap): it is predicted as if all "
     "were chosen, the most that it can be."
-)
-SEQUENCES_FIRST = (
-    "Its layers take sequences first (batch_first=False): the second size of its inputs counts as the batch."
 )
 _CHOICES = ("NonZero", "torchvision.nms")
 NOTHING_TRAINED = (

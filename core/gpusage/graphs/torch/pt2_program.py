@@ -14,7 +14,8 @@ from gpusage.graphs.edges import edge_inputs, edges_note
 from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
 from gpusage.graphs.torch.aten import record
 from gpusage.graphs.torch.aten_call import AtenCall
-from gpusage.graphs.torch.recording import Recording, Tensor, at_any_batch, fixed_notes
+from gpusage.graphs.torch.pt2_batches import batch_place
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST, Recording, Tensor, at_any_batch, fixed_notes
 from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
 from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage_hooks.errors import GraphError
@@ -43,6 +44,7 @@ class Program:
             name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
         ]
         self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
+        self.batch_place = batch_place(self.graph, self.user_inputs[0]) if self.user_inputs else None
         parameters = [body for kind, body in self.specs if kind == "parameter"]
         self.parameters = {
             str(places.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
@@ -50,8 +52,7 @@ class Program:
 
     def sizes(self, name: str) -> list[Json]:
         """Return the sizes of the tensor *name* as the document has them."""
-        sizes: list[Json] = self.graph["tensor_values"][name]["sizes"]
-        return sizes
+        return list(self.graph["tensor_values"][name]["sizes"])
 
 
 def program_graph(program: Program, *, name: str, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -71,15 +72,19 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
     fixed = None
     if run is None:
         run = _play(program, free)
-        size = run.inputs[0][1][:1]
-        fixed = size[0] if size and not edges else 1
+        sizes = dict(enumerate(run.inputs[0][1]))
+        fixed = 1 if edges or program.batch_place is None else sizes.get(program.batch_place, 1)
     return graph_of(
         run,
         name=name,
         source=source,
         parameter_count=count,
         fixed_batch_size=fixed,
-        notes=(*([edges_note(edges)] if edges else fixed_notes(fixed)), *notes),
+        notes=(
+            *([edges_note(edges)] if edges else fixed_notes(fixed)),
+            *([SEQUENCES_FIRST] if program.batch_place == 1 else ()),
+            *notes,
+        ),
     )
 
 
@@ -218,11 +223,12 @@ def _size_of(size: Json, symbols: Mapping[str, int]) -> int:
 
 
 def _batch_symbol(program: Program) -> str | None:
-    """Return the symbol that is the first size of the first input; None where that size is fixed."""
-    sizes = program.sizes(program.user_inputs[0])
-    if not sizes or "as_expr" not in sizes[0]:
+    """Return the symbol that is the batch in the first input; None where that size is fixed."""
+    sizes = dict(enumerate(program.sizes(program.user_inputs[0])))
+    size = {} if program.batch_place is None else sizes.get(program.batch_place, {})
+    if "as_expr" not in size:
         return None
-    symbols = symbols_of(sizes[0]["as_expr"]["expr_str"])
+    symbols = symbols_of(size["as_expr"]["expr_str"])
     return next(iter(symbols)) if len(symbols) == 1 else None
 
 
@@ -265,7 +271,7 @@ def _set_from(program: Program, name: str, sizes: Sequence[int], symbols: dict[s
         known = ", ".join(printable(item) for item in [*program.user_inputs, *sorted(symbols)])
         message = f"Option shape must name an input or a free size of the model, {known}; got {shown(name)}. Use these."
         raise GraphError(message)
-    own = program.sizes(name)[1:]
+    own = [size for place, size in enumerate(program.sizes(name)) if place != program.batch_place]
     if len(own) != len(sizes):
         message = (
             f"Option shape of input {shown(name)} must have {len(own)} sizes, batch left out; got {len(sizes)}. "

@@ -14,6 +14,9 @@ from gpusage_hooks.types import Attribute, ElementType, Node, Shape
 BATCHES = (2, 3)
 """The batch sizes at which a model is played: small ones, so that the values of small tensors stay known."""
 MAXIMUM_ATTRIBUTE = 2**31
+SEQUENCES_FIRST = (
+    "Its layers take sequences first (batch_first=False): the second size of its inputs counts as the batch."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

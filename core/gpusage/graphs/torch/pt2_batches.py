@@ -1,0 +1,40 @@
+"""Which size of a `torch.export` program's first input is the batch, as the layers that read it say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
+_CONVOLUTION = re.compile(r"torch\.ops\.aten\.conv([123])d\.")
+_PLACES = 2
+
+Json = Any
+
+
+def batch_place(graph: Json, first: str) -> int | None:
+    """Return 0; 1 where sequences stand first, for a layer with ``batch_first=False``; None for one sample alone.
+
+    Args:
+        graph: The program's calls, and the sizes of their tensors.
+        first: The name of its first input.
+    """
+    sizes = _sizes(graph, first)
+    for node in graph["nodes"]:
+        arguments = {item["name"]: item["arg"] for item in node["inputs"]}
+        read = (arguments.get("input") or {}).get("as_tensor", {}).get("name")
+        if read is None:
+            continue
+        convolution = _CONVOLUTION.match(node["target"])
+        if convolution and read == first:
+            return None if len(sizes) == int(convolution[1]) + 1 else 0
+        if _RECURRENT.match(node["target"]) and arguments["batch_first"] == {"as_bool": False}:
+            samples = _sizes(graph, read)[1]
+            places = [place for place, size in enumerate(sizes[:_PLACES]) if size == samples]
+            return 1 if places == [1] else 0
+    return 0
+
+
+def _sizes(graph: Json, name: str) -> list[int | str]:
+    sizes = graph["tensor_values"][name]["sizes"]
+    return [size["as_int"] if "as_int" in size else size["as_expr"]["expr_str"] for size in sizes]

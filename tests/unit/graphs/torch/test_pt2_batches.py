@@ -1,0 +1,74 @@
+"""Which size of a saved program's input is the batch: what its first layers make of it decides."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpusage.graphs.torch.pt2 import read_model  # noqa: E402 - after the skip
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST  # noqa: E402 - as above
+from gpusage_hooks.types import ModelGraph  # noqa: E402 - as above
+
+pytestmark = pytest.mark.torch
+STEPS, SAMPLES = 5, 4
+
+
+class Recurrent(torch.nn.Module):
+    """A recurrent layer over sequences that stand first, or whose samples are moved behind the steps."""
+
+    def __init__(self, kind: str, *, is_turned: bool = False, batch_first: bool = False) -> None:
+        super().__init__()
+        self.layer = getattr(torch.nn, kind)(16, 32, batch_first=batch_first)
+        self.is_turned = is_turned
+
+    def forward(self, features: Any) -> Any:  # noqa: ANN401 - a tensor
+        """Return what the layer writes at each step."""
+        return self.layer(features.transpose(0, 1) if self.is_turned else features)[0]
+
+
+def saved(folder: Path, module: torch.nn.Module, sizes: tuple[int, ...], free: int | None) -> ModelGraph:
+    shapes = None if free is None else ({free: torch.export.Dim("batch", min=2, max=4096)},)
+    path = folder / "saved.pt2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module, (torch.zeros(sizes),), dynamic_shapes=shapes), path)
+    graph = read_model(str(path), {})
+    assert graph is not None
+    return graph
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("free", [None, 1])
+def test_samples_stand_behind_the_steps_of_a_recurrent_layer(tmp_path: Path, kind: str, free: int | None) -> None:
+    graph = saved(tmp_path, Recurrent(kind), (STEPS, SAMPLES, 16), free)
+    assert graph.fixed_batch_size == (SAMPLES if free is None else None)
+    assert graph.inputs[0][1] == (STEPS, SAMPLES if free is None else -1, 16)
+    assert SEQUENCES_FIRST in graph.notes
+
+
+@pytest.mark.parametrize(
+    "module", [Recurrent("LSTM", is_turned=True), Recurrent("GRU", batch_first=True)], ids=["turned", "batch first"]
+)
+@pytest.mark.parametrize("free", [None, 0])
+def test_samples_that_stand_first_are_the_batch(tmp_path: Path, module: Recurrent, free: int | None) -> None:
+    graph = saved(tmp_path, module, (SAMPLES, STEPS, 16), free)
+    assert graph.fixed_batch_size == (SAMPLES if free is None else None)
+    assert graph.inputs[0][1] == (SAMPLES if free is None else -1, STEPS, 16)
+    assert SEQUENCES_FIRST not in graph.notes
+
+
+def test_a_picture_alone_is_one_sample(tmp_path: Path) -> None:
+    graph = saved(tmp_path, torch.nn.Conv2d(3, 8, 3), (3, 32, 32), None)
+    assert graph.fixed_batch_size == 1
+
+
+def test_sizes_of_an_input_are_named_without_its_batch(tmp_path: Path) -> None:
+    saved(tmp_path, Recurrent("LSTM"), (STEPS, SAMPLES, 16), 1)
+    graph = read_model(str(tmp_path / "saved.pt2"), {"features": (STEPS, 16)})
+    assert graph is not None
+    assert graph.inputs[0][1] == (STEPS, -1, 16)
