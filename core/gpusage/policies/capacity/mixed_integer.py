@@ -1,18 +1,17 @@
-"""Mixed-integer programs, solved by HiGHS; the only module that needs the extra [plan]."""
+"""Mixed-integer programs, solved by SciPy's HiGHS; the only module that needs the extra [plan]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped, unused-ignore]
+from scipy.sparse import csr_array  # type: ignore[import-untyped, unused-ignore]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-_INFINITE = highspy.kHighsInf
-KIND = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class Row:
     columns: Sequence[int] | IntArray
     factors: Sequence[float] | FloatArray
     high: float
-    low: float = -_INFINITE
+    low: float = -np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,36 +55,27 @@ def solve(program: Program, limits: Limits) -> Solution | None:
 
     HiGHS's presolve is off: for a thousand jobs it takes a hundred times as long as the solution.
     """
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it has no annotation
-    for name, value in (("output_flag", False), ("mip_rel_gap", limits.gap), ("time_limit", limits.time_s)):
-        solver.setOptionValue(name, value)
-    solver.setOptionValue("presolve", "off")
-    solver.setOptionValue("threads", 1)
-    solver.passModel(_model(program))
-    solver.run()
-    outcome = solver.getInfo()
-    values = np.asarray(solver.getSolution().col_value, dtype=np.float64)
-    if outcome.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+    outcome = milp(
+        program.costs,
+        integrality=program.whole,
+        bounds=Bounds(0.0, program.highest),
+        constraints=_constraint(program.rows, len(program.costs)),
+        options={"mip_rel_gap": limits.gap, "time_limit": limits.time_s, "presolve": False},
+    )
+    if outcome.x is None:
         return None
-    cost = float(program.costs @ values)
-    if not np.isfinite(outcome.mip_dual_bound):
+    values = np.asarray(outcome.x, dtype=np.float64)
+    bound = outcome.mip_dual_bound
+    if bound is None or not np.isfinite(bound):
         return Solution(values=values, gap=None)
-    return Solution(values=values, gap=max(cost - outcome.mip_dual_bound, 0.0) / max(abs(cost), 1e-12))
+    cost = float(program.costs @ values)
+    return Solution(values=values, gap=max(cost - bound, 0.0) / max(abs(cost), 1e-12))
 
 
-def _model(program: Program) -> highspy.HighsLp:
-    """Return *program* in the solver's own form, row by row."""
-    model = highspy.HighsLp()
-    count = len(program.costs)
-    model.num_col_, model.num_row_ = count, len(program.rows)
-    model.col_cost_ = program.costs
-    model.col_lower_, model.col_upper_ = np.zeros(count), program.highest
-    model.row_lower_ = np.array([row.low for row in program.rows])
-    model.row_upper_ = np.array([row.high for row in program.rows])
-    model.integrality_ = [KIND[is_whole] for is_whole in program.whole.tolist()]
-    matrix = model.a_matrix_
-    matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.start_ = np.cumsum([0, *(len(row.columns) for row in program.rows)])
-    matrix.index_ = np.concatenate([np.asarray(row.columns, dtype=np.int64) for row in program.rows])
-    matrix.value_ = np.concatenate([np.asarray(row.factors, dtype=np.float64) for row in program.rows])
-    return model
+def _constraint(rows: Sequence[Row], count: int) -> LinearConstraint:
+    """Return *rows* over *count* variables as one sparse matrix between two ends."""
+    factors = np.concatenate([np.asarray(row.factors, dtype=np.float64) for row in rows])
+    columns = np.concatenate([np.asarray(row.columns, dtype=np.int32) for row in rows])
+    starts = np.cumsum([0, *(len(row.columns) for row in rows)], dtype=np.int32)  # SciPy 1.11 takes no wider ones
+    matrix = csr_array((factors, columns, starts), shape=(len(rows), count))
+    return LinearConstraint(matrix, [row.low for row in rows], [row.high for row in rows])

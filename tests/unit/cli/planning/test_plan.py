@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,6 +36,23 @@ def test_the_example_is_planned_with_its_models_and_drawn(tmp_path: Path) -> Non
     assert "<svg" in page.read_text()
     assert "measured" in page.read_text()
     assert list(tmp_path.iterdir()) == [page]
+
+
+def test_the_solver_writes_nothing_beside_the_answer(tmp_path: Path) -> None:
+    """HiGHS is no Python: what it writes goes past whatever reads ``sys.stdout``."""
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
+    command = [
+        Path(sys.executable).with_name("gpusage"),
+        "plan",
+        "--jobs",
+        tmp_path / "j.csv",
+        "--cluster",
+        tmp_path / "c.toml",
+    ]
+    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(run.stdout)["schema"] == "gpusage.plan/1"
+    assert run.stderr == ""
 
 
 def test_two_jobs_side_by_side_cost_one_node(tmp_path: Path) -> None:
