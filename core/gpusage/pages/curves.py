@@ -18,7 +18,8 @@ LEAST_TOP, MOST_TOP = 2, 8
 COLOUR, BAND = "#27609c", "#c9dcef"
 CAPTION = (
     "Slowdown against share, alone on the share: times as long as a step on the whole GPU. "
-    "The band holds 9 of 10 runs; on the dashed line a share costs as much as it takes away."
+    "The band holds 9 of 10 runs. "
+    "On the dashed line a share saves no GPU time: half of a GPU makes a step twice as long."
 )
 
 
