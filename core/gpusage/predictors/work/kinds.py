@@ -214,11 +214,15 @@ def _inputs(structure: Structure, classes: IntArray, sizes: Sizes) -> tuple[Floa
 
 
 def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
-    """Return the time steps of a recurrence: the one of the first two sizes that does not follow the batch."""
+    """Return the time steps of a recurrence: of the first two sizes the one where its layout has them.
+
+    Where that one follows the batch, it is the other.
+    """
     steps = np.ones(len(nodes))
     for index in (classes == _RECURRENT).nonzero()[0].tolist():
         sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
-        steps[index] = max((size for size in sizes if size > 0), default=1)
+        in_order = reversed(sizes) if dict(nodes[index].attributes).get("layout") else sizes
+        steps[index] = next((size for size in in_order if size > 0), 1)
     return steps
 
 

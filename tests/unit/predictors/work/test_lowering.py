@@ -191,3 +191,10 @@ def test_a_recurrence_multiplies_its_gates_weights_at_each_time_step(op_type: st
     assert lowering.flop.tolist() == [32 * 8 * 2 * gates * 2 * 256 * 256]
     assert lowering.sequential_steps.tolist() == [32]
     assert lowering.parameter_bytes.tolist() == [4 * gates * 2 * 256 * 256]
+
+
+@pytest.mark.parametrize(("layout", "sizes"), [(0, (32, 256, 64)), (1, (256, 32, 64))])
+def test_a_recurrence_of_a_fixed_batch_has_the_steps_that_its_layout_says(layout: int, sizes: tuple[int, ...]) -> None:
+    layer = node("LSTM", [sizes], (*sizes[:2], 64), (1, 256, 64), (1, 256, 64), layout=layout)
+    graph = replace(chain("LSTM", [layer], sizes), fixed_batch_size=256)
+    assert Question(graph, Workload(batch_size=256)).lowering.sequential_steps.tolist() == [32]
