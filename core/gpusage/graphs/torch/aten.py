@@ -11,7 +11,7 @@ from math import prod
 from gpusage.graphs.torch.aten_call import AtenCall, Rule, plain_name
 from gpusage.graphs.torch.aten_names import NOTHING, OP_TYPES, VIEWS
 from gpusage.graphs.torch.recording import Recording, Tensor
-from gpusage.graphs.torch.recurrences import recurrent
+from gpusage.graphs.torch.recurrences import cell, recurrent
 from gpusage_hooks.types import Attribute
 
 
@@ -237,5 +237,6 @@ _GROUPS: dict[str, Rule] = {
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
     "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": _attention,
     "lstm gru rnn_tanh rnn_relu": recurrent,
+    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": cell,
 }
 _RULES: dict[str, Rule] = {name: rule for names, rule in _GROUPS.items() for name in names.split()}

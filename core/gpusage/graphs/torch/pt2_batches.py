@@ -7,6 +7,7 @@ from typing import Any
 
 _RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
 _CONVOLUTION = re.compile(r"torch\.ops\.aten\.conv([123])d\.")
+_ATTENTION = ",torch.nn.modules.activation.MultiheadAttention"
 _PLACES = 2
 
 Json = Any
@@ -15,20 +16,27 @@ Json = Any
 def batch_place(graph: Json, first: str) -> int | None:
     """Return 0; 1 where sequences stand first, for a layer with ``batch_first=False``; None for one sample alone.
 
+    An attention turns what it reads unless sequences stand first there: its products read that as it comes.
+
     Args:
         graph: The program's calls, and the sizes of their tensors.
         first: The name of its first input.
     """
     sizes = _sizes(graph, first)
+    turned: set[str] = set()
     for node in graph["nodes"]:
         arguments = {item["name"]: item["arg"] for item in node["inputs"]}
+        is_attention = str(node.get("metadata", {}).get("nn_module_stack")).endswith(_ATTENTION)
+        if is_attention:
+            turned.update(each["as_tensor"]["name"] for each in node["outputs"] if "as_tensor" in each)
         read = (arguments.get("input") or {}).get("as_tensor", {}).get("name")
         if read is None:
             continue
         convolution = _CONVOLUTION.match(node["target"])
         if convolution and read == first:
             return None if len(sizes) == int(convolution[1]) + 1 else 0
-        if _RECURRENT.match(node["target"]) and arguments["batch_first"] == {"as_bool": False}:
+        is_recurrent = _RECURRENT.match(node["target"]) and arguments["batch_first"] == {"as_bool": False}
+        if is_recurrent or (is_attention and read not in turned):
             samples = _sizes(graph, read)[1]
             places = [place for place, size in enumerate(sizes[:_PLACES]) if size == samples]
             return 1 if places == [1] else 0

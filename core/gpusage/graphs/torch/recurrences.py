@@ -40,6 +40,20 @@ def recurrent(recording: Recording, call: AtenCall) -> None:
         recording.alias(source, tensor)
 
 
+def cell(recording: Recording, call: AtenCall) -> None:
+    """Say one step of a recurrent layer as a layer that reads sequences of one step, and the state before it."""
+    source = call.tensors()[0]
+    step = replace(source, key=("step", source.key), shape=(1, *source.shape))
+    recording.alias(source, step)
+    others = tensors_in([call.arguments.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "hx")])
+    attributes: dict[str, Attribute] = {
+        "direction": "forward",
+        "hidden_size": call.outputs[0].shape[-1],
+        "layout": 0,
+    }
+    recording.add(call.name.split("_")[0].upper(), (step, *others), call.outputs, attributes)
+
+
 def direction_count(arguments: Mapping[str, Any]) -> int:
     """Return in how many directions a recurrent layer reads a sequence, by the *arguments* of its operator."""
     return _BOTH if arguments.get("bidirectional") is True else 1

@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpusage.graphs.torch.pt2 import read_model  # noqa: E402 - after the skip
+import gpusage  # noqa: E402 - after the skip
+from gpusage.graphs.torch.pt2 import read_model  # noqa: E402 - as above
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST  # noqa: E402 - as above
 from gpusage_hooks.types import ModelGraph  # noqa: E402 - as above
 
@@ -60,6 +61,64 @@ def test_samples_that_stand_first_are_the_batch(tmp_path: Path, module: Recurren
     assert graph.fixed_batch_size == (SAMPLES if free is None else None)
     assert graph.inputs[0][1] == (SAMPLES if free is None else -1, STEPS, 16)
     assert SEQUENCES_FIRST not in graph.notes
+
+
+class Attentive(torch.nn.Module):
+    """Tokens, their embeddings, and a layer of attention over them; samples may be moved behind the tokens."""
+
+    def __init__(self, *, batch_first: bool, is_turned: bool = False) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 16)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+        self.is_turned = is_turned
+
+    def forward(self, tokens: Any) -> Any:  # noqa: ANN401 - a tensor
+        """Return what the layer makes of each token."""
+        features = self.embedding(tokens.long())
+        return self.layer(features.transpose(0, 1) if self.is_turned else features)
+
+
+@pytest.mark.parametrize("free", [None, 1])
+def test_samples_stand_behind_the_tokens_of_an_attention(tmp_path: Path, free: int | None) -> None:
+    graph = saved(tmp_path, Attentive(batch_first=False), (STEPS, SAMPLES), free)
+    assert graph.fixed_batch_size == (SAMPLES if free is None else None)
+    assert graph.inputs[0][1] == (STEPS, SAMPLES if free is None else -1)
+    assert SEQUENCES_FIRST in graph.notes
+
+
+@pytest.mark.parametrize(
+    "module", [Attentive(batch_first=True), Attentive(batch_first=False, is_turned=True)], ids=["batch first", "turned"]
+)
+@pytest.mark.parametrize("free", [None, 0])
+def test_an_attention_s_samples_that_stand_first_are_the_batch(
+    tmp_path: Path, module: Attentive, free: int | None
+) -> None:
+    graph = saved(tmp_path, module, (SAMPLES, STEPS), free)
+    assert graph.fixed_batch_size == (SAMPLES if free is None else None)
+    assert SEQUENCES_FIRST not in graph.notes
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_each_step_of_a_loop_over_a_cell_is_a_recurrence(tmp_path: Path, kind: str) -> None:
+    class Loop(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = getattr(torch.nn, kind)(16, 32)
+
+        def forward(self, features: Any) -> Any:  # noqa: ANN401 - a tensor
+            state = None
+            for step in range(STEPS):
+                state = self.cell(features[:, step], state)
+            return state
+
+    graph = saved(tmp_path, Loop(), (SAMPLES, STEPS, 16), 0)
+    cells = [node for node in graph.nodes if node.op_type == kind.removesuffix("Cell")]
+    assert [node.inputs[0] for node in cells] == [(1, -1, 16)] * STEPS
+    assert [node.op_type for node in gpusage.read_model(Loop(), torch.zeros(SAMPLES, STEPS, 16)).nodes] == [
+        node.op_type for node in graph.nodes
+    ]
+    need = gpusage.predict(graph, gpu="a100", batch_size=SAMPLES)
+    assert not any("unknown" in note for note in need.notes)
 
 
 def test_a_picture_alone_is_one_sample(tmp_path: Path) -> None:
