@@ -7,13 +7,12 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gpusage.sandboxes.host import user_name
-from gpusage_hooks.errors import RequestError
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.accounting import ACCOUNT
 from gpusage_slurm.sandbox.trial import install_plugin
@@ -31,13 +30,7 @@ BILLED = "PartitionName=billed Nodes=ALL TRESBillingWeights=CPU=0,GRES/gpu=100"
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with books, where GPUs are billed and gpusage was installed a moment ago."""
     plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED,))
-    with ExitStack() as stack:
-        try:
-            sandbox = stack.enter_context(start_sandbox(plan, release=slurm_release))
-        except RequestError as error:
-            if "_check_mysql_concat_is_sane" not in str(error):
-                raise
-            pytest.skip("this release's MariaDB library refuses slurmdbd's first query")
+    with start_sandbox(plan, release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", GENEROUS)
         yield sandbox
 
@@ -121,14 +114,10 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
 
 
 REST = {
-    (22, 5): ("v0.0.38", ("-s", "openapi/v0.0.38"), {"gres": "gpu:1", "environment": {"PATH": "/bin"}}),
-    (24, 11): (
-        "v0.0.42",
-        ("-s", "openapi/slurmctld", "-d", "data_parser/v0.0.42"),
-        {"tres_per_node": "gres/gpu:1", "environment": ["PATH=/bin"]},
-    ),
+    (22, 5): ("v0.0.38", "openapi/v0.0.38", {"gres": "gpu:1", "environment": {"PATH": "/bin"}}),
+    (24, 11): ("v0.0.42", "openapi/slurmctld", {"tres_per_node": "gres/gpu:1", "environment": ["PATH=/bin"]}),
 }
-"""Of each release: the version of the interface, what slurmrestd is to load, and how a job asks for a GPU there."""
+"""Of each release: the version of the interface, what slurmrestd loads, and how a job asks for a GPU there."""
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -152,12 +141,14 @@ def listens(path: Path) -> bool:
 
 def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None:
     """Nothing of ours runs in its client, and it brings no card."""
-    version, plugins, request = REST[sandbox.installation.major_minor]
+    if sandbox.installation.major_minor not in REST:
+        pytest.skip("26.05's slurmrestd never starts as SlurmUser, and in a sandbox everybody is SlurmUser")
+    version, plugin, request = REST[sandbox.installation.major_minor]
     path = sandbox.layout.run / "rest.socket"
-    start = 'setsid slurmrestd -a rest_auth/local "$@" >rest.log 2>&1 &'
+    start = 'setsid slurmrestd -a rest_auth/local -s "$@" >rest.log 2>&1 &'
     # In a sandbox everybody is SlurmUser, as whom slurmrestd would not start.
     security = {"SLURMRESTD_SECURITY": "disable_user_check,disable_unshare_files,disable_unshare_sysv"}
-    sandbox.run("sh", "-c", start, "sh", *plugins, f"unix:{path}", environment=security)
+    sandbox.run("sh", "-c", start, "sh", plugin, f"unix:{path}", environment=security)
     sandbox.wait_for(lambda: path.exists() and listens(path), "slurmrestd answers")
     comment = LIGHT.removeprefix("--comment=")
     job = {"name": "rest", "partition": "billed", "account": ACCOUNT, "hold": True, "comment": comment, **request}

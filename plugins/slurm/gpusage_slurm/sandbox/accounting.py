@@ -42,7 +42,9 @@ _DATABASE_OPTIONS = (
     "--innodb-lock-wait-timeout=900",
 )
 
-_MAKE_TABLES = '{ echo "use mysql;"; cat "$1" "$2"; } | { shift 2; "$@"; }'
+_MAKE_TABLES = '{ echo "create database slurm;"; echo "use mysql;"; cat "$1" "$2"; } | { shift 2; "$@"; }'
+"""slurmdbd would make its database itself. But MariaDB's client library 3.4.10 (Debian 13) reads no answer on a
+connection that was once refused, as one to a database that is not there yet is."""
 
 
 def lay_out_accounting(layout: Layout, installation: Installation, host: Host) -> str:
