@@ -18,8 +18,10 @@ Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVP
 READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that read all of their parameters in each step; a lookup reads a few rows."""
 WIDE = ("fp32", "tf32")
+"""Peaks that may count for any job: a GPU may take TF32 where a job says fp32."""
 
 _WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
+"""At least: without the scales that `gpusage.precisions.QUANTISED_BYTES` has beside them."""
 
 
 def least_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:

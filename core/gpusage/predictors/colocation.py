@@ -30,8 +30,9 @@ HEADROOM = 0.10
 WORTHWHILE_SUM = 1.15
 """Two jobs one after the other reach 1; sharing must be likely to gain at least this much to be recommended."""
 LEAST = 0.02
-"""Of a job's throughput: nothing starves."""
+"""A job keeps at least this share of its throughput: nothing starves."""
 PAIR = 2
+"""All measured jobs ran two by two; in larger sets the rule counts as far as no job is like a measured one."""
 KNOWN = 0.5
 """A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
 

@@ -20,15 +20,16 @@ from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import SlowdownParameters, pretrained
 from gpusage.predictors.question import question_of
 from gpusage.predictors.times.host import SHARPNESS, HostDoubt, gpu_odds, working_of
-from gpusage.predictors.times.residual import COUNT
+from gpusage.predictors.times.residual import KERNEL_COUNT
 from gpusage.predictors.times.timing import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
 
 ToldFrom = Literal["graph", "step_time", "utilization"]
 """What tells how much of the step the GPU works."""
-_NONE = Interval(value=1.0, low=1.0, high=1.0)
-_ENDS = np.array([[-1.0], [0.0], [1.0]])
+_NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
+_DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
+"""Where the low end, the point and the high end lie on a logarithmic scale, as rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def predict_slowdown(
     rows = iter(ends.T.tolist())
     return [
         [
-            _NONE if part is gpu else Interval(value=value, low=low, high=high)
+            _NO_SLOWDOWN if part is gpu else Interval(value=value, low=low, high=high)
             for part, (low, value, high) in zip(of_gpu, islice(rows, len(of_gpu)), strict=True)
         ]
         for gpu, of_gpu in zip(gpus, parts, strict=True)
@@ -83,7 +84,7 @@ def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDevia
         growth: The GPU's own time on the part over that on the whole GPU; below 1 counts as 1.
         deviations: How far the truths lie from the point.
     """
-    powers, noises = 1.0 + _ENDS * deviations.growth, np.exp(_ENDS * deviations.noise)
+    powers, noises = 1.0 + _DIRECTIONS * deviations.growth, np.exp(_DIRECTIONS * deviations.noise)
     return np.maximum(_joined(working, np.maximum(growth, 1.0) ** powers) * noises, 1.0)
 
 
@@ -135,7 +136,7 @@ def gpu_explains(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: f
     The rest is the odds of a host, or of data, that the GPU waits for.
     """
     timing, doubt = question_of(graph, workload).timing([gpu]), _deviations(pretrained().slowdown).host
-    count, predicted_s = np.exp(timing.features[[0, 0], COUNT]), float(timing.step_s[0])
+    count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
     steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
     known, predicted = gpu_odds(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
     return float(min(known / max(predicted, 1e-30), 1.0))
@@ -149,7 +150,7 @@ def _working_share(step_time_s: Figure, timing: Timing, index: int, deviations: 
 
 def _told_by(step_time_s: Figure, timing: Timing, index: int, host: HostDoubt) -> FloatArray:
     """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
-    count = np.exp(timing.features[[index], COUNT])
+    count = np.exp(timing.features[[index], KERNEL_COUNT])
     low, value, high = working_of(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
     return np.array([[min(low, value, high)], [value], [max(low, value, high)]])
 

@@ -16,7 +16,7 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     RandomForestRegressor,
 )
 
-from gpusage.predictors.activity.activities import GREATEST_SHARE, shares_around, sm_shares
+from gpusage.predictors.activity.activities import GREATEST_SHARE, LEAST_SHARE, shares_around, sm_shares
 from gpusage.predictors.activity.features import NAMES
 from gpusage.predictors.learned.artifacts import ActivityParameters, Card, ForestParameters
 from gpusage.predictors.learned.trees import read_trees
@@ -237,7 +237,7 @@ def _misses(rows: Rows, predictions: FloatArray, taught: npt.NDArray[np.int64]) 
 
 
 def _odds(percent: FloatArray) -> FloatArray:
-    share = np.clip(percent / 100.0, 1e-4, 0.985)
+    share = np.clip(percent / 100.0, LEAST_SHARE, GREATEST_SHARE)
     return np.asarray(np.log(share / (1.0 - share)))
 
 

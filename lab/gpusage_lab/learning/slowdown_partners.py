@@ -18,7 +18,7 @@ from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
 from gpusage.predictors.times.host import working_of
-from gpusage.predictors.times.residual import COUNT
+from gpusage.predictors.times.residual import KERNEL_COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
@@ -111,7 +111,7 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterato
             continue
         whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
         timing = Question(zoo.graph(f"torchvision:{name}@224"), workload).timing([whole, part_of(whole, 1 / jobs)])
-        alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:1, COUNT])
+        alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:1, KERNEL_COUNT])
         working = around(working_of(timing.busy_s[:1], alone_s, count, deviations.host), "step_time", deviations)
         low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
         price = Interval(value=value, low=low, high=high)

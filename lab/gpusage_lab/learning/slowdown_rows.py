@@ -26,7 +26,7 @@ from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import ToldFrom
 from gpusage.predictors.times.host import HostDoubt, working_of
-from gpusage.predictors.times.residual import COUNT
+from gpusage.predictors.times.residual import KERNEL_COUNT
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
@@ -144,7 +144,7 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
             timing.step_s[0],
             timing.kernels_s[1] / timing.kernels_s[0],
             timing.sm_s[0] / timing.step_s[0],
-            np.exp(timing.features[0, COUNT]),
+            np.exp(timing.features[0, KERNEL_COUNT]),
         )
     busy_s, step_s, growth, sm_activity, kernel_count = columns
     return SlowdownColumns(

@@ -253,7 +253,7 @@ class _Objective:
 
 
 def _fourth(values: Array) -> Array:
-    """Return the fourth power, which is `ROOFLINE_NORM`, without the slow general one."""
+    """Return the fourth powers: a kernel takes the 4-norm of two times, and a general power is slow."""
     squares: Array = values * values
     fourth: Array = squares * squares
     return fourth

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.times.residual import COUNT, NO_RESIDUAL, Residual, bells, standard
+from gpusage.predictors.times.residual import KERNEL_COUNT, NO_RESIDUAL, Residual, bells, standard
 
 Array = npt.NDArray[Any]
 ANCHORS = 150
@@ -69,7 +69,7 @@ def fit_residual(rows: ResidualRows) -> Residual:
         scales=scales,
         anchors=anchors,
         by_gpu={name: part * OWN for name, part in zip(own, heights, strict=True)},
-        least_count=float(rows.features[:, COUNT].min()),
+        least_count=float(rows.features[:, KERNEL_COUNT].min()),
     )
 
 

@@ -29,10 +29,11 @@ from gpusage_hooks.types import Interval, Mode, ModelGraph
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
 LEAST_SHARE = 1e-4
+"""No share is smaller, so that its odds have a logarithm."""
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
 _FIGURES, _ENDS = 2, 2
-"""Utilization and SM activity; below and above."""
+"""Of `LearnedActivity.misses`: utilization and SM activity; below and above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

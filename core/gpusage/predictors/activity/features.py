@@ -17,6 +17,7 @@ from gpusage_hooks.types import ModelGraph
 _PASSES = 3
 """A training step runs about three kernels for each forward one."""
 _LEAST = 1e-12
+"""Seconds, so that a logarithm exists."""
 _IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
 
 

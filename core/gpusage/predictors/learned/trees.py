@@ -26,6 +26,7 @@ from gpusage.predictors.learned.arrays import FloatArray, IntArray, shaped
 from gpusage.predictors.learned.artifacts import ForestParameters
 
 MAXIMUM_LEAVES = 16
+"""Of a tree: the bits of `Trees.ruled_out`."""
 _QUESTIONS = MAXIMUM_LEAVES - 1
 
 
@@ -39,7 +40,7 @@ class Trees:
         feature: Of each question: the first ones of all trees, then the second ones, and so on.
         threshold: A question is whether the feature is above it; infinite where a tree has no such question.
         ruled_out: Leaves, as bits, that a yes rules out.
-        values: Of the leaves, `MAXIMUM_LEAVES` a tree.
+        values: Of the leaves, `MAXIMUM_LEAVES` per tree.
         leaf_offsets: Where the leaves of each tree begin among them.
         leftmost: By the bits of leaves that are ruled out: the leftmost one that is not.
     """
@@ -54,7 +55,7 @@ class Trees:
     leftmost: npt.NDArray[np.uint8]
 
     def predict(self, rows: FloatArray) -> FloatArray:
-        """Return one figure a row of *rows* and a forest, shape (rows, forests); *rows* has shape (rows, features)."""
+        """Return a figure of each forest for each of *rows*: shape (rows, forests), from shape (rows, features)."""
         above = rows.take(self.feature, axis=1) > self.threshold
         answers = (above * self.ruled_out).reshape(len(rows), _QUESTIONS, len(self.leaf_offsets))
         leaves = self.leftmost.take(np.bitwise_or.reduce(answers, axis=1)) + self.leaf_offsets

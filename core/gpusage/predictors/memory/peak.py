@@ -226,6 +226,7 @@ class _Learned(NamedTuple):
 
 _ENDS = 4
 _LOW, _POINT = 0, 1
+"""Low end, point, high end and a share's high end, and the places of the first two among them."""
 
 
 @lru_cache(maxsize=4)

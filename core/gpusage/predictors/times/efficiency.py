@@ -1,9 +1,9 @@
 """How much of a GPU's peak each class of operator reaches: the learned values, and the computation.
 
 A kernel takes the 4-norm of two times, its arithmetic and its traffic, each at the GPU's peak over a learned
-efficiency. The logarithms of both efficiencies come from one small network a class of operator, with one hidden layer;
-its inputs are the kernel's shape and what the catalogue says of the GPU, as ratios. `gpusage train` makes the artifact
-``step_time``.
+efficiency. The logarithms of both efficiencies come from a small network with one hidden layer, one for each class of
+operator. Its inputs are the kernel's shape and what the catalogue says of the GPU, as ratios. `gpusage train` makes
+the artifact ``step_time``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Efficiency:
         """Return the logarithms of both efficiencies, shape (kernels, 2, GPUs).
 
         Args:
-            operator_class: A kernel.
+            operator_class: Of each kernel.
             features: In the order of `FEATURES`, and then a 1: shape (features + 1, kernels, GPUs); their precision is
                 the network's.
         """

@@ -54,10 +54,12 @@ NARROWNESS = 0.01
 """Width of the bells: a bell falls to 1 / e where this times the squared standard deviations is 1."""
 FARTHEST = 2.5
 """Features farther from the mean than this, in standard deviations, count as this far."""
-COUNT = FEATURES.index("kernel_count")
+KERNEL_COUNT = FEATURES.index("kernel_count")
+"""The column of the logarithm of how many kernels a step has."""
 FADING = log(4.0)
 """A step of a quarter of the fewest kernels is not corrected at all."""
 _TINY = 1e-30
+"""Seconds, instead of a division by 0."""
 _CLASSES = np.arange(len(OperatorClass))[:, np.newaxis]
 
 
@@ -91,7 +93,7 @@ class Residual:
         """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry per GPU each."""
         if self.by_gpu.keys().isdisjoint(gpus):
             return np.zeros(len(gpus))
-        familiar = np.maximum(np.minimum(1.0 + (rows[:, COUNT] - self.least_count) / FADING, 1.0), 0.0)
+        familiar = np.maximum(np.minimum(1.0 + (rows[:, KERNEL_COUNT] - self.least_count) / FADING, 1.0), 0.0)
         heights = self._heights(gpus)
         near = _bells(standard(rows, self.means, self.scales), self.anchors, self._anchor_squares)
         near *= heights[:, :-1]

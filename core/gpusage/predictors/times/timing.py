@@ -31,7 +31,7 @@ Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architect
 global memory: about 470 (A100, H100) to 540 cycles (RTX 4090); the rest, a miss in the address cache, is a guess.
 """
 _MIDDLE_RIDGE = 16.0
-"""FP32's ridge point of V100, about, in FLOP a byte."""
+"""FP32's ridge point of V100, about, in FLOP per byte."""
 _SHORT_S = 50e-6
 """A mean kernel of this length is half short; of 50, 100, 200 and 400 us the one that covered each source best."""
 _SMALL_US = 1.0

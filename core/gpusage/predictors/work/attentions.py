@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NoReturn
 
-from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, element_count, operator_number
+from gpusage.predictors.work.operators import OperatorClass, class_of, element_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
@@ -20,8 +20,9 @@ _MOST_STEPS = 40
 """Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
 _PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
 SEQUENCE_RANK = 2
+"""Of an input of tokens: batch and length."""
 MOST_ATTENTIONS = 4096
-"""Of a model that writes, which has one a layer or two; a forged card may have tens of thousands, each looked at."""
+"""Of a model that writes, which has one or two in each layer; a forged card may have tens of thousands to look at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,15 @@ def writes_text(graph: ModelGraph) -> bool:
     last = graph.nodes[-1].outputs if graph.nodes else ()
     rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
     is_text = bool(last) and last[0][:-1] in sequences and last[0][-1] in rows
-    return is_text and any(node.op_type == "Softmax" or _class(node) == OperatorClass.ATTENTION for node in graph.nodes)
+    return is_text and any(
+        node.op_type == "Softmax" or class_of(node) == OperatorClass.ATTENTION for node in graph.nodes
+    )
 
 
 def _fused(graph: ModelGraph) -> Iterator[Attention]:
     """Yield the attentions that are one node."""
     for index, node in enumerate(graph.nodes):
-        if _class(node) == OperatorClass.ATTENTION and len(node.inputs) >= 3:  # noqa: PLR2004 - query, key, value
+        if class_of(node) == OperatorClass.ATTENTION and len(node.inputs) >= 3:  # noqa: PLR2004 - query, key, value
             keys, values = (_kept_elements(graph, index, place) for place in (1, 2))
             yield Attention(scores=index, between=(), values=index, key_elements=keys, value_elements=values)
 
@@ -112,7 +115,7 @@ def _path(graph: ModelGraph, start: int, is_end: Callable[[Node], bool]) -> tupl
             continue
         if is_end(graph.nodes[path[-1]]):
             return path
-        if _class(graph.nodes[path[-1]]) in _PASSED or graph.nodes[path[-1]].op_type == "Softmax":
+        if class_of(graph.nodes[path[-1]]) in _PASSED or graph.nodes[path[-1]].op_type == "Softmax":
             more = [producer for producer in graph.producers[path[-1]] if producer not in seen]
             seen.update(more)
             paths.extend([(*path, producer) for producer in more])
@@ -129,15 +132,11 @@ def _kept_elements(graph: ModelGraph, index: int, place: int) -> int:
     least = element_count(shape, 1)
     for _ in range(_MOST_STEPS):
         node = graph.nodes[producer] if producer >= 0 else None
-        if node is None or node.parameters or _class(node) not in _PASSED or node.op_type == "Concat":
+        if node is None or node.parameters or class_of(node) not in _PASSED or node.op_type == "Concat":
             break
         least = min(least, element_count(_shape(node.inputs), 1))
         producer = graph.producers[producer][0] if graph.producers[producer] else -1
     return least
-
-
-def _class(node: Node) -> int:
-    return int(CLASS_OF_NUMBER[operator_number(node.op_type)])
 
 
 def _shape(shapes: Sequence[Shape]) -> Shape:

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,8 @@ from gpusage.predictors.work.sequences import Part, Sequences, sequences_of
 from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
-_COLUMNS = ("operator_class", "flop", "traffic_bytes", "blocks", "launches", "trips", "counts", "matrix_units")
-_MORE_COLUMNS = ("inner", "width", "backward", "kind")
+_COLUMNS = tuple(field.name for field in fields(Kernels) if field.name != "host_counts")
+"""What `Kernels` has of each kind of kernel."""
 
 
 class Pass(NamedTuple):
@@ -73,12 +73,9 @@ class Answer:
 
     def kernels(self, prompt: Kernels, token: Kernels) -> Kernels:
         """Return the kernels of one answer, of those of its two passes."""
-        table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _ALL_COLUMNS}
+        table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _COLUMNS}
         table["counts"] = np.concatenate([prompt.counts, token.counts * self.token_count])
         return Kernels(**table, host_counts=prompt.host_counts + token.host_counts * self.token_count)
-
-
-_ALL_COLUMNS = (*_COLUMNS, *_MORE_COLUMNS)
 
 
 def answer_of(

@@ -23,6 +23,7 @@ _OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
     _C.RECURRENT: 4096,
 }
 DEFAULT_OUTPUTS_PER_BLOCK = 1024.0
+"""Of the other classes. All of these are assumptions: the efficiencies are fitted with them."""
 OUTPUTS_PER_BLOCK: FloatArray = np.array(
     [_OUTPUTS_PER_BLOCK.get(operator_class, DEFAULT_OUTPUTS_PER_BLOCK) for operator_class in OperatorClass]
 )
@@ -67,14 +68,18 @@ _OPTIMIZER_TRAFFIC = {
 }
 """Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of
 8 bits have 1."""
-_GRADIENT_CAST_TRAFFIC = 6.0
-_CAST_TRAFFIC = _GRADIENT_CAST_TRAFFIC + 8.0
+_CAST_TRAFFIC = 6.0
+"""Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
+_UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
 """Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+_TENSORS_PER_UPDATE = 32.0
+"""Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
 _SUM_TRAFFIC = 12.0
 """Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
+"""Of a cross-entropy, forward and backward; each is taken to move an equal part of its bytes."""
 _VIEW_LAUNCH = 0.25
 """A view costs the host a quarter of what a kernel does, and the GPU nothing."""
 
@@ -132,13 +137,13 @@ class Kernels:
         blocks: Thread blocks: how many SMs can work at once.
         launches: Kernels of one execution that follow one another on the GPU.
         trips: Waits for memory of one execution that follow one another, as in `Lowering`.
-        counts: Executions a step.
+        counts: Executions per step.
         inner: Length of the sums, as in `Lowering`.
         width: As in `Lowering`.
         backward: 1 for a backward pass, else 0.
         kind: Index into `Structure.kinds`; -1 for what is no node: loss, update, sums of gradients, casts.
-        host_counts: What the host does a step: the step itself, launches of the forward and of the backward pass,
-            weights that the optimizer visits.
+        host_counts: What the host does in each step: the step itself, launches of the forward and of the backward
+            pass, weights that the optimizer visits.
     """
 
     operator_class: IntArray
@@ -266,8 +271,8 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     """Return the update of the weights, of which a step that accumulates has a part."""
     traffic = _OPTIMIZER_TRAFFIC[workload.optimizer] * PARAMETER_SHARE.get(workload.precision, 1.0)
     if workload.precision in AUTOCAST:
-        traffic += _CAST_TRAFFIC
-    kernels = max(lowering.parameter_tensor_count * workload.trainable / 32.0, 1.0)
+        traffic += _UPDATE_CAST_TRAFFIC
+    kernels = max(lowering.parameter_tensor_count * workload.trainable / _TENSORS_PER_UPDATE, 1.0)
     count = float(lowering.parameter_count) * workload.trainable
     one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
     return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
@@ -283,7 +288,7 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     if workload.accumulate == 1:
         return []
     traffic = _SUM_TRAFFIC * PARAMETER_SHARE.get(workload.precision, 1.0) + (
-        _GRADIENT_CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
+        _CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
     )
     kernels = max(float(lowering.parameter_tensor_count) * workload.trainable, 1.0)
     count = float(lowering.parameter_count) * workload.trainable / kernels
@@ -294,7 +299,7 @@ def _cast(lowering: Lowering) -> _Single:
     """Return the casts of the weights to 2 bytes, which autocast makes anew in every step."""
     kernels = max(float(lowering.parameter_tensor_count), 1.0)
     count = float(lowering.parameter_count) / kernels
-    return _single(_C.COPY, 0.0, 6.0 * count, count, kernels)
+    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * count, count, kernels)
 
 
 def _input_casts(lowering: Lowering) -> _Single:
@@ -304,7 +309,7 @@ def _input_casts(lowering: Lowering) -> _Single:
     count = float(cast.sum())
     elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
     passes = 2.0 if lowering.train else 1.0
-    return _single(_C.COPY, 0.0, 6.0 * elements, elements, passes * count)
+    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count)
 
 
 def _turns(lowering: Lowering) -> _Single:

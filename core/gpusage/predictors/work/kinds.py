@@ -84,6 +84,7 @@ _INSIDE, _VALUES, _UNFUSED, _PIXELS, _ACROSS = (
 )
 """Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
+"""Of an int64: where a maximum pool found each of its outputs."""
 _MATRIX_CLASSES = (
     OperatorClass.CONVOLUTION,
     OperatorClass.PRODUCT,

@@ -20,13 +20,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpusage.predictors.work.operators import CLASS_OF_NUMBER, OperatorClass, operator_number
+from gpusage.predictors.work.operators import OperatorClass, class_of
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
 Order = tuple[int, ...]
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _SEQUENCES_RANK = 3
+"""Of sequences of vectors: batch, length and width."""
 _IMAGE_RANK = 4
+"""Of images: batch, channels, height and width."""
 _MOST_RANK, _MOST_OUTPUTS = 8, 5
 """Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands."""
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -59,7 +61,7 @@ def layouts_of(graph: ModelGraph) -> Layouts:
             orders[index] = order
         if _reads_across(node, makers, orders):
             across.add(index)
-        elif order == CHANNELS_LAST and _class(node) == OperatorClass.CONVOLUTION:
+        elif order == CHANNELS_LAST and class_of(node) == OperatorClass.CONVOLUTION:
             channels_last.add(index)
     return Layouts(across=frozenset(across), channels_last=frozenset(channels_last))
 
@@ -76,7 +78,7 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
         return _transposed(order, source, output)
     if node.op_type in _RESHAPES:
         return _without_ones(_reshaped(order, source, output), output)
-    if _class(node) == OperatorClass.ELEMENTWISE:
+    if class_of(node) == OperatorClass.ELEMENTWISE:
         whole = [place for place, shape in enumerate(node.inputs) if shape == output]
         return _of_input(node, makers, orders, whole[0]) if whole else ()
     if node.op_type in _PASSING:
@@ -85,14 +87,14 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
 
 
 def _keeps_channels_last(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
-    keeps = _class(node) in _KEEPING_IMAGES or node.op_type in _PASSING_IMAGES
+    keeps = class_of(node) in _KEEPING_IMAGES or node.op_type in _PASSING_IMAGES
     is_image = keeps and all(len(shape) == _IMAGE_RANK for shape in (*node.inputs, *node.outputs[:_MOST_OUTPUTS]))
     return is_image and all(orders.get(maker) == CHANNELS_LAST for maker in makers)
 
 
 def _reads_across(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
     """Tell whether a node has to copy an operand, or to read one in another order than it writes."""
-    own = _class(node)
+    own = class_of(node)
     if own == OperatorClass.ELEMENTWISE:
         written = node.outputs[:_MOST_OUTPUTS]
         whole = {orders.get(maker) for maker, shape in zip(makers, node.inputs, strict=False) if shape in written}
@@ -162,7 +164,3 @@ def _without_ones(order: Order, shape: Shape) -> Order:
     """Return the plain order where only sizes of 1 stand elsewhere, and *order* otherwise."""
     large = [place for place in order if shape[place] != 1]
     return tuple(range(len(order))) if large == sorted(large) else order
-
-
-def _class(node: Node) -> int:
-    return int(CLASS_OF_NUMBER[operator_number(node.op_type)])

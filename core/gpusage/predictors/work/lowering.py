@@ -22,6 +22,7 @@ from gpusage.predictors.work.structure import Role, Structure, structure_of
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 
 WIDE_BYTES = 4
+"""Of a number in fp32, in which mixed precision leaves some tensors."""
 _NORMALIZATION = int(OperatorClass.NORMALIZATION)
 _CONVOLUTION, _GROUPED_CONVOLUTION = int(OperatorClass.CONVOLUTION), int(OperatorClass.GROUPED_CONVOLUTION)
 _TURNING = 3.0
@@ -52,7 +53,7 @@ class Lowering:
         matrix_units: Whether tensor cores can do the work.
         sequential_steps: How often kernels must follow one another within one execution: time steps of an LSTM.
         trips: How often one thread waits for memory within one forward execution, one wait after the other.
-        inner: Length of the sums: K of a product, channels a group x kernel of a convolution; 1 elsewhere.
+        inner: Length of the sums: K of a product, channels per group x kernel of a convolution; 1 elsewhere.
         width: Columns that share one operand: N of a product, channels that a group writes, a row that is normalised.
         cast_elements: Elements that mixed precision casts to 2 bytes, or an attention to 4, before the node reads them.
         across_bytes: Read and written to turn what lies in another order than the node needs.

@@ -81,12 +81,12 @@ def element_count(shape: Shape, batch_size: int) -> int:
 
 
 def convolution_flop(node: Node, sizes: Sizes) -> int:
-    """Return 2 x outputs x (channels a group x kernel): the weight is ``(out, in / groups, *kernel)``."""
+    """Return 2 x outputs x (channels per group x kernel): the weight is ``(out, in / groups, *kernel)``."""
     return 2 * _first(node.outputs, sizes) * _kernel(node)
 
 
 def transposed_convolution_flop(node: Node, sizes: Sizes) -> int:
-    """Return 2 x inputs x (channels a group x kernel): the weight is ``(in, out / groups, *kernel)``."""
+    """Return 2 x inputs x (channels per group x kernel): the weight is ``(in, out / groups, *kernel)``."""
     return 2 * _first(node.inputs or node.outputs, sizes) * _kernel(node)
 
 
@@ -146,6 +146,7 @@ def is_narrow(node: Node) -> bool:
 
 
 _NARROW_CHANNELS = 16
+"""Per group; a tensor core takes 16 numbers of half precision at a time, and a narrower group leaves it part empty."""
 
 _C = OperatorClass
 _ELEMENTWISE_KEEPING_NOTHING = (
@@ -224,8 +225,13 @@ def operator_number(op_type: str) -> int:
     return _NUMBERS.get(op_type, _UNKNOWN)
 
 
+def class_of(node: Node) -> int:
+    """Return the `OperatorClass` number of *node* by its operator alone, whatever its role."""
+    return int(CLASS_OF_NUMBER[operator_number(node.op_type)])
+
+
 def operator_numbers(nodes: Sequence[Node]) -> IntArray:
-    """Return the same of each of *nodes*."""
+    """Return the `operator_number` of each of *nodes*."""
     return np.array([_NUMBERS.get(node.op_type, _UNKNOWN) for node in nodes], dtype=np.int64)
 
 

@@ -25,6 +25,7 @@ from gpusage_hooks.types import ModelGraph, Node
 _FUSED_RANK = 4
 """PyTorch's fused attentions take batch, heads, length and width; tensors of more or fewer sizes go another way."""
 _SEQUENCES_RANK = 3
+"""Of sequences of vectors: batch, length and width."""
 _SHAPE_ELEMENTS = 64
 """An integer tensor this small is a shape, which PyTorch works out on the host."""
 
