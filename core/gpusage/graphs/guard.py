@@ -13,10 +13,12 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
 MAXIMUM_RANK = 32
+"""Dimensions of one tensor."""
 MAXIMUM_ELEMENTS = 2**48
 """Of one tensor; at 8 bytes each this is 2 PiB, far beyond any GPU and far from overflowing 64 bits."""
 MAXIMUM_NODES = 50_000
 MAXIMUM_TEXT = 256
+"""Characters of a name that is shown."""
 
 
 @contextmanager

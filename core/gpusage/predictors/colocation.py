@@ -132,7 +132,7 @@ def throughputs(
     throughput = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
     if len(rows) > PAIR:
         share = known.max()
-        throughput = share * throughput + (1.0 - share) * np.minimum(throughput, rule(rows))
+        throughput = share * throughput + (1.0 - share) * np.minimum(throughput, throughputs_by_rule(rows))
     granted = (
         np.ones(len(rows))
         if percents is None
@@ -153,22 +153,22 @@ def beside(learned: LearnedColocation, rows: FloatArray, models: Sequence[int | 
     measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
     names = np.array([count or 0 for count in models])  # models without weights are not alike
     alike = (names[:, np.newaxis] == names) & (names > 0)
-    by_rule = _rule_of_pairs(rows)
+    by_rule = _pairs_by_rule(rows)
     by_rule = np.where(alike, np.minimum(by_rule, learned.average), by_rule)
     either = 1.0 - np.outer(1.0 - known, 1.0 - known)
     return np.clip(either * np.clip(measured, LEAST, 1.0) + (1.0 - either) * by_rule, LEAST, 1.0), known
 
 
-def rule(rows: FloatArray) -> FloatArray:
-    """Return the throughputs of all jobs together that the activities alone say."""
+def throughputs_by_rule(rows: FloatArray) -> FloatArray:
+    """Return each job's throughput beside all others, by the rule on their activities alone."""
     _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
     slowdown = 1.0 + INTERFERENCE * dram * (dram.sum() - dram) + CONTENTION * busy * (busy.sum() - busy)
     crowding = max(1.0, float(sm.sum()), float(dram.sum()))
     return np.asarray(1.0 / crowding / slowdown)
 
 
-def _rule_of_pairs(rows: FloatArray) -> FloatArray:
-    """Return what `rule` says of each row's job beside each column's."""
+def _pairs_by_rule(rows: FloatArray) -> FloatArray:
+    """Return what `throughputs_by_rule` gives each row's job beside each column's."""
     _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
     slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
     crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))

@@ -18,6 +18,7 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.activity.activities import GREATEST_SHARE, LEAST_SHARE, shares_around, sm_shares
 from gpusage.predictors.activity.features import NAMES
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import ActivityParameters, Card, ForestParameters
 from gpusage.predictors.learned.trees import read_trees
 from gpusage_lab.learning import activity_known, boosting, random_networks
@@ -29,7 +30,6 @@ from gpusage_lab.learning.splits import Fold, check_enough, leave_one_out, rando
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
-FloatArray = npt.NDArray[np.float64]
 Line = tuple[Cell, ...]
 RANDOM_FOLDS = 5
 LEAST_ROWS = len(NAMES) + 1

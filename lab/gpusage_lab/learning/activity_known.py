@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Alone, Interval
 from gpusage_lab.learning import activity_tests
@@ -24,7 +24,6 @@ from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
-FloatArray = npt.NDArray[np.float64]
 TITLE = "Utilization of real models, none of them fitted on: RMSLE on percent"
 WAITS = ("PointNet",)
 """Their steps last 7 to 14 times as long as their kernels, for a parser of text files; no graph shows it."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.activity.features import features_of
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import activity_tests, random_networks
@@ -18,7 +18,6 @@ from gpusage_lab.learning.hosts import Loads, load_of
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.measurements.tables import DataFolder
 
-FloatArray = npt.NDArray[np.float64]
 GPU = "a100-sxm4-40gb"
 """GPUMemNet's machine has an A100 of 40 GB."""
 UTILIZATION, SM = 0, 1

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
@@ -19,7 +19,6 @@ from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
-FloatArray = npt.NDArray[np.float64]
 GLET_GPUS = {"RTX2080ti": "rtx-2080-ti", "RTX3080": "rtx-3080"}
 MISO_KEYS = {"bert": LUCID["BERT"], "cyclegan": GAVEL["CycleGAN"]}
 """The two of MISO's models whose sizes its code and paper leave no doubt about."""

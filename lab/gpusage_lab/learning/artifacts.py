@@ -16,6 +16,7 @@ from gpusage_hooks.errors import RequestError
 
 FOLDER = Path(gpusage.predictors.pretrained.__file__).parent
 SIGNIFICANT_DIGITS = 6
+"""Of each figure in an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     HistGradientBoostingRegressor,
 )
 
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.learned.artifacts import ForestParameters
 from gpusage.predictors.learned.trees import MAXIMUM_LEAVES, read_trees
 
-FloatArray = npt.NDArray[np.float64]
 MAXIMUM_DEPTH = 6
 
 

@@ -12,9 +12,9 @@ from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.predictors.colocation import WORTHWHILE_SUM, LearnedColocation, beside, learned_from, predict_colocation
+from gpusage.predictors.learned.arrays import BoolArray, FloatArray
 from gpusage.predictors.learned.artifacts import Card, ColocationParameters
 from gpusage.predictors.learned.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
@@ -24,8 +24,6 @@ from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 NEAR = 0.3
 """Distance, in standard deviations of the features, at which one job says little of another."""
 SPREAD, NOISE = 0.2, 0.15

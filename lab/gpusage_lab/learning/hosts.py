@@ -16,11 +16,11 @@ import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.activity.activities import GREATEST_SHARE
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.splits import leave_one_out
 
-FloatArray = npt.NDArray[np.float64]
 NOISE = 0.2
 """Of the logarithm of a measured percent, beside what the account tells."""
 

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.learned.arrays import BoolArray, IntArray
 from gpusage.predictors.learned.artifacts import Card, MemoryParameters
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
-from gpusage_lab.learning.memory_fit import IntArray, MemoryFit, fit_memory
-from gpusage_lab.learning.memory_rows import BoolArray, MemoryRows, OwnPeaks, memory_rows, own_peaks
+from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory
+from gpusage_lab.learning.memory_rows import MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage_lab.learning.memory_tables import (
     HeldOut,
     families_table,

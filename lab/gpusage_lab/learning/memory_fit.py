@@ -11,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.splits import by_group
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 LOW_SHARE = 0.07
 """Of the rows lie below the low end: with the one in a hundred above the high end, the interval holds nine in ten."""
 HIGH_SHARE = 0.985
+"""Of the rows that teach lie below the high end."""
 CALIBRATED_SHARE = 0.9925
 """Of the rows that no fold has seen lie below the high end after calibration."""
 SHARE_HIGH_SHARE = 0.97
@@ -53,9 +52,9 @@ def fit_memory(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np
     """Return the fit on all rows, its high ends calibrated on families that an inner fit has not seen.
 
     Args:
-        terms: One row a measurement, bytes.
+        terms: One row per measurement, bytes.
         measured: Bytes.
-        families: One a row.
+        families: One per row.
     """
     point, low = quantile_fit(_with_one(terms), measured, 0.5), quantile_fit(_with_one(terms), measured, LOW_SHARE)
     highs = [_high(terms, measured, point, share) for share in (HIGH_SHARE, SHARE_HIGH_SHARE)]
@@ -91,7 +90,7 @@ def _high(terms: FloatArray, measured: FloatArray, point: FloatArray, below: flo
     """Return constant and weights of a high end: those of the point's tensors, and some of `HIGH_TERMS`.
 
     Args:
-        terms: One row a measurement.
+        terms: One row per measurement.
         measured: Bytes.
         point: Constant and weights of the point.
         below: The share of the rows that lie below.

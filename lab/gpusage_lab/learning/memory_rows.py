@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.learned.arrays import BoolArray, FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
 from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.question import Question
@@ -22,8 +23,6 @@ from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.csv", "timm_benchmark.csv"
 GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
@@ -33,15 +32,15 @@ _KEPT, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
-    """One entry a measured peak.
+    """One entry per measured peak.
 
     Attributes:
         key: Of the zoo.
         model: timm's name.
         family: timm's module that defines it.
-        batch_size: Samples a step.
+        batch_size: Samples per step.
         measured: Bytes.
-        terms: `TRAINING_TERMS`, bytes, one row a peak.
+        terms: `TRAINING_TERMS`, bytes, one row per peak.
         flat: Of a model whose peaks hardly grow with the batch: runs that died early.
         impossible: Less than weights, momentum and kept tensors together.
         fake_tensor: PyTorch's FakeTensor estimate as published, bytes.

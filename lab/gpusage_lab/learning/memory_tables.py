@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpusage.predictors.learned.arrays import BoolArray, FloatArray
 from gpusage_hooks.units import GIB
-from gpusage_lab.learning.memory_fit import FloatArray
-from gpusage_lab.learning.memory_rows import PEAKS, BoolArray, MemoryRows, OwnPeaks
+from gpusage_lab.learning.memory_rows import PEAKS, MemoryRows, OwnPeaks
 from gpusage_lab.learning.scores import by_family, score
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable

@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.question import Question
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
-from gpusage_lab.learning.memory_fit import FloatArray
 from gpusage_lab.learning.named_jobs import LUCID, workload
 from gpusage_lab.learning.random_networks import row_graph
 from gpusage_lab.learning.scores import score

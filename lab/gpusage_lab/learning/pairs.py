@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gpusage.advisor import make_advisor
 from gpusage.predictors.colocation import features_of
+from gpusage.predictors.learned.arrays import FloatArray
 from gpusage_hooks.types import Alone, Gpu, GpuNeed
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation
@@ -19,8 +20,6 @@ from gpusage_lab.learning.splits import check_enough
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 Name = tuple[str, int, bool]
 """Model, batch size, whether in mixed precision."""
 NOTHING_KNOWN: Mapping[Name, float] = MappingProxyType({})

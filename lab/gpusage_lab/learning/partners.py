@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from gpusage.predictors.colocation import rule
+from gpusage.predictors.colocation import JobFeatures, throughputs_by_rule
+from gpusage.predictors.learned.arrays import BoolArray, FloatArray
 from gpusage_lab.learning.pairs import Pairs, Policy
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-SM, DRAM, MEMORY = 2, 3, 5
+SM, DRAM, MEMORY = map(JobFeatures._fields.index, ("sm_activity", "dram_activity", "log_memory_bytes"))
 """Columns of `gpusage.predictors.colocation.features_of`."""
 
 
@@ -36,7 +34,7 @@ def kace(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
 
 def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
     """Return what the rule from activities says, of whoever was measured."""
-    return np.array([rule(pairs.features[[target, other]]).sum() for other in range(len(pairs.jobs))])
+    return np.array([throughputs_by_rule(pairs.features[[target, other]]).sum() for other in range(len(pairs.jobs))])
 
 
 RANKING: dict[str, Policy] = {

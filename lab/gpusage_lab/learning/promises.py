@@ -22,6 +22,7 @@ from gpusage_lab.zoo.cards import Zoo
 WHOLE = 100
 MOST_ACTIVITY = 80
 ACTIVITY_RESERVE = 10
+"""The rule of SM activity, in percent of a GPU: the largest share that it gives, and what it adds to the activity."""
 RAPP_SIZES = (25, 35, 50, 75)
 """Percentages that RaPP measured; 35 stands for a third."""
 RAPP_STEP = 5

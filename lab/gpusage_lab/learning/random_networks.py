@@ -1,6 +1,6 @@
 """GPUMemNet's random perceptrons and convolutional networks: its list of layers turned into graphs, without torch.
 
-Each layer is given as type, outputs a sample, weights; what it reads is what the layer before it writes.
+Each layer is given as type, outputs per sample, weights; what it reads is what the layer before it writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _ELEMENTWISE = {
     "dropout": "Dropout",
 }
 _MAXIMUM_HALVINGS = 8
+"""How many sides of an image are tried: the input's, its half, and so on."""
 _KERNEL = 9
+"""Pixels of a kernel of 3 x 3."""
 
 
 class NetworkLayer(NamedTuple):

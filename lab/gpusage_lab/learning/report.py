@@ -17,6 +17,7 @@ ROOM, LEAST_REACH, SHORT = 1.1, 1.5, 100.0
 """Of an axis: by what factor it is longer at either end, how far it reaches from its middle at least, and from which
 length on it names powers of ten alone."""
 THREE_DIGITS = 100
+"""From here on a cell shows no decimals."""
 LONG = 12
 """Tables of more rows are folded in Markdown."""
 LEGEND = "A dot is a row: predicted over measured; on the red line the two are equal. Lines are the 90 % intervals."
@@ -53,7 +54,7 @@ def documents(results: Found) -> dict[str, Any]:
 
 
 def page(results: Found) -> str:
-    """Return the page: one section a target."""
+    """Return the page: one section per target."""
     links = " · ".join(f"<a href='#{escape(name)}'>{escape(_words(name))}</a>" for name in results)
     body = "".join(
         f"<h2 id='{escape(name)}'>{escape(_words(name))}</h2>{''.join(_section(table) for table in scores)}"

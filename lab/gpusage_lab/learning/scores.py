@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore]
 
-FloatArray = npt.NDArray[np.float64]
+from gpusage.predictors.learned.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def score(
 
 
 def by_family(values: npt.NDArray[Any], families: npt.NDArray[Any]) -> float:
-    """Return the mean of the families' means of *values*, one entry a row: each family counts alike."""
+    """Return the mean of the families' means of *values*, one entry per row: each family counts alike."""
     return float(np.mean([values[families == family].mean() for family in np.unique(families)]))
 
 

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from gpusage.predictors.beside import Partners
-from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.learned.artifacts import Card, SlowdownParameters
 from gpusage.predictors.slowdown import SlowdownDeviations, ToldFrom, around, slowdowns
 from gpusage.predictors.times.host import HostDoubt
@@ -23,7 +23,7 @@ from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_host
 from gpusage_lab.learning.slowdown_partners import cautious, fitted_partners, partners_rows, partners_table
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
-from gpusage_lab.learning.splits import IntArray, by_group, check_enough
+from gpusage_lab.learning.splits import by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -31,6 +31,7 @@ from gpusage_lab.zoo.cards import Zoo, load_zoo
 FOLDS = 10
 COVERAGE = 0.90
 ABOVE = 0.05
+"""Of the rows of each source: inside the interval, and above it."""
 GROWTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 NOISES = (0.04, 0.06, 0.08, 0.10, 0.12)
 WORKINGS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)

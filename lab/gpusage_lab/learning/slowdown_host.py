@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gpusage.predictors.learned.arrays import IntArray
 from gpusage.predictors.learned.artifacts import pretrained
 from gpusage.predictors.slowdown import points
 from gpusage.predictors.times.host import HostDoubt, working_of
 from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns
-from gpusage_lab.learning.splits import IntArray
 
 GOALS = MappingProxyType({RAPP: 0.15, PARVAGPU: 0.12, MISO: 0.12})
 """The mean error that is wanted of each source with the step time known."""

@@ -14,7 +14,7 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of
 from gpusage.predictors.beside import Partners, with_partners
-from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.question import Question
 from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
 from gpusage.predictors.times.host import working_of
@@ -22,7 +22,7 @@ from gpusage.predictors.times.residual import KERNEL_COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
-from gpusage_lab.learning.splits import IntArray, family_of, leave_one_out
+from gpusage_lab.learning.splits import family_of, leave_one_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo
@@ -31,6 +31,7 @@ POWERS = np.arange(0.0, 0.41, 0.01)
 PAIRS_POWER = 0.11
 """Gives the 8 % in the middle of what two jobs with 50 % each paid for each other."""
 BAD_SHARE = 0.95
+"""Of the measurements are no slower than beside bad partners."""
 BOUND = 0.8
 """A job whose price is at least this part of the number of jobs is decided by the GPU: its price is known best."""
 

@@ -3,8 +3,8 @@
 What each source's caveats ask for:
 
 - RaPP (V100, eager PyTorch, inference): all models ran on images of 224 x 224, as their times at small percentages say.
-  The whole GPU is the median of 85 to 100 %; rows above 50 %, where
-  little is at stake, are left out, and so are rows with a time quota.
+  The whole GPU is the median of 85 to 100 %; rows above 50 %, where little is at stake, are left out, and so are rows
+  with a time quota.
 - ParvaGPU (A100 of 80 GB, inference): one process in a slice; the whole GPU is the slice of seven.
 - MISO (A100 of 40 GB, training): the models whose sizes its code and paper leave no doubt about; their utilization was
   recorded as well.

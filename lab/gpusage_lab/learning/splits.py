@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gpusage.predictors.learned.arrays import IntArray
 from gpusage_hooks.errors import RequestError
 
-IntArray = npt.NDArray[np.int64]
 LEAST_GROUPS = 2
 
 

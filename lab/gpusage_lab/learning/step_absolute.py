@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage_lab.learning.scores import by_family, score
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_baselines import constant_roofline
-from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_rows import StepRow
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 
-Array = npt.NDArray[Any]
 COLUMNS = (
     *("rows of", "n", "ours", "ours, median", "ours, mean of families"),
     *("coverage %", "coverage %, mean of families", "high/low"),
@@ -26,7 +24,7 @@ WEIGHTED = "Mean of families: each family counts alike, however many rows it has
 
 
 class Answers(NamedTuple):
-    """What was measured and what was predicted, one entry a row; NaN where a method was not asked.
+    """What was measured and what was predicted, one entry per row; NaN where a method was not asked.
 
     Attributes:
         families: Names.

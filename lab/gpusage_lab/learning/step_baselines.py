@@ -8,7 +8,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.precisions import HALF
@@ -16,10 +15,9 @@ from gpusage.predictors.times.timing import timing_with
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import initial
-from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_samples import Measurements
 
-Array = npt.NDArray[Any]
 FOLDS = 10
 TREES = 100
 

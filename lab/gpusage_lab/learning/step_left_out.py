@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage_lab.learning.seal import is_sealed
-from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, eager, timm_row
 from gpusage_lab.learning.step_samples import sample_of
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
 
-Array = npt.NDArray[Any]
 EVERY = 8
+"""One row in so many is drawn."""
 
 
 class LeftOut(NamedTuple):

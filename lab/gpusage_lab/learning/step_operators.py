@@ -35,7 +35,9 @@ DEVICES = {
 }
 ROWS = {"bmm": 350, "linear": 350, "conv": 400, "ln": 120, "softmax": 120}
 DEFAULT_ROWS = 40
+"""Drawn for each operator and GPU."""
 FP32 = 4.0
+"""Bytes of a number."""
 HOST_SHARE = 0.3
 """Of the host's time for a step: an operator by itself is launched, and little else."""
 LONG_S, MORE_ROWS = 2e-3, 16.0

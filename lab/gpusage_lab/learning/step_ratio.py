@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.predictors.learned.artifacts import StepTimeDeviations
+from gpusage_lab.learning.step_flat import Array
 from gpusage_lab.learning.step_residual import own_parts
 from gpusage_lab.learning.step_rows import StepRow
 from gpusage_lab.learning.step_samples import Measurements, family_folds
 from gpusage_lab.learning.targets import Cell, ScoreTable
 
-Array = npt.NDArray[Any]
 COVERED = 0.90
+"""Of the rows lie inside an interval."""
 MOST_SHARED = 0.95
 LEFT_OUT = "torchvision"
 KINDS = ("two GPUs with parts of their own", "two measured GPUs", "one GPU unseen")

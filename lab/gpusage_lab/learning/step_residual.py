@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.predictors.times.residual import KERNEL_COUNT, NO_RESIDUAL, Residual, bells, standard
+from gpusage_lab.learning.step_flat import Array
 
-Array = npt.NDArray[Any]
 ANCHORS = 150
 LEAST_ROWS = 500
 """A GPU with so many measured steps has a part of its own."""
@@ -74,7 +72,7 @@ def fit_residual(rows: ResidualRows) -> Residual:
 
 
 def own_parts(gpus: Iterable[str]) -> list[str]:
-    """Return those of *gpus*, one entry a measured step, on which so many were that they have a part of their own."""
+    """Return those of *gpus*, one entry per measured step, on which so many were that they have a part of their own."""
     return sorted(name for name, count in Counter(gpus).items() if count >= LEAST_ROWS)
 
 

@@ -6,10 +6,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.predictors.question import Question
 from gpusage.predictors.times.timing import Timing, timing_with
@@ -17,14 +15,13 @@ from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import Fitted, fit
-from gpusage_lab.learning.step_flat import Sample
+from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_operators import operator_samples
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 from gpusage_lab.learning.step_rows import StepRow, families, left_out, step_rows
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
-Array = npt.NDArray[Any]
 SOURCE_WEIGHTS = {
     "timm infer": 1.0,
     "timm train": 0.5,

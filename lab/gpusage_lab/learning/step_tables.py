@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage_lab.learning.scores import Score, score
 from gpusage_lab.learning.step_baselines import constant_roofline, ratio_forest
+from gpusage_lab.learning.step_flat import Array
 from gpusage_lab.learning.step_rows import StepRow
 from gpusage_lab.learning.step_samples import Measurements
 from gpusage_lab.learning.targets import Cell, ScoreTable
 
-Array = npt.NDArray[Any]
 GPU_COLUMNS = (
     *("rows of", "n", "ours", "bias %", "coverage %", "high/low"),
     *("ours, host as others", "constant roofline"),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.policies.partners.packing import Load
-from gpusage.predictors.colocation import beside, features_of, learned_from, rule
+from gpusage.predictors.colocation import beside, features_of, learned_from, throughputs_by_rule
 from gpusage.predictors.learned.artifacts import pretrained
 from gpusage_hooks.types import GpuNeed
 
@@ -48,7 +48,9 @@ def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
 def pairs_by_rule(needs: Sequence[GpuNeed]) -> FloatArray:
     """Return the same by the activities alone, which were fitted on no pair."""
     rows = features_of(needs)
-    return np.array([[rule(rows[[one, other]])[0] for other in range(len(rows))] for one in range(len(rows))])
+    return np.array(
+        [[throughputs_by_rule(rows[[one, other]])[0] for other in range(len(rows))] for one in range(len(rows))]
+    )
 
 
 def load_of(need: GpuNeed) -> Load:

@@ -41,7 +41,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
 
 
 def _readable(document: Mapping[str, Any]) -> str:
-    """Return *document* with one kind a line, which people can read and programs can parse."""
+    """Return *document* with one kind per line, which people can read and programs can parse."""
     lines = [f" {json.dumps(key)}: {dumped(value)}" for key, value in document.items() if key != "kinds"]
     kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
     lines.insert(-2, f' "kinds": [\n  {kinds}]')

@@ -23,7 +23,9 @@ MAXIMUM_KINDS = 2_000
 """Of a card that came from a user; DenseNet-121 has 5,700 values and 261 kinds."""
 
 _SHORT = 80
+"""Characters of a model's source in a card."""
 _NOTES = 6
+"""Notes of a model in a card."""
 
 
 def encode(graph: ModelGraph) -> str:

@@ -1,10 +1,10 @@
 """Puts back batch normalizations that an exporter folded into the convolution before them.
 
-In evaluation a batch normalization is a factor and a summand a channel, which exporters multiply into the convolution's
-weights. The job that trains the model runs them, and keeps what they need, so a prediction has to count them. They are
-told by what PyTorch's exporters leave behind: weights that lost their names (``onnx::Conv_497``, with a bias), or a
-convolution whose result is named as that of a batch normalization (``getitem_3``); and by the name that tf2onnx gives
-such weights (``stem/merged_input:0``).
+In evaluation a batch normalization is a factor and a summand per channel, which exporters multiply into the
+convolution's weights. The job that trains the model runs them, and keeps what they need, so a prediction has to count
+them. They are told by what PyTorch's exporters leave behind: weights that lost their names (``onnx::Conv_497``, with a
+bias), or a convolution whose result is named as that of a batch normalization (``getitem_3``); and by the name that
+tf2onnx gives such weights (``stem/merged_input:0``).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gpusage.graphs.onnx.tensors import Size
 
 _MAXIMUM_LENGTH = 200
+"""Characters of a dimension; a longer one counts as one name."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_.][\w.]*)|(//|[-+*/]))")
 
 

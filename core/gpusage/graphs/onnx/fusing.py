@@ -13,6 +13,7 @@ from gpusage.graphs.two_runs import ModelRun
 from gpusage_hooks.types import Node
 
 _PAIR = 2
+"""Inputs of a sum, product or quotient of two activations."""
 _GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 

@@ -31,7 +31,9 @@ SUFFIX = ".onnx"
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _PICTURE_RANK = 4
+"""Of what a convolution of pictures reads: batch, channels, height and width."""
 _LISTED = 6
+"""Operators that a note names."""
 _QUANTISED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
 """Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
 _MOST_FLOATS = 0.1
@@ -41,6 +43,7 @@ _UNTOLD = "QMoE"
 _PACKED = re.compile(r"NBits$|Bnb4$")
 """Those whose weights are packed, and say how many they are."""
 _NARROW_BITS = 4
+"""Weights of so many bits and fewer count as int4."""
 
 
 @hookimpl(trylast=True)

@@ -97,6 +97,7 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
 
 
 _MOST_INPUTS = 9
+"""Of the operators below; those that a node leaves out are read as ``""``."""
 _PARTS: Mapping[str, Callable[[OnnxNode, tuple[str, ...]], Iterator[OnnxNode]]] = {
     **dict.fromkeys(("FusedConv", "BlockedConv"), _convolution),
     **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _channels_last),

@@ -16,6 +16,7 @@ _META = torch.device("meta")
 _PICTURE_RANK = 3
 """Channels, height and width of one picture."""
 _SEQUENCES_RANK = 3
+"""Steps, samples and width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ _RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
 _CONVOLUTION = re.compile(r"torch\.ops\.aten\.conv([123])d\.")
 _ATTENTION = ",torch.nn.modules.activation.MultiheadAttention"
 _PLACES = 2
+"""Only the first or the second size of an input may be the batch."""
 
 Json = Any
 

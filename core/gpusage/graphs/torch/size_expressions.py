@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce
 
 MAXIMUM_TEXT = 4000
+"""Characters of one expression."""
 MAXIMUM_NUMBER = 2**62
 _MAXIMUM_EXPONENT = 8
 _TOO_LARGE = "a figure beyond 2^62"
