@@ -9,6 +9,7 @@ import torch
 import gpusage
 from gpusage.gate import cuda
 from gpusage.gate.parts import HALF_PERCENT
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST
 from gpusage.precisions import PURE
 from gpusage_hooks.errors import DeviceError, GraphError, RequestError
 from gpusage_hooks.types import Precision
@@ -26,7 +27,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
 
     Args:
         module: A part of the model.
-        inputs: What it is called with, batch first; only the shapes count.
+        inputs: What it is called with; only the shapes count.
         seconds: What one run took, forward and backward, which corrects the prediction.
         gpu: By its name of the catalogue, or PyTorch's.
     """
@@ -40,7 +41,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
             gpu=gpu,
             share=HALF_PERCENT,
             step_time_s=seconds,
-            batch_size=int(sizes[0][0]),
+            batch_size=int(sizes[0][int(SEQUENCES_FIRST in graph.notes)]),
             mode="train",
             precision=_precision(module),
             optimizer="none",

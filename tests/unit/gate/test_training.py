@@ -226,6 +226,16 @@ def test_weights_of_two_bytes_are_judged_by_what_half_precision_takes() -> None:
     assert whole > 1.5
 
 
+def test_a_layer_that_takes_sequences_first_is_judged_as_one_that_takes_samples_first() -> None:
+    def price(sizes: tuple[int, ...], *, batch_first: bool) -> float | None:
+        layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=batch_first)
+        return half_price(layer, (torch.empty(sizes, device="meta"),), 0.002, "v100")
+
+    first = price((4, 256, 512), batch_first=True)
+    assert first is not None
+    assert price((256, 4, 512), batch_first=False) == pytest.approx(first, rel=0.05)
+
+
 def test_what_nothing_predicts_is_judged_by_its_time() -> None:
     class Own(torch.nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
