@@ -19,9 +19,9 @@ from gpusage.predictors.memory.peak import (
     CONTEXT_BYTES,
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
-    STATE_BYTES,
     parameter_share,
     peak_pass,
+    state_bytes,
 )
 from gpusage.predictors.question import Question
 from gpusage.predictors.work.division import division_of
@@ -60,7 +60,7 @@ def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
     count, share, division = float(lowering.parameter_count), parameter_share(workload), division_of(lowering, workload)
     yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share * division.weights)
-    state = count * STATE_BYTES[workload.optimizer] * workload.trainable * share
+    state = count * state_bytes(workload) * workload.trainable * share
     yield MemoryPart(name="optimizer", memory_bytes=state * division.state)
     yield MemoryPart(name="buckets of gradients", memory_bytes=division.bucket_bytes)
     yield MemoryPart(name="gathered layers", memory_bytes=division.gathered_bytes)

@@ -198,8 +198,8 @@ def _unmeasured_bytes(workload: Workload, division: Division) -> float:
         division.weights - division.state
     ) * share * WEIGHT_BYTES
     if workload.precision in PARAMETER_SHARE:
-        return parameter_share(workload) * ((STATE_BYTES[workload.optimizer] - FITTED_STATE_BYTES) * state + frozen)
-    return copies + STATE_BYTES[workload.optimizer] * state - FITTED_STATE_BYTES * state + frozen
+        return parameter_share(workload) * ((state_bytes(workload) - FITTED_STATE_BYTES) * state + frozen)
+    return copies + state_bytes(workload) * state - FITTED_STATE_BYTES * state + frozen
 
 
 def _copy_bytes(workload: Workload) -> float:
@@ -210,6 +210,15 @@ def _copy_bytes(workload: Workload) -> float:
 def parameter_share(workload: Workload) -> float:
     """Return what a weight, its gradient and its state take, against 4 bytes each."""
     return PARAMETER_SHARE.get(workload.precision, 1.0)
+
+
+def state_bytes(workload: Workload) -> float:
+    """Return the optimizer's state for each 4 bytes of weights.
+
+    A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
+    """
+    state = STATE_BYTES[workload.optimizer]
+    return state / parameter_share(workload) if state == _MOMENTS_OF_8_BITS else state
 
 
 class _Learned(NamedTuple):
@@ -254,7 +263,7 @@ def _weighted_sums(
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Division) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
-    state = STATE_BYTES[workload.optimizer] * workload.trainable * division.state
+    state = state_bytes(workload) * workload.trainable * division.state
     a_weight = (WEIGHT_BYTES * division.weights + state) * parameter_share(workload)
     resident = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.lasting_copies)
     buffers = division.bucket_bytes + division.gathered_bytes
@@ -265,7 +274,7 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, divisio
     """Return what the update takes: weights, gradients, state, what it computes beside them."""
     if workload.optimizer == "none":
         return tensors.input_bytes
-    state = [one * division.state for one in (STATE_BYTES[workload.optimizer], UPDATE_COPY_BYTES[workload.optimizer])]
+    state = [one * division.state for one in (state_bytes(workload), UPDATE_COPY_BYTES[workload.optimizer])]
     trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
     a_weight = sum(trained, WEIGHT_BYTES * division.weights) * parameter_share(workload)
     a_weight += _copy_bytes(workload) * division.lasting_copies

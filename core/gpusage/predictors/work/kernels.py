@@ -68,6 +68,8 @@ _OPTIMIZER_TRAFFIC = {
 }
 """Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of
 8 bits have 1."""
+_MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
+"""The part of it that moves as many bytes where weights have 2."""
 _CAST_TRAFFIC = 6.0
 """Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
@@ -269,7 +271,9 @@ def _accumulation(lowering: Lowering) -> _Single:
 
 def _update(lowering: Lowering, workload: Workload) -> _Single:
     """Return the update of the weights, of which a step that accumulates has a part."""
-    traffic = _OPTIMIZER_TRAFFIC[workload.optimizer] * PARAMETER_SHARE.get(workload.precision, 1.0)
+    moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
+    weights = _OPTIMIZER_TRAFFIC[workload.optimizer] - moments
+    traffic = weights * PARAMETER_SHARE.get(workload.precision, 1.0) + moments
     if workload.precision in AUTOCAST:
         traffic += _UPDATE_CAST_TRAFFIC
     kernels = max(lowering.parameter_tensor_count * workload.trainable / _TENSORS_PER_UPDATE, 1.0)

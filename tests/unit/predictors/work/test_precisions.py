@@ -39,6 +39,7 @@ def part_bytes(name: str, optimizer: Optimizer, precision: Precision) -> float:
         # two moments of a byte, of which 256 share 4 bytes
         ("adamw8bit", "fp32", 4, 2 + 2 * 4 / 256),
         ("adam8bit", "bf16", 4, 2 + 2 * 4 / 256),
+        ("adamw8bit", "bf16-pure", 2, 2 + 2 * 4 / 256),
     ],
 )
 def test_weights_and_state_have_their_bytes(
@@ -62,11 +63,18 @@ def test_pure_half_has_half_of_all() -> None:
     assert OperatorClass.COPY not in kernels.operator_class
 
 
-def test_an_update_of_8_bits_moves_less() -> None:
-    # weight read and written, gradient read, two moments of a byte read and written: 8 + 4 + 4
-    kernels = Question(LLAMA_7B, Workload(batch_size=2, optimizer="adamw8bit")).kernels
+@pytest.mark.parametrize(("precision", "moved"), [("fp32", 8 + 4 + 4), ("fp16-pure", 4 + 2 + 4)])
+def test_an_update_of_8_bits_moves_less(precision: Precision, moved: int) -> None:
+    # weight read and written, gradient read, two moments of a byte read and written
+    kernels = Question(LLAMA_7B, Workload(batch_size=2, optimizer="adamw8bit", precision=precision)).kernels
     update = kernels.operator_class == OperatorClass.OPTIMIZER
-    assert float((kernels.counts * kernels.traffic_bytes) @ update) == pytest.approx(16 * COUNT)
+    assert float((kernels.counts * kernels.traffic_bytes) @ update) == pytest.approx(moved * COUNT)
+
+
+def test_moments_of_8_bits_are_in_the_peak_whole() -> None:
+    pure = [Workload(batch_size=2, optimizer=name, precision="bf16-pure") for name in ("sgd", "adamw8bit")]
+    without, with_moments = (question_of(LLAMA_7B, run).tensor_bytes.low for run in pure)
+    assert with_moments - without == pytest.approx((2 + 2 * 4 / 256) * COUNT, rel=0.01)
 
 
 @pytest.mark.parametrize(("precision", "of_one"), [("int8", 1.0), ("int4", 0.5 + (2 + 0.5) / 128)])
