@@ -63,7 +63,7 @@ def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
     from gpusage.cli.extras import extra_with, library_of  # noqa: PLC0415 - importlib.metadata takes as long as click
 
     library = library_of(error.name or "")
-    extra = extra_with(library)
+    extra = extra_with(library, next((word for word in arguments if not word.startswith("-")), ""))
     return lacking(library, extra, arguments) if extra else bug(error, arguments)
 
 

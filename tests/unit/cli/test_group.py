@@ -20,6 +20,8 @@ from gpusage.cli.failure import exit_status
 from gpusage.cli.group import BUILT_IN, LazyGroup
 from sites import announced
 
+ROOT = Path(__file__).parents[3]
+
 GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
 
 
@@ -34,7 +36,7 @@ def test_every_command_of_ours_has_help_with_an_example(name: str) -> None:
 def test_the_examples_in_help_run_when_pasted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines with a daemon or a GPU of their own are left out; what answers with status 1 would show an error."""
     monkeypatch.chdir(tmp_path)
-    Path("examples").symlink_to(Path(__file__).parents[3] / "examples")
+    Path("examples").symlink_to(ROOT / "examples")
     for script in ("train.sbatch", "serve.sbatch"):
         Path(script).write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 --comment=model=examples/models/unet.onnx\n")
     help_text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
@@ -190,13 +192,27 @@ def test_a_library_of_an_extra_that_is_not_installed_is_one_sentence(capsys: pyt
     assert "Install gpusage with its extra [yarn]." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("library", ["sklearn", "scipy", "pandas"])
-def test_a_command_without_the_libraries_of_its_extra_says_which_one(library: str, tmp_path: Path) -> None:
+EVALUATE = ("evaluate", "--data", ".")
+PLAN = ("plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "library", "extra"),
+    [
+        (EVALUATE, "sklearn", "train"),
+        (EVALUATE, "scipy", "train"),
+        (EVALUATE, "pandas", "train"),
+        (PLAN, "scipy", "plan"),
+    ],
+)
+def test_a_command_without_the_libraries_of_its_extra_says_which_one(
+    arguments: tuple[str, ...], library: str, extra: str
+) -> None:
     code = f"import sys; sys.modules['{library}'] = None; from gpusage.cli import main; main()"
-    command = [sys.executable, "-c", code, "evaluate", "--data", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     installed_as = {"sklearn": "scikit-learn"}.get(library, library)
     assert done.returncode == 1
     assert f"Library {installed_as} must be there" in done.stderr
-    assert "Install gpusage with its extra [train]." in done.stderr
+    assert f"Install gpusage with its extra [{extra}]." in done.stderr
     assert "Traceback" not in done.stderr
