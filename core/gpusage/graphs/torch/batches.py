@@ -74,7 +74,10 @@ def watched(module: torch.nn.Module) -> Iterator[list[Shape]]:
 
     def note(_: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
         first = arguments[0] if arguments else words.get("query", words.get("input"))
-        if isinstance(first, torch.Tensor) and first.dim() == _SEQUENCES_RANK:
+        if isinstance(first, torch.nn.utils.rnn.PackedSequence):
+            steps = len(first.batch_sizes)
+            shapes.append((steps, len(first.data) // steps))
+        elif isinstance(first, torch.Tensor) and first.dim() == _SEQUENCES_RANK:
             shapes.append(tuple(first.shape[:2]))
 
     parts = [part for part in module.modules() if getattr(part, "batch_first", None) is False]

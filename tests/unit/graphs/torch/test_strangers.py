@@ -70,6 +70,19 @@ def test_packed_sequences_count_as_if_all_were_long() -> None:
     assert graph.fixed_batch_size is None
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_have_their_batch_where_they_were_packed(batch_first: bool) -> None:  # noqa: FBT001 - a parameter
+    def packed(layer: nn.LSTM, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        row = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=batch_first, enforce_sorted=False)
+        return layer(row)[1][0]
+
+    sizes = (3, 10, 8) if batch_first else (10, 3, 8)
+    graph = graph_from_module(Calls(packed, nn.LSTM(8, 16)), (torch.zeros(sizes), torch.tensor([10, 7, 3])))
+    assert graph.inputs[0][1] == ((-1, 10, 8) if batch_first else (10, -1, 8))
+    (layer,) = [node for node in graph.nodes if node.op_type == "LSTM"]
+    assert layer.inputs == ((10, -1, 8),)
+
+
 def test_a_bag_of_embeddings_reads_each_of_its_rows() -> None:
     module = nn.EmbeddingBag(1000, 16, mode="sum")
     graph = graph_from_module(module, (torch.zeros(2, 30, dtype=torch.int64),))
