@@ -17,7 +17,7 @@ from typing import Any
 from gpusage.graphs.edges import edge_inputs, edges_note
 from gpusage.graphs.guard import printable, shown
 from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST, at_any_batch, fixed_notes
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST, at_any_batch, fixed_notes, is_one_sample
 from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage.precisions import PURE
 from gpusage_hooks.errors import GraphError
@@ -182,7 +182,8 @@ def _played(
     except Exception as error:
         rule = "run on the shapes of its example inputs, without their values"
         raise cannot_run(label, rule, error) from error
-    fixed = 1 if is_graph else sample_count(arguments or tuple(words.values()), batch)
+    is_one = is_graph or is_one_sample(run)
+    fixed = 1 if is_one else sample_count(arguments or tuple(words.values()), batch)
     return _Played(run=run, fixed_batch_size=fixed, notes=() if is_graph else fixed_notes(fixed))
 
 

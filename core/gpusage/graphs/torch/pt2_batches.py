@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 _RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
-_CONVOLUTION = re.compile(r"torch\.ops\.aten\.conv([123])d\.")
 _ATTENTION = ",torch.nn.modules.activation.MultiheadAttention"
 _PLACES = 2
 """Only the first or the second size of an input may be the batch."""
@@ -14,8 +13,8 @@ _PLACES = 2
 Json = Any
 
 
-def batch_place(graph: Json, first: str) -> int | None:
-    """Return 0; 1 where sequences stand first, for a layer with ``batch_first=False``; None for one sample alone.
+def batch_place(graph: Json, first: str) -> int:
+    """Return 0, or 1 where sequences stand first, for a layer with ``batch_first=False``.
 
     An attention turns what it reads unless sequences stand first there: its products read that as it comes.
 
@@ -33,9 +32,6 @@ def batch_place(graph: Json, first: str) -> int | None:
         read = (arguments.get("input") or {}).get("as_tensor", {}).get("name")
         if read is None:
             continue
-        convolution = _CONVOLUTION.match(node["target"])
-        if convolution and read == first:
-            return None if len(sizes) == int(convolution[1]) + 1 else 0
         is_recurrent = _RECURRENT.match(node["target"]) and arguments["batch_first"] == {"as_bool": False}
         if is_recurrent or (is_attention and read not in turned):
             samples = _sizes(graph, read)[1]

@@ -15,7 +15,7 @@ from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
 from gpusage.graphs.torch.aten import record
 from gpusage.graphs.torch.aten_call import AtenCall
 from gpusage.graphs.torch.pt2_batches import batch_place
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST, Recording, Tensor, at_any_batch, fixed_notes
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST, Recording, Tensor, at_any_batch, fixed_notes, is_one_sample
 from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
 from gpusage.graphs.two_runs import ModelRun, graph_of
 from gpusage_hooks.errors import GraphError
@@ -44,7 +44,7 @@ class Program:
             name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
         ]
         self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
-        self.batch_place = batch_place(self.graph, self.user_inputs[0]) if self.user_inputs else None
+        self.batch_place = batch_place(self.graph, self.user_inputs[0]) if self.user_inputs else 0
         parameters = [body for kind, body in self.specs if kind == "parameter"]
         self.parameters = {
             str(places.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
@@ -73,7 +73,7 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
     if run is None:
         run = _play(program, free)
         sizes = dict(enumerate(run.inputs[0][1]))
-        fixed = 1 if edges or program.batch_place is None else sizes.get(program.batch_place, 1)
+        fixed = 1 if edges or is_one_sample(run) else sizes.get(program.batch_place, 1)
     return graph_of(
         run,
         name=name,
@@ -225,7 +225,7 @@ def _size_of(size: Json, symbols: Mapping[str, int]) -> int:
 def _batch_symbol(program: Program) -> str | None:
     """Return the symbol that is the batch in the first input; None where that size is fixed."""
     sizes = dict(enumerate(program.sizes(program.user_inputs[0])))
-    size = {} if program.batch_place is None else sizes.get(program.batch_place, {})
+    size = sizes.get(program.batch_place, {})
     if "as_expr" not in size:
         return None
     symbols = symbols_of(size["as_expr"]["expr_str"])

@@ -113,6 +113,16 @@ def at_any_batch(play: Callable[[int], ModelRun]) -> ModelRun | None:
     return None if merged is None or merged.uneven else merged.run
 
 
+def is_one_sample(run: ModelRun) -> bool:
+    """Tell whether a convolution reads an input of *run*, or what has its sizes, as a picture without a batch."""
+    sizes = {shape for _, shape in run.inputs}
+    return any(
+        node.inputs[0] in sizes and len(node.inputs[0]) == len(dict(node.attributes)["kernel_shape"]) + 1  # type: ignore[arg-type]  # a tuple
+        for node in run.nodes
+        if node.op_type in {"Conv", "ConvTranspose"} and node.inputs
+    )
+
+
 def fixed_notes(batch_size: int | None) -> tuple[str, ...]:
     """Return the note on a graph for one *batch_size* alone, none on a graph for any."""
     return () if batch_size is None else (f"The batch size is fixed at {batch_size}.",)

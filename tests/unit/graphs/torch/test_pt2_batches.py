@@ -121,9 +121,18 @@ def test_each_step_of_a_loop_over_a_cell_is_a_recurrence(tmp_path: Path, kind: s
     assert not any("unknown" in note for note in need.notes)
 
 
-def test_a_picture_alone_is_one_sample(tmp_path: Path) -> None:
-    graph = saved(tmp_path, torch.nn.Conv2d(3, 8, 3), (3, 32, 32), None)
-    assert graph.fixed_batch_size == 1
+@pytest.mark.parametrize("scale", [1, 255])
+def test_a_picture_alone_is_one_sample(tmp_path: Path, scale: int) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(3, 8, 3)
+
+        def forward(self, picture: Any) -> Any:  # noqa: ANN401 - a tensor
+            return self.layer(picture if scale == 1 else picture / scale)
+
+    assert saved(tmp_path, Scaled(), (3, 32, 32), None).fixed_batch_size == 1
+    assert gpusage.read_model(Scaled(), torch.zeros(3, 32, 32)).fixed_batch_size == 1
 
 
 def test_sizes_of_an_input_are_named_without_its_batch(tmp_path: Path) -> None:
