@@ -137,7 +137,7 @@ def _run_doubts(lowering: Lowering, workload: Workload, limits: Mapping[str, Any
         return
     known = limits.get("precision", {workload.precision})
     if not {workload.precision, ALIKE.get(workload.precision)} & known:
-        yield f"No run in {workload.precision} was measured, but in {', '.join(sorted(known))}."
+        yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
 
 
 def _widened(graph: ModelGraph, workload: Workload) -> Iterator[str]:

@@ -88,8 +88,10 @@ def test_what_a_module_was_told_of_its_run_is_said() -> None:
     example = torch.zeros(2, 8)
     assert gpusage.read_model(module, example).notes == ()
     assert "The module is compiled" in gpusage.read_model(torch.compile(module), example).notes[0]
-    module[0].gradient_checkpointing = True  # as transformers marks its layers
-    assert "checkpointing=True" in gpusage.read_model(module, example).notes[0]
+    for word in ("gradient_checkpointing", "grad_checkpointing"):  # as transformers and timm mark parts
+        setattr(module[0], word, True)
+        assert "checkpointing=True" in gpusage.read_model(module, example).notes[0]
+        setattr(module[0], word, False)
     note = gpusage.read_model(module.half(), example.half()).notes[-1]
     assert "weights of torch.float16" in note
     assert "precision='fp16-pure'" in note

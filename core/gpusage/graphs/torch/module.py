@@ -25,6 +25,8 @@ from gpusage_hooks.types import ModelGraph
 
 _TRIES = 2
 """A module that keeps what it worked out the first time does other things in its first run."""
+_CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing")
+"""By which transformers and timm mark parts whose activations are computed again."""
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCANNED = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -119,7 +121,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
         yield "The module is compiled, which counts only where you say compile=True, in inference in half precision."
-    if any(getattr(part, "gradient_checkpointing", False) is True for part in parts):
+    if any(getattr(part, name, False) is True for part in parts for name in _CHECKPOINTING):
         yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
     for kind in sorted(kinds & PURE.keys()):
