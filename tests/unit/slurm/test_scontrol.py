@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gpusage_slurm import scontrol
+from waiting import wait_until
 
 IS_ROOT = os.geteuid() == 0
 UID = 54321 if IS_ROOT else os.geteuid()
@@ -61,6 +62,7 @@ def bin_of_a_daemon() -> Iterator[Path]:
         copy(which("sleep") or "", program)
         Path(name).chmod(0o755)
         with subprocess.Popen([program, "60"], user=UID if IS_ROOT else None) as daemon:
+            wait_until(lambda: Path(f"/proc/{daemon.pid}/comm").read_text() == "slurmd\n")  # it has it a moment later
             yield program.parent.parent / "bin"
             daemon.kill()
 
