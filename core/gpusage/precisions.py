@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from gpusage_hooks.types import Gpu, Precision
 
 AUTOCAST = ("fp16", "bf16")
@@ -10,19 +12,8 @@ PURE: dict[str, Precision] = {"torch.float16": "fp16-pure", "torch.bfloat16": "b
 """By PyTorch's name of what all weights are, where nothing casts them."""
 HALF = (*AUTOCAST, *PURE.values(), "int8", "int4")
 """Whose products are of numbers of 2 bytes."""
-FLOAT_BYTES: dict[Precision, int] = {
-    "fp32": 4,
-    "tf32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp16-pure": 2,
-    "bf16-pure": 2,
-    "int8": 2,
-    "int4": 2,
-}
+FLOAT_BYTES: dict[Precision, int] = {precision: 2 if precision in HALF else 4 for precision in get_args(Precision)}
 """Of an activation."""
-PARAMETER_SHARE = dict.fromkeys(PURE.values(), 0.5)
-"""What a weight, its gradient and its state take, of 4 bytes each; 1 elsewhere."""
 QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128}
 """Of a weight of a product: in 4 bits, 128 numbers share a scale of 2 bytes and a zero of 4 bits (GPTQ, AWQ)."""
 ARITHMETIC: dict[Precision, Precision] = {
@@ -32,6 +23,11 @@ ARITHMETIC: dict[Precision, Precision] = {
     "int4": "fp16",
 }
 """Of products, where it is not the job's own precision; quantised weights are widened first."""
+
+
+def parameter_share(precision: Precision) -> float:
+    """Return what a weight, its gradient and its state take, against 4 bytes each."""
+    return 0.5 if precision in PURE.values() else 1.0
 
 
 def missing_units(gpu: Gpu, precision: Precision) -> Precision | None:

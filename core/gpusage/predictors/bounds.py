@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpusage.precisions import HALF
+from gpusage.precisions import FLOAT_BYTES, HALF
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 FEWER_MULTIPLICATIONS = 4.0
@@ -40,7 +40,7 @@ def least_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
 def _parameter_bytes(graph: ModelGraph, precision: Precision) -> float:
     nodes = (node for node in graph.nodes if node.op_type in READ_WHOLE)
     count = sum(prod(shape) for node in nodes for shape in node.parameters)
-    return min(count, graph.parameter_count) * _WEIGHT_BYTES.get(precision, 2 if precision in HALF else 4)
+    return min(count, graph.parameter_count) * _WEIGHT_BYTES.get(precision, FLOAT_BYTES[precision])
 
 
 def _peak_flop_per_s(gpu: Gpu, precision: Precision) -> float:

@@ -19,7 +19,7 @@ from gpusage_lab.learning.step_baselines import throughput_forest
 from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_left_out import LeftOut, left_out_rows
-from gpusage_lab.learning.step_ratio import pairs_of, ratio_table, shared_shares
+from gpusage_lab.learning.step_ratio import COVERED, pairs_of, ratio_table, shared_shares
 from gpusage_lab.learning.step_rows import asked_rows, neusight_note
 from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
 from gpusage_lab.learning.targets import ScoreTable
@@ -35,8 +35,6 @@ CHOSEN = (
     "Features and settings were chosen by the errors on unseen GPUs and families of timm, torchvision and the "
     "operators, one setting (the weight of NeuSight's models) by theirs; of some thirty variants all scores were seen."
 )
-COVERED = 0.90
-"""Of the rows lie inside an interval."""
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from gpusage.configuration import Configuration, SiteMode
 from gpusage.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage.edits import Edit, edit_of, read_text
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.hadoop_xml import SITE, conf_folder, read_settings
+from gpusage_yarn.hadoop_xml import SITE, conf_folder, final_names, read_settings
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.xml_block import with_block, without_block
 
@@ -102,6 +102,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
             theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
         ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
+        _require_open(path, ours)
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
@@ -171,6 +172,15 @@ def _if_other(name: str, value: str, default: str) -> Iterator[tuple[str, str]]:
 def _own_settings(path: Path) -> dict[str, str]:
     """Return what the site has set in a file and in those that it includes, our blocks left out."""
     return read_settings(path, lambda each: without_block(read_text(each)))
+
+
+def _require_open(path: Path, names: Collection[str]) -> None:
+    """Refuse a file in which the site has declared one of the settings *names* final."""
+    for name in final_names(path) & frozenset(names):
+        message = (
+            f"Property {name!r} of {str(path)!r} must not be final, for gpusage adds to it; it is. Set it by hand."
+        )
+        raise RequestError(message)
 
 
 def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:

@@ -9,13 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.hadoop_xml import final_names
 
 _BEGIN = "<!-- >>> gpusage: `gpusage yarn uninstall` takes this block out -->\n"
 _END = "<!-- <<< gpusage -->\n"
@@ -30,14 +28,14 @@ def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str 
     """Return the file's *text* with *settings* as our block, in place of an older one; ``None`` for no file and none.
 
     Raises:
-        RequestError: The file is not a Hadoop configuration, or the site has declared one of the settings final.
+        RequestError: The file is not a Hadoop configuration.
     """
     bare = without_block(text)
     if not settings:
         return bare
     if bare is None:
         return f"{_HEAD}{_block(settings)}{_TAIL}"
-    _require_open(bare, settings, path)
+    _require_xml(bare, path)
     ends = [match.start() for match in _CLOSED.finditer(_blanked(bare))]
     if not ends:
         message = f"File {path!r} must end with </configuration>; it does not. Mend it, then install again."
@@ -72,12 +70,9 @@ def _blanked(text: str) -> str:
     return _COMMENT.sub(lambda match: " " * len(match[0]), text)
 
 
-def _require_open(text: str, names: Iterable[str], path: str) -> None:
+def _require_xml(text: str, path: str) -> None:
     try:
         ET.fromstring(text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
     except (ET.ParseError, ValueError) as error:
         message = f"File {path!r} must be XML; got: {error}. Mend it, then install again."
         raise RequestError(message) from error
-    for name in final_names(Path(path)) & frozenset(names):
-        message = f"Property {name!r} of {path!r} must not be final, for gpusage adds to it; it is. Set it by hand."
-        raise RequestError(message)

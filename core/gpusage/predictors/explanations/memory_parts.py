@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.precisions import FLOAT_BYTES
+from gpusage.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.learned.arrays import FloatArray
 from gpusage.predictors.memory.liveness import Walk, step_walk
 from gpusage.predictors.memory.peak import (
     CONTEXT_BYTES,
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
-    parameter_share,
     peak_pass,
     state_bytes,
 )
@@ -58,7 +57,8 @@ def memory_parts(question: Question, gpu: Gpu) -> list[MemoryPart]:
 
 
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
-    count, share, division = float(lowering.parameter_count), parameter_share(workload), division_of(lowering, workload)
+    count, share = float(lowering.parameter_count), parameter_share(workload.precision)
+    division = division_of(lowering, workload)
     yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share * division.weights)
     state = count * state_bytes(workload) * workload.trainable * share
     yield MemoryPart(name="optimizer", memory_bytes=state * division.state)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.precisions import FLOAT_BYTES, PARAMETER_SHARE
+from gpusage.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.learned.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.division import division_of
@@ -106,7 +106,7 @@ def step_walk(
 ) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    share = workload.trainable * PARAMETER_SHARE.get(workload.precision, 1.0)
+    share = workload.trainable * parameter_share(workload.precision)
     share *= division_of(lowering, workload).gradients
     return tensors.trained(share).accumulating(workload.accumulate)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.precisions import AUTOCAST, FLOAT_BYTES, PARAMETER_SHARE
+from gpusage.precisions import AUTOCAST, FLOAT_BYTES, PURE, parameter_share
 from gpusage.predictors.learned.arrays import FloatArray, shaped
 from gpusage.predictors.learned.artifacts import MemoryParameters
 from gpusage.predictors.learned.intervals import spread
@@ -125,7 +125,7 @@ def tensor_bytes(
     """
     learned, division = _learned(parameters), division_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.trained(workload.trainable * parameter_share(workload) * division.gradients)
+    tensors = tensors.trained(workload.trainable * parameter_share(workload.precision) * division.gradients)
     library_bytes = float(learned.constants[_POINT]) if _has_convolutions(lowering) else 0.0
     weights = resident_bytes(lowering, workload.precision) * division.weights
     inference = _inference_bytes(lowering, tensors, weights, library_bytes)
@@ -197,8 +197,8 @@ def _unmeasured_bytes(workload: Workload, division: Division) -> float:
     frozen = (1.0 - share) * WEIGHT_BYTES * division.weights + (
         division.weights - division.state
     ) * share * WEIGHT_BYTES
-    if workload.precision in PARAMETER_SHARE:
-        return parameter_share(workload) * ((state_bytes(workload) - FITTED_STATE_BYTES) * state + frozen)
+    if workload.precision in PURE.values():
+        return parameter_share(workload.precision) * ((state_bytes(workload) - FITTED_STATE_BYTES) * state + frozen)
     return copies + state_bytes(workload) * state - FITTED_STATE_BYTES * state + frozen
 
 
@@ -207,18 +207,13 @@ def _copy_bytes(workload: Workload) -> float:
     return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
 
 
-def parameter_share(workload: Workload) -> float:
-    """Return what a weight, its gradient and its state take, against 4 bytes each."""
-    return PARAMETER_SHARE.get(workload.precision, 1.0)
-
-
 def state_bytes(workload: Workload) -> float:
     """Return the optimizer's state for each 4 bytes of weights.
 
     A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
     """
     state = STATE_BYTES[workload.optimizer]
-    return state / parameter_share(workload) if state == _MOMENTS_OF_8_BITS else state
+    return state / parameter_share(workload.precision) if state == _MOMENTS_OF_8_BITS else state
 
 
 class _Learned(NamedTuple):
@@ -251,7 +246,9 @@ def _weighted_sums(
 ) -> list[float]:
     """Return low end, point, high end and a share's high end of a training step in bytes, context left out."""
     sums = learned.weights @ np.array(
-        walked._replace(weights=walked.weights * workload.trainable * parameter_share(workload) * division.state)
+        walked._replace(
+            weights=walked.weights * workload.trainable * parameter_share(workload.precision) * division.state
+        )
     )
     extra = (
         lowering.parameter_count * _unmeasured_bytes(workload, division)
@@ -264,7 +261,7 @@ def _weighted_sums(
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Division) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
     state = state_bytes(workload) * workload.trainable * division.state
-    a_weight = (WEIGHT_BYTES * division.weights + state) * parameter_share(workload)
+    a_weight = (WEIGHT_BYTES * division.weights + state) * parameter_share(workload.precision)
     resident = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.lasting_copies)
     buffers = division.bucket_bytes + division.gathered_bytes
     return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
@@ -276,7 +273,7 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, divisio
         return tensors.input_bytes
     state = [one * division.state for one in (state_bytes(workload), UPDATE_COPY_BYTES[workload.optimizer])]
     trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
-    a_weight = sum(trained, WEIGHT_BYTES * division.weights) * parameter_share(workload)
+    a_weight = sum(trained, WEIGHT_BYTES * division.weights) * parameter_share(workload.precision)
     a_weight += _copy_bytes(workload) * division.lasting_copies
     held = tensors.input_bytes + lowering.parameter_count * a_weight
     return held + division.bucket_bytes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.precisions import FLOAT_BYTES, PARAMETER_SHARE
+from gpusage.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.times.links import GPUS_OF_HOST, seconds_per_byte, way_of
 from gpusage.predictors.work.division import GATHERING
 from gpusage.predictors.work.lowering import Lowering
@@ -59,7 +59,7 @@ NO_GRADIENTS = Gradients(0.0, 0.0)
 def gradients_of(lowering: Lowering, workload: Workload) -> Gradients:
     """Return what the GPUs of *workload* send."""
     rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
-    number_bytes = FLOAT_BYTES["fp32"] * PARAMETER_SHARE.get(workload.precision, 1.0)
+    number_bytes = FLOAT_BYTES["fp32"] * parameter_share(workload.precision)
     number_bytes *= _traffic(workload) * workload.trainable
     all_bytes = number_bytes * lowering.parameter_count
     row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.precisions import AUTOCAST, FLOAT_BYTES, PARAMETER_SHARE
+from gpusage.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
 from gpusage.predictors.work.checkpoints import checkpoints_of
 from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import Workload
@@ -72,7 +72,7 @@ def division_of(lowering: Lowering, workload: Workload) -> Division:
         return _gathering(lowering, workload)
     trained = lowering.parameter_count * workload.trainable
     if workload.strategy == "ddp":
-        return Division(bucket_bytes=trained * FLOAT_BYTES["fp32"] * PARAMETER_SHARE.get(workload.precision, 1.0))
+        return Division(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
     part, is_half = 1.0 / workload.gpus, workload.precision in AUTOCAST
     gradients = 0.5 if is_half else 1.0
     return Division(

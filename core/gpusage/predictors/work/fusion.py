@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpusage.precisions import AUTOCAST, PURE
 from gpusage.predictors.work.lowering import Lowering, divided
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
@@ -18,7 +19,7 @@ from gpusage_hooks.types import Workload
 _C = OperatorClass
 _FUSED = (_C.ELEMENTWISE, _C.BATCH_NORMALIZATION, _C.NORMALIZATION, _C.REDUCTION, _C.COPY)
 _FUSES = np.array([one in _FUSED for one in OperatorClass])
-MEASURED = ("fp16", "bf16", "fp16-pure", "bf16-pure")
+MEASURED = (*AUTOCAST, *PURE.values())
 """In inference; no compiled run in fp32, and none that trains, is in public data that we may use."""
 
 

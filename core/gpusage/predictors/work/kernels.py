@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.precisions import AUTOCAST, PARAMETER_SHARE
+from gpusage.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.learned.arrays import FloatArray, IntArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering
@@ -273,7 +273,7 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     """Return the update of the weights, of which a step that accumulates has a part."""
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
     weights = _OPTIMIZER_TRAFFIC[workload.optimizer] - moments
-    traffic = weights * PARAMETER_SHARE.get(workload.precision, 1.0) + moments
+    traffic = weights * parameter_share(workload.precision) + moments
     if workload.precision in AUTOCAST:
         traffic += _UPDATE_CAST_TRAFFIC
     kernels = max(lowering.parameter_tensor_count * workload.trainable / _TENSORS_PER_UPDATE, 1.0)
@@ -291,7 +291,7 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
     if workload.accumulate == 1:
         return []
-    traffic = _SUM_TRAFFIC * PARAMETER_SHARE.get(workload.precision, 1.0) + (
+    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (
         _CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
     )
     kernels = max(float(lowering.parameter_tensor_count) * workload.trainable, 1.0)
